@@ -56,6 +56,7 @@ def samplers(dataset: ClipDataset, joined: ConcatClips) -> dict[str, Callable[[]
     one = visual_tokens(dataset.shapes()[:1], patch=14, merge=2, temporal_patch=2).item()
     return {
         "ClipSampler, shuffled": lambda: ClipSampler(dataset, shuffle=True),
+        "ClipSampler, blocks by medium": lambda: ClipSampler(dataset, shuffle=True, blocks="medium"),
         "ClipSampler, weights": lambda: ClipSampler(dataset, weights=weights),
         "ClipSampler, balance of 400 names": lambda: ClipSampler(dataset, balance=names),
         "MixtureSampler, two datasets": lambda: MixtureSampler(

@@ -22,14 +22,14 @@ def orders_section(result: dict[str, Any]) -> str:
 ## Samplers
 
 Samplers over a dataset of {result["clips"]:,} clips of synthetic videos (the mixture has it twice), on one core. \
-The first entry of an epoch needs the order of the whole epoch. Other work ran on the machine's cores at the same \
-time, so a quiet machine is faster. `ClipDataset.shapes` took {1000 * result["shapes_seconds"]:.0f} ms:
+The first entry of an epoch needs the order of the whole epoch. `ClipDataset.shapes` took \
+{1000 * result["shapes_seconds"]:.0f} ms:
 
 {table}
 
 The tokens of the last row are log-normal, with a long tail. Its {result["buckets"]} buckets fill batches to \
 {100 * result["share_of_max_tokens"]:.0f} % of `max_tokens` on average. What was expected: a second or two to make a \
-sampler, and less than a second to begin an epoch; draws and mixtures took longer to begin one.
+sampler, and less than a second to begin an epoch.
 
 {made_by(result)}
 """
