@@ -8,6 +8,7 @@ from docs.cameras_page import cameras_section
 from docs.columns_page import columns_section
 from docs.conversion_page import conversion_section
 from docs.encoded_page import encoded_section
+from docs.framing_page import framing_section
 from docs.one_core_page import one_core_section
 from docs.orders_page import orders_section
 from docs.results import NOTE, load, made_by
@@ -353,4 +354,5 @@ The plain loop decodes each video from its beginning in one process with PyAV an
 {cameras_section(load("lerobot_cameras.json"))}\
 {orders_section(load("orders.json"))}\
 {columns_section(load("columns.json"))}\
+{framing_section(load("framing_gpu.json"), load("framing.json"))}\
 {loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""

@@ -73,11 +73,12 @@ class BatchOptions:
         """Return how many batches begin before the one that is delivered.
 
         Two clips per worker are in progress. If a GPU decodes beside workers, there are six, because a clip goes to a
-        worker only if the GPU has enough other clips to decode in the meantime. Unscaled frames would take too much of
-        the GPU's memory for that.
+        worker only if the GPU has enough other clips to decode in the meantime. Whole frames of the stored size would
+        take too much of the GPU's memory for that.
         """
         if decoding.device == "cpu" and not decoding.num_workers:
             return 0
-        shared = decoding.device == "gpu" and decoding.decode == "auto" and decoding.pixels.framing.scales
+        is_small = decoding.pixels.framing.scales or decoding.pixels.framing.crop is not None
+        shared = decoding.device == "gpu" and decoding.decode == "auto" and is_small
         clips = 6 if shared else 2
         return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))
