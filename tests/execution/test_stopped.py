@@ -76,7 +76,7 @@ def test_a_pool_that_ends_while_it_sends_keeps_nothing_of_what_it_sent() -> None
     assert next(outcomes).result == 0
     time.sleep(1.0)  # until the pipe to the worker is full
     del outcomes
-    kept = [found for found in gc.get_objects() if isinstance(found, io.BytesIO) and len(found.getvalue()) > 8 << 20]
+    kept = [found for found in gc.get_objects() if type(found) is io.BytesIO and len(found.getvalue()) > 8 << 20]
     assert not kept
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from framedex.core.interrupts import INTERRUPTED
 from framedex.indexer.parts.index import Index
 from tests.support.datasets import content, run, shard_clips
-from tests.support.running import environment
+from tests.support.running import allow_interrupts, environment
 
 SECONDS = 120.0
 
@@ -28,7 +28,13 @@ def interrupted(arguments: list[object], ready: Callable[[int], bool]) -> str:
     """
     command = [sys.executable, "-m", "framedex", *map(str, arguments)]
     with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=allow_interrupts,
     ) as process:
         deadline = time.monotonic() + SECONDS
         while not ready(process.pid):

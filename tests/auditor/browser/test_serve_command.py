@@ -20,7 +20,7 @@ import pytest
 from framedex.indexer.parts.index import Index
 from tests.loader.contact_sheets.test_inspect import clips_of_two_videos
 from tests.support.datasets import run, shard_clips
-from tests.support.running import environment
+from tests.support.running import allow_interrupts, environment
 
 ENDLESS = "SELECT count(*) FROM range(1000000000) a, range(1000000) b WHERE a.range + b.range < 0"
 
@@ -41,6 +41,7 @@ def process(dataset: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=allow_interrupts,
     ) as running:
         yield running
         running.kill()
