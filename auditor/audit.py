@@ -10,6 +10,7 @@ import pyarrow as pa
 from framedex.auditor.findings.findings import Audit
 from framedex.auditor.run import asks_frames, check_free, run
 from framedex.auditor.tables.database import QueryLimits, database
+from framedex.auditor.tables.reading import check_reads
 from framedex.auditor.tables.subject import opened
 from framedex.errors import FramedexError
 from framedex.sharder.policies.reading import PolicyLike
@@ -72,6 +73,7 @@ def query(what: str | Place, sql: str, *, limits: QueryLimits = LIMITS) -> pa.Ta
     Raises:
         FramedexError: There is no index or dataset, the query is wrong, or it reaches a limit.
     """
+    check_reads(sql)
     with (
         opened(place(what), frames=asks_frames(sql)) as audited,
         database(audited, limits=limits) as db,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from framedex.auditor.tables.plain_values import as_plain
+from framedex.auditor.tables.plain_values import as_plain, check_arrow_holds
 from framedex.auditor.tables.reading import check_reads
 from framedex.auditor.tables.subject import Audited
 from framedex.auditor.tables.views import FILE_COLUMN, INNER, PARTS, VIEWS, Names, in_memory, reader, statements, url
@@ -30,6 +30,7 @@ ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
 BATCH_ROWS = 2048  # of an answer to show, as DuckDB computes them
 INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
 EXPLANATION = ["explain_key", "explain_value"]  # the columns of the answer to EXPLAIN, whose values have lines
+INTERRUPTED = "INTERRUPT Error: Interrupted!"  # the text of such an error that comes through pyarrow
 GIBIBYTE = 1 << 30
 MORE_TIME = "--timeout gives it more; a LIMIT or a WHERE makes it less"
 LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"
@@ -108,6 +109,8 @@ class Database:
         """
         query = self._user_query(sql)
         with _errors_of_queries():
+            if not plain:
+                check_arrow_holds(query)
             return _stream(as_plain(query) if plain else query)
 
     def user_table(self, sql: str) -> pa.Table:
@@ -232,7 +235,7 @@ def _errors_of_queries() -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, RuntimeError, OSError, pa.ArrowException, OverflowError, ValueError) as error:
-        if "interrupted" in str(error).lower():
+        if isinstance(error, duckdb.InterruptException) or str(error).strip() == INTERRUPTED:
             raise KeyboardInterrupt from error
         found = _found(error)
         remedy = "--memory and --spill give it more" if found.startswith("Out of Memory") else None

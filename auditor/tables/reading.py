@@ -12,7 +12,10 @@ except ModuleNotFoundError as error:
 
 def check_reads(sql: str) -> None:
     """Raise FramedexError unless a query is one statement that only reads, or EXPLAIN of one."""
+    if not isinstance(sql, str):
+        raise FramedexError("a query is a text", found=repr(sql)[:80])
     try:
+        sql.encode()  # DuckDB raises TypeError for a lone surrogate
         kinds = _kinds(sql)
         if kinds == ["EXPLAIN"]:
             kinds = [f"EXPLAIN of {kind}" for kind in _kinds(_explained(sql)) if kind != "SELECT"] or ["SELECT"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import framedex
 from framedex.auditor.findings.queries import questions
 from framedex.auditor.tables.database import database
 from framedex.auditor.tables.subject import opened
@@ -213,7 +214,7 @@ SHOWN = {
     "e": "340282366920938463463374607431768211455",
     "f": "12:00:00+02",
     "g": "101",
-    "h": "[infinity]",
+    "h": ["infinity"],
     "i": "2000-01-01 00:00:00.123456789",
 }
 
@@ -221,7 +222,7 @@ SHOWN = {
 def test_values_that_python_has_not_are_text(synthetic: Path) -> None:
     ask = ("audit", synthetic / "INDEX", "--sql", ODD, "--format")
     assert json.loads(run(*ask, "json").stdout) == [SHOWN]
-    assert [*csv.DictReader(io.StringIO(run(*ask, "csv").stdout))] == [SHOWN]
+    assert [*csv.DictReader(io.StringIO(run(*ask, "csv").stdout))] == [SHOWN | {"h": '["infinity"]'}]
     assert run(*ask, "table").output.splitlines()[1].split("  ")[:2] == ["infinity", "-infinity"]
 
 
@@ -231,6 +232,34 @@ def test_every_type_is_shown(form: str, synthetic: Path) -> None:
     output = run("audit", synthetic / "INDEX", "--sql", sql, "--format", form).output
     assert "5881580-07-10" in output
     assert "340282366920938463463374607431768211455" in output
+
+
+def test_values_with_dates_inside_stay_lists_and_records(synthetic: Path) -> None:
+    sql = "SELECT [DATE '2020-01-02'] l, {'a b': DATE 'infinity', 'n': [1, 2]} s, MAP {'k': TIME '10:00'} m"
+    shown = {"l": ["2020-01-02"], "s": {"a b": "infinity", "n": [1, 2]}, "m": [["k", "10:00:00"]]}
+    assert json.loads(run("audit", synthetic / "INDEX", "--sql", sql, "--format", "json").stdout) == [shown]
+
+
+@pytest.mark.parametrize("value", ["7::UHUGEINT", "[{'a': 7::UHUGEINT}]"])
+def test_types_that_arrow_lacks_are_refused_where_types_are_kept(value: str, synthetic: Path, tmp_path: Path) -> None:
+    sql = f"SELECT {value} AS large"
+    out = run("audit", synthetic / "INDEX", "--sql", sql, "--out", tmp_path / "o.parquet", code=1).output
+    assert "large: " in out
+    with pytest.raises(FramedexError, match="Arrow does not hold"):
+        framedex.query(synthetic / "INDEX", sql)
+
+
+def test_what_is_no_query_is_an_error(synthetic: Path) -> None:
+    with pytest.raises(FramedexError, match="a query is a text"):
+        framedex.query(synthetic / "INDEX", 5)  # type: ignore[arg-type]
+    with pytest.raises(FramedexError, match="not SQL"):
+        framedex.query(synthetic / "INDEX", "SELECT '\ud800'")
+
+
+def test_an_error_about_a_name_is_no_interrupt(synthetic: Path) -> None:
+    output = run("audit", synthetic / "INDEX", "--sql", "SELECT interrupted FROM videos", code=1).output
+    assert "interrupted" in output
+    assert "the query cannot be run" in output
 
 
 def test_an_explanation_is_drawn_in_lines(synthetic: Path, tmp_path: Path) -> None:
