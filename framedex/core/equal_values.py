@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
+from decimal import Context, Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +15,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
+
+LARGEST = Fraction(sys.float_info.max)
+EXACT = Context(prec=100)  # more digits than a column of decimals has
 
 
 def check_where(where: object) -> None:
@@ -35,12 +42,19 @@ def equal_values(column: pa.ChunkedArray, value: object, name: str, where: str) 
     Raises:
         FramedexError: values of the column's type cannot be compared with such a value.
     """
-    value = value.item() if isinstance(value, np.generic) else value
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_nested(kind):
+        raise FramedexError(
+            f"column {name!r} holds lists or records, which `where` does not compare",
+            where=where,
+            found=str(kind),
+            remedy="choose clips by the policy's `filter`, or by a column of single values",
+        )
     try:
-        if isinstance(value, int | float) and not isinstance(value, bool) and not _has_number(kind, value):
+        wanted = _scalar(value, kind)
+        if wanted is None:
             return np.zeros(len(column), np.bool_)
-        equal = pc.equal(column.cast(kind), pa.scalar(value, kind)).fill_null(False)
+        equal = pc.equal(column.cast(kind), wanted).fill_null(False)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise FramedexError(
             f"column {name!r} never has such a value",
@@ -51,11 +65,29 @@ def equal_values(column: pa.ChunkedArray, value: object, name: str, where: str) 
     return np.asarray(equal.to_numpy(), np.bool_)
 
 
-def _has_number(kind: pa.DataType, value: float) -> bool:
-    """Return whether a column's type may have a number. Types that are no numbers may have any."""
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """Return a value as one of a column's type; None for a number that the type does not have.
+
+    Raises pa.ArrowException, TypeError, ValueError or OverflowError for a value that is no such thing at all.
+    """
+    if isinstance(value, np.datetime64 | np.timedelta64):  # whose unit may be another one
+        return pa.scalar(value).cast(kind)
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction | Decimal):
+        return pa.scalar(value, kind)
+    if isinstance(value, float | Decimal) and not math.isfinite(value):
+        return None if pa.types.is_integer(kind) or pa.types.is_decimal(kind) else pa.scalar(float(value), kind)
+    number = Fraction(str(value))  # 0.1 is a tenth
     if pa.types.is_integer(kind):
         low = -(1 << (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
-        return low <= value < low + (1 << kind.bit_width) and value == int(value)
-    if pa.types.is_floating(kind) and isinstance(value, int):
-        return abs(value) < 1 << 1023 and Fraction(float(value)) == value
-    return True
+        is_there = number.denominator == 1 and low <= number < low + (1 << kind.bit_width)
+        return pa.scalar(int(number), kind) if is_there else None
+    if pa.types.is_floating(kind):
+        nearest = kind.to_pandas_dtype()(float(number)) if abs(number) < LARGEST else np.float64(np.inf)
+        is_there = number.denominator > 1 or (math.isfinite(nearest) and Fraction(float(nearest)) == number)
+        return pa.scalar(float(nearest), kind) if is_there else None
+    if pa.types.is_decimal(kind):
+        scaled = number * 10**kind.scale
+        is_there = scaled.denominator == 1 and abs(scaled) < 10**kind.precision
+        return pa.scalar(Decimal(int(scaled)).scaleb(-kind.scale, EXACT), kind) if is_there else None
+    return pa.scalar(value, kind)

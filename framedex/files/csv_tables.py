@@ -10,11 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-# Digits that a number would not keep: 007, and integers beyond 64 bits, which pyarrow would read as float64.
-IDS = {
-    "integer": r"^\s*0\d",
-    "float": r"^\s*(0\d+|\d{19,})\s*$",
-}
+LEADING_ZERO = r"^\s*[-+]?0\d+\s*$"
+WHOLE_NUMBER = r"^\s*[-+]?\d+\s*$"
+MOST_EXACT = float(1 << 53)  # float64 has all whole numbers up to this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +47,13 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     types = dict.fromkeys(texts, pa.binary())
     table, wrong = _read(file, pyarrow.csv.ConvertOptions(column_types=types))
     names = [name for name in table.column_names if table.column_names.count(name) == 1]
-    numbers = {name: kind for name in names if (kind := _kind(table.schema.field(name).type)) is not None}
+    numbers = [name for name in names if _is_number(table.schema.field(name).type)]
     if numbers:
         as_texts = dict.fromkeys(numbers, pa.string())
-        options = pyarrow.csv.ConvertOptions(column_types=as_texts, include_columns=list(numbers))
+        options = pyarrow.csv.ConvertOptions(column_types=as_texts, include_columns=numbers)
         spelled, _ = _read(file, options)
-        for name, kind in numbers.items():
-            if pc.any(pc.match_substring_regex(spelled[name], IDS[kind])).as_py():
+        for name in numbers:
+            if _loses_digits(table[name], spelled[name]):
                 cells = pc.if_else(pc.is_null(table[name]), None, spelled[name])
                 table = table.set_column(table.column_names.index(name), name, cells)
     for place, field in enumerate(table.schema):
@@ -75,9 +73,17 @@ def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
         return cells
 
 
-def _kind(kind: pa.DataType) -> str | None:
-    """Return which numbers a type has; None if it has none."""
-    return "integer" if pa.types.is_integer(kind) else "float" if pa.types.is_floating(kind) else None
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _loses_digits(numbers: pa.ChunkedArray, spelled: pa.ChunkedArray) -> bool:
+    """Return whether cells as numbers have fewer digits than as texts: 007, and whole numbers beyond float64."""
+    lost = pc.match_substring_regex(spelled, LEADING_ZERO)
+    if pa.types.is_floating(numbers.type):
+        is_whole = pc.match_substring_regex(spelled, WHOLE_NUMBER)
+        lost = pc.or_kleene(lost, pc.and_kleene(is_whole, pc.greater_equal(pc.abs(numbers), MOST_EXACT)))
+    return bool(pc.any(lost).as_py())
 
 
 def _read(file: BinaryIO, options: pyarrow.csv.ConvertOptions) -> tuple[pa.Table, dict[int, int]]:
@@ -94,7 +100,7 @@ def _read(file: BinaryIO, options: pyarrow.csv.ConvertOptions) -> tuple[pa.Table
         table = pyarrow.csv.read_csv(
             file,
             read_options=pyarrow.csv.ReadOptions(use_threads=threads),
-            parse_options=pyarrow.csv.ParseOptions(invalid_row_handler=skip),
+            parse_options=pyarrow.csv.ParseOptions(invalid_row_handler=skip, newlines_in_values=True),
             convert_options=options,
         )
         if not wrong:

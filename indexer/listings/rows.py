@@ -75,21 +75,15 @@ def as_dicts(table: pa.Table, path: Place) -> list[dict[str, Any]]:
 
 def _csv_rows(file: BinaryIO, own: str) -> Rows:
     text = file.read(MOST_OF_A_HEADER).decode("utf-8-sig", "replace").rstrip()
-    if "\n" not in text and len(text) < MOST_OF_A_HEADER:  # pyarrow says of a header alone that columns are unknown
-        names = next(csv.reader([text]), [])
+    lines = csv.reader(io.StringIO(text, newline=""))
+    names = next(lines, [])
+    if next(lines, None) is None and len(text) < MOST_OF_A_HEADER:  # pyarrow says that columns are unknown
         return Rows(table=pa.table({name: pa.nulls(0) for name in names}), numbers=[], wrong={})
-    found = read_csv(file, _text_columns(file, own))
+    kind = None if own in names else recognised(names)
+    found = read_csv(file, [own] if kind is None else kind.texts)
     allowed = counted(found.table.num_columns, "column")
     wrong = {number: f"{counted(cells, 'cell')}, but {allowed}" for number, cells in found.wrong.items()}
     return Rows(table=found.table, numbers=found.numbers, wrong=wrong)
-
-
-def _text_columns(file: BinaryIO, own: str) -> list[str]:
-    """Return the columns of a CSV file that are texts, even if all of their cells are numbers."""
-    file.seek(0)
-    names = next(csv.reader([file.readline().decode("utf-8-sig")]), [])
-    kind = None if own in names else recognised(names)
-    return [own] if kind is None else list(kind.texts)
 
 
 def _json_rows(text: str, path: Place, own: str) -> Rows | None:
@@ -129,7 +123,8 @@ def _json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
 
     Raises:
         SourceError: a line is nested too deeply.
-        pa.ArrowException: no line is a row, or a column has values of several types.
+        pa.ArrowException: no line is a row, a wrong one is part of an object on several lines, or a column has values
+            of several types.
     """
     file.seek(0)
     lines = [line for line in _checked_lines(file, str(path)) if line.strip()]
@@ -143,12 +138,22 @@ def _json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
             return found
     except pa.ArrowInvalid:
         wrong = _wrong_lines(lines, own)
-        if not wrong or len(wrong) == len(lines):
+        if not wrong or len(wrong) == len(lines) or _spans_lines(lines, min(wrong)):
             raise
     wrong = wrong or _wrong_lines(lines, own)
     numbers = [number for number in range(len(lines)) if number not in wrong]
     table = pyarrow.json.read_json(io.BytesIO(b"\n".join(lines[number].rstrip(b"\r\n") for number in numbers)))
     return replace(_all_of(table, path), numbers=numbers, wrong=wrong)
+
+
+def _spans_lines(lines: Sequence[bytes], first: int) -> bool:
+    """Return whether an object begins at a line and ends at a later one."""
+    text = b"".join(lines[first:]).decode("utf-8", "replace").lstrip()
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return False
+    return "\n" in text[:end]
 
 
 def _is_utf8(line: bytes) -> bool:

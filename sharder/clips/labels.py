@@ -22,6 +22,7 @@ DEFAULT_COLUMN = "label"
 NAME_SUFFIX = "_name"  # the column that keeps the values which the numbers replace
 MOST_CLASSES = 100_000  # a column with more values holds captions or names, not labels
 NOTHING = object()
+LEAVE_OUT = "leave out clips without a label by `where` or by the policy's `filter`"
 SHOWN = 20  # how many classes a message names
 
 
@@ -163,7 +164,9 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
             where=f"labels of column {column!r}",
             found=repr(wrong)[:80],
             allowed="texts of valid UTF-8, and whole numbers of 64 bits",
-            remedy="leave out clips without a label by `where` or by the policy's `filter`",
+            remedy="leave out clips without a label by `where` or by the policy's `filter`"
+            if wrong != wrong or wrong is None
+            else None,
         )
     if not _are_consecutive(own):
         raise FramedexError(

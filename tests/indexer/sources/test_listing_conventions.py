@@ -282,3 +282,17 @@ def test_a_listing_without_media_says_so(tmp_path: Path, name: str, content: str
     (tmp_path / name).write_text(content)
     with pytest.raises(SourceError, match=message):
         framedex.index(tmp_path / name, tmp_path / "INDEX", progress=False)
+
+
+def test_a_wrong_line_among_objects_of_several_lines_refuses_the_listing(all_media: Path, tmp_path: Path) -> None:
+    name = all_media / "h264_default.mp4"
+    good = f'{{\n "uri": "{name}",\n "x": 1\n}}\n'
+    (tmp_path / "list.jsonl").write_text(good)
+    assert "1 indexed" in run("index", tmp_path / "list.jsonl", "--out", tmp_path / "INDEX").output
+    (tmp_path / "list.jsonl").write_text(good + "{bad\n")
+    assert "cannot be read" in run("index", tmp_path / "list.jsonl", "--out", tmp_path / "OTHER", code=1).output
+
+
+def test_csv_with_carriage_returns_alone(all_media: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text(f"uri,label\r{all_media / 'h264_default.mp4'},x\r")
+    assert "1 indexed" in run("index", tmp_path / "list.csv", "--out", tmp_path / "INDEX").output

@@ -1,0 +1,65 @@
+"""CSV files: rows stay whole, ids keep their digits, empty cells are null, and wrong rows are told by number."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from framedex.files.csv_tables import CsvTable, read_csv
+
+
+def read(text: str) -> CsvTable:
+    return read_csv(io.BytesIO(text.encode()), ["uri"])
+
+
+def cells(text: str) -> list[Any]:
+    """Return the column `id`."""
+    found: list[Any] = read(text).table["id"].to_pylist()
+    return found
+
+
+def test_rows_with_line_ends_in_cells_are_whole_in_large_files() -> None:
+    rows = [
+        f'{number}.mp4,"one, {number}\nlots of red, green, blue\n{"x" * (number % 90)}",{number}'
+        for number in range(30_000)
+    ]
+    found = read("uri,caption,id\n" + "\n".join(rows) + "\n")
+    assert not found.wrong
+    assert found.table["id"].to_pylist() == list(range(30_000))
+    assert found.table["uri"].to_pylist() == [f"{number}.mp4" for number in range(30_000)]
+    assert found.table["caption"][29_999].as_py().startswith("one, 29999\nlots of red")
+
+
+def test_wrong_rows_are_left_out_by_number() -> None:
+    found = read('uri,id\na.mp4,1\nb.mp4\nc.mp4,"2\n",3\nd.mp4,4\n')
+    assert (found.table["uri"].to_pylist(), found.numbers, found.wrong) == (["a.mp4", "d.mp4"], [0, 3], {1: 1, 2: 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("007", "007"),
+        ("-007", "-007"),
+        ("9007199254740993", "9007199254740993"),
+        ("-9223372036854775809", "-9223372036854775809"),
+        ("123456789", 123456789.0),
+        ("1e20", 1e20),
+        ("0.5", 0.5),
+        ("", None),
+    ],
+)
+def test_numbers_that_would_lose_digits_are_texts(text: str, expected: object) -> None:
+    assert cells(f"uri,id\na.mp4,{text}\nb.mp4,1.5\n") == [expected, "1.5" if isinstance(expected, str) else 1.5]
+
+
+def test_whole_numbers_keep_64_bits() -> None:
+    assert cells("uri,id\na.mp4,9007199254740993\nb.mp4,\n") == [9007199254740993, None]
+
+
+def test_names_are_texts_and_empty_texts_are_null() -> None:
+    found = read("uri,label\n1,x\n2,\n")
+    assert found.table.to_pydict() == {"uri": ["1", "2"], "label": ["x", None]}
+    assert found.table.schema.field("uri").type == pa.string()
