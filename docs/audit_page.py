@@ -113,7 +113,7 @@ is too little (`--spill`). On a terminal, control characters in CSV are shown as
 are what they are.
 In tables, CSV and JSON, times, intervals and other values that Python may not hold are DuckDB's text: \
 `2026-11-26 12:00:00`, `infinity`.
-Parquet keeps their types.
+Parquet keeps their types, and refuses those that Arrow lacks (UHUGEINT).
 
 {views}
 Columns of `videos` are described in [format.md](format.md). Columns of your listing and of the policy are there, \
