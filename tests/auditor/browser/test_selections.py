@@ -17,7 +17,7 @@ from framedex.auditor.browser.resources import PAGE, ROWS
 from framedex.auditor.browser.selections import ANSWER_BYTES
 from framedex.auditor.findings.queries import checks_of
 from framedex.errors import FramedexError
-from tests.auditor.test_audit_sql import ODD, READING_ELSEWHERE, SHOWN, WRITING
+from tests.auditor.test_audit_sql import ODD, READING_ELSEWHERE, SHOWN_IN_CELLS, WRITING
 from tests.support.datasets import content
 from tests.support.served import Client, served
 
@@ -184,7 +184,7 @@ def test_the_answer_to_a_query_is_a_table(client: Client) -> None:
 
 def test_every_type_is_shown(client: Client) -> None:
     answer = client.post("sql", {"sql": f"{ODD}, 9007199254740993::DECIMAL(38, 1) AS j"}).json()
-    assert answer["rows"] == [[*SHOWN.values(), "9007199254740993.0"]]
+    assert answer["rows"] == [[*SHOWN_IN_CELLS.values(), "9007199254740993.0"]]
     assert len(client.post("sql", {"sql": "FROM test_all_types()"}).json()["rows"]) == 3
 
 
