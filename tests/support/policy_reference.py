@@ -258,14 +258,15 @@ def uniform_places(document: dict[str, Any], timeline: Timeline, stretch: Stretc
     else:
         first = first if by_number else frame_times(timeline)[stretch.first]
         whole = length - 1 if by_number else frame_times(timeline)[stretch.stop - 1] - first
-        places = [first + whole * Fraction(part, max(1, count - 1)) for part in range(count)]
-        if by_number:
-            places = [rounded(place, document.get("rounding", "half_up")) for place in places]
+        shares = [whole * Fraction(part, max(1, count - 1)) for part in range(count)]
+        if by_number:  # numbers count from the first frame of the stretch, as in a video of its own
+            shares = [rounded(share, document.get("rounding", "half_up")) for share in shares]
+        places = [first + share for share in shares]
     yield [int(place // 1) for place in places] if by_number else places
 
 
 def rounded(place: Fraction, rounding: str) -> Fraction:
-    """Return a place whose whole part is the number that the rounding gives."""
+    """Return a distance whose whole part is the number that the rounding gives."""
     if rounding == "down":
         return place
     return Fraction(round(place)) if rounding == "half_even" else place + Fraction(1, 2)
