@@ -75,7 +75,7 @@ def _lines(names: list[str], rows: Sequence[tuple[object, ...]]) -> Iterator[str
 
 @contextlib.contextmanager
 def _held_by(form: Format) -> Iterator[None]:
-    """Raise FramedexError for values that Python or a format cannot hold: infinite times, dates before year 1."""
+    """Raise FramedexError for values that a format cannot hold."""
     try:
         yield
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:

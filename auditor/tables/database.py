@@ -109,9 +109,10 @@ class Database:
         """
         query = self._user_query(sql)
         with _errors_of_queries():
-            if not plain:
-                check_arrow_holds(query)
-            return _stream(as_plain(query) if plain else query)
+            if plain:
+                return _stream(as_plain(query))
+            check_arrow_holds(query)
+            return _stream(query)
 
     def user_table(self, sql: str) -> pa.Table:
         """Return all rows of a user's own query."""
