@@ -23,6 +23,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 from PIL import Image
 
+from framedex.core.pyav import open_encoder
 from tests.support.media import picture, read_barcode, soft_picture
 
 WIDTH, HEIGHT, RATE = 320, 256, 25
@@ -241,6 +242,7 @@ def _encode(hazard: Hazard, path: Path) -> None:
             else:
                 stream = out.add_stream(hazard.encoder, rate=RATE, options=part.options)
                 context = _configured(stream.codec_context, hazard, part)
+            open_encoder(context)
             packets = []
             for _ in range(part.frames):
                 # Parts are some ticks apart, so that decoding times never decrease.

@@ -20,6 +20,7 @@ import av
 
 from benchmarks.environment import environment
 from benchmarks.make_video import pictures, repeat
+from framedex.core.pyav import open_encoder
 from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.proofs.full_decode import decode_all
@@ -46,6 +47,7 @@ def make(name: str, folder: Path) -> Path:
         with av.open(str(aside), "w") as out:
             stream = out.add_stream(codec, rate=RATE, options=options)
             stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+            open_encoder(stream.codec_context)
             for picture in pictures(WIDTH, HEIGHT, SECONDS * RATE):
                 out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
             out.mux(stream.encode(None))

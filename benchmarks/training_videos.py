@@ -15,6 +15,7 @@ from pathlib import Path
 import av
 
 from benchmarks.make_video import pictures, repeat
+from framedex.core.pyav import open_encoder
 
 DRAWN_SECONDS, SECONDS = 10, 60
 
@@ -71,6 +72,7 @@ def draw(path: Path, made: Format) -> None:
         stream = out.add_stream(made.encoder, rate=made.fps, options=options)
         stream.width, stream.height, stream.pix_fmt = made.width, made.height, "yuv420p"  # type: ignore[union-attr]
         stream.bit_rate = made.kilobits * 1000
+        open_encoder(stream.codec_context)
         for picture in pictures(made.width, made.height, made.fps * DRAWN_SECONDS):
             out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))  # type: ignore[union-attr]
         out.mux(stream.encode(None))  # type: ignore[union-attr]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, Protocol
@@ -9,6 +11,7 @@ from typing import Any, Protocol
 import av
 import av.error
 from av.audio.plane import AudioPlane
+from av.codec.context import CodecContext
 
 from framedex.errors import FramedexError
 
@@ -62,3 +65,27 @@ def _major(version: str) -> str:
 def ffmpeg_version() -> str:
     """Return the version of the FFmpeg libraries that PyAV contains, such as `8.0.1`."""
     return str(av.ffmpeg_version_info)
+
+
+def open_encoder(context: CodecContext) -> None:
+    """Open an encoder and leave the priority of threads as it is.
+
+    If root runs SVT-AV1 (up to 4.1), it gives its own threads and the thread that opens it the realtime priority
+    SCHED_FIFO 99. Processes inherit that, so everything else on the machine would wait for them.
+
+    Raises:
+        FFmpegError: the encoder refuses its options.
+    """
+    before = _realtime_threads()
+    context.open()
+    for thread in _realtime_threads() - before:
+        os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _realtime_threads() -> set[int]:
+    found = set()
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            if os.sched_getscheduler(thread) == os.SCHED_FIFO:
+                found.add(thread)
+    return found

@@ -22,7 +22,7 @@ from av.codec.codec import Codec, UnknownCodecError
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from framedex.core.pyav import ffmpeg_version
+from framedex.core.pyav import ffmpeg_version, open_encoder
 from framedex.errors import PolicyError, UncuttableError
 from framedex.indexer.bitstream.h26x.nal import join_length_prefixed, split_annex_b
 from framedex.indexer.containers.opening import memory_errors, packet_with
@@ -164,6 +164,7 @@ def _encode(
     with memory_errors(), av.open(file, "w", format="mp4", options=OPTIONS | MOV_OPTIONS) as out:
         with _refusals(encoder, size):
             stream = _stream(out, encoder, size, options, colour)
+            open_encoder(stream.codec_context)
         packets: list[av.Packet[VideoStream]] = []
         for number, rgb in enumerate(pictures):
             frame = _frame(rgb, number)

@@ -13,6 +13,7 @@ import numpy as np
 from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
+from framedex.core.pyav import open_encoder
 from tests.support import bitstream_edits, h26x_edits, mpeg_edits, still_edits
 from tests.support.bitstream_edits import Coded, Edit
 
@@ -291,6 +292,7 @@ def encode(recipe: Recipe, path: Path) -> None:
         stream.width, stream.height, stream.pix_fmt = width, height, recipe.pix_fmt
         stream.codec_context.time_base = stream.time_base = Fraction(1, ticks)
         stream.codec_context.thread_count = 1
+        open_encoder(stream.codec_context)
         tone = out.add_stream("aac", rate=48_000) if recipe.audio else None
         for number, pts in enumerate(recipe.pts()):
             rgb = soft_picture(number, width, height) if recipe.bt709 else picture(number, width, height)

@@ -14,6 +14,7 @@ import numpy as np
 from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 
+from framedex.core.pyav import open_encoder
 from framedex.indexer.bitstream.base.pictures import NO_START, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.containers.planes import picture_md5
@@ -154,6 +155,7 @@ def encode(
         stream = out.add_stream(codec, rate=25, options=options)
         stream.width, stream.height, stream.pix_fmt = *size, pix_fmt
         stream.codec_context.thread_count = 1
+        open_encoder(stream.codec_context)
         for number in range(frames):
             frame = av.VideoFrame.from_ndarray(picture(number, *size), format="rgb24").reformat(format=pix_fmt)
             frame.pts, frame.time_base = number, Fraction(1, 25)
