@@ -38,7 +38,7 @@ from framedex.indexer.sources.sidecars import SIDECARS, Sidecar
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.outputs import json_option, out_folder_option
 from framedex.options.rules import OptionRule, RuledCommand
-from framedex.options.runs import max_failures_option, time_limit_option, workers_option
+from framedex.options.runs import limits_rule, max_failures_option, time_limit_option, workers_option
 from framedex.options.slices import FINISH_RULE, slice_options
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
@@ -85,6 +85,7 @@ RULES = (
         beside="--images ignore",
         why="no image, tar or list is named",
     ),
+    limits_rule("timeout", "memory"),
     *ENGINE_RULES,
 )
 

@@ -70,7 +70,8 @@ def index(
             that begins further back.
         retry: probe failed media again, even if nothing changed.
         follow_symlinks: also search linked folders.
-        workers: how many processes probe. None: one per core.
+        workers: how many processes probe. None: one per core. 0: this process; then nothing limits time and memory, and
+            a crash of a decoder ends this process.
         timeout_seconds: time limit for each medium. None: no limit.
         memory_bytes: how much memory each process may map. None: no limit.
         engine: "local", or "ray" for a cluster.
@@ -106,7 +107,7 @@ def index(
             prove=prove,
             retry=retry,
             follow_symlinks=follow_symlinks,
-            workers=processes(workers),
+            workers=processes(workers, engine),
             engine=engine_of(engine, ray_address),
             timeout_seconds=timeout_seconds,
             memory_bytes=memory_bytes,

@@ -20,7 +20,7 @@ from framedex.loader.verification.verify_gpu import verify_on_gpu
 from framedex.options.datasets import SAMPLE_RULES, dataset_argument, sample_options, sources_root_option
 from framedex.options.outputs import json_option
 from framedex.options.rules import RuledCommand
-from framedex.options.runs import max_failures_option, time_limit_option, workers_option
+from framedex.options.runs import limits_rule, max_failures_option, time_limit_option, workers_option
 from framedex.storage.places import Place
 
 EXAMPLE = """\b
@@ -31,7 +31,7 @@ Example:
 """
 
 
-@click.command("verify", epilog=EXAMPLE, cls=RuledCommand, rules=SAMPLE_RULES)
+@click.command("verify", epilog=EXAMPLE, cls=RuledCommand, rules=(*SAMPLE_RULES, limits_rule("timeout")))
 @dataset_argument()
 @sample_options("Check this many clips, chosen at random.  [default: all]")
 @sources_root_option()

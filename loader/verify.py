@@ -34,7 +34,7 @@ def verify(
         root: where the sources are now, if they moved.
         decode: "cpu" compares every frame bit for bit. "gpu" decodes clips as a loader with a GPU does: each frame must
             be nearer to the CPU's picture of it than to those of its neighbours.
-        workers: processes that decode. None: one per core.
+        workers: processes that decode. None: one per core. 0: this process, without `timeout_seconds`.
         timeout_seconds: time limit for each source. None: no limit.
         progress: show a progress bar on a terminal.
 

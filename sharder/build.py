@@ -99,7 +99,7 @@ class ShardOptions:
     @property
     def alone(self) -> bool:
         """Whether one process does everything."""
-        return self.workers == 1 and self.engine is run_local
+        return self.workers < 2 and self.engine is run_local
 
     @property
     def making(self) -> Making:

@@ -111,7 +111,7 @@ def shard(
             shard_bytes=shard_bytes,
             images=images or ImageOptions(),
             encode=encode_options(encode),
-            workers=processes(workers),
+            workers=processes(workers, engine),
             engine=engine_of(engine, ray_address),
             audio=AudioOptions() if audio is True else audio or None,
             audio_format=audio_format,

@@ -12,16 +12,18 @@ from framedex.execution.local_pool import run_local
 EngineName = Literal["local", "ray"]
 
 
-def processes(workers: int | None) -> int:
-    """Return the number of processes for the argument `workers`. None: one per core.
+def processes(workers: int | None, engine: EngineName = "local") -> int:
+    """Return the number of processes for the argument `workers`. None: one per core; 0: this process does the work.
 
     Raises:
-        FramedexError: the number is not positive.
+        FramedexError: the number is negative, or 0 with a cluster.
     """
     if workers is None:
         return os.cpu_count() or 1
-    if workers < 1:
-        raise FramedexError("work needs a process", where="workers", found=workers, allowed="1 or more, or None")
+    least = 0 if engine == "local" else 1
+    if workers < least:
+        what, allowed = f"too few workers for the engine {engine!r}", f"{least} or more, or None"
+        raise FramedexError(what, where="workers", found=workers, allowed=allowed)
     return workers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from typing import TypeAlias
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -26,6 +28,9 @@ LOOK_SECONDS = 1.0  # between two checks for stopped workers
 STOPPED_SECONDS = 600.0  # how long a worker may be stopped if calls have no time limit
 GIBIBYTE = 1 << 30
 
+# Items in order, each with the call that a process makes for it, if any.
+_Waiting: TypeAlias = collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]]
+
 
 def run_local(
     calls: Calls[Item, Result], *, workers: int, memory_bytes: int | None = None
@@ -34,10 +39,16 @@ def run_local(
 
     Args:
         calls: The function and its items. No process starts before the first item that needs a call.
-        workers: The number of processes.
+        workers: The number of processes. 0: this process makes the calls, one after another. Then nothing limits their
+            time and memory, and a crash of a decoder ends this process.
         memory_bytes: The address space of each process (RLIMIT_AS), including its libraries, which take about 0.5 GiB.
             An allocation beyond it fails within its call. None: no limit.
     """
+    if workers == 0:
+        for item in calls.items:
+            call = None if calls.passes(item) else functools.partial(_call, calls.function, item)
+            yield _outcome(item, call, None, None)
+        return
     with LocalPool(workers=workers, memory_bytes=memory_bytes, function=calls.function) as pool:
         yield from pool.run(calls)
 
@@ -93,9 +104,13 @@ class LocalPool:
     def __exit__(self, *error: object) -> None:
         self._pool.__exit__(*error)  # type: ignore[no-untyped-call]
 
+    def _next_outcome(self, waiting: _Waiting[Item, Result], seconds: float | None) -> Outcome[Item, Result]:
+        item, future = waiting.popleft()
+        return _outcome(item, None if future is None else future.result, seconds, self._memory_bytes)
+
     def run(self, calls: Calls[Item, Result]) -> Iterator[Outcome[Item, Result]]:
         """Yield the outcome of every call, in the order of items. If the caller stops early, the pool ends."""
-        waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]] = collections.deque()
+        waiting: _Waiting[Item, Result] = collections.deque()
         seconds = calls.timeout_seconds
         try:
             for item in calls.items:
@@ -105,10 +120,10 @@ class LocalPool:
                 waiting.append((item, begun))
                 if len(waiting) >= self._workers * calls.in_flight:
                     self._await(waiting[0][1], seconds)
-                    yield _outcome(*waiting.popleft(), seconds, self._memory_bytes)
+                    yield self._next_outcome(waiting, seconds)
             while waiting:
                 self._await(waiting[0][1], seconds)
-                yield _outcome(*waiting.popleft(), seconds, self._memory_bytes)
+                yield self._next_outcome(waiting, seconds)
         finally:
             if waiting:
                 self._pool.stop()  # type: ignore[no-untyped-call]
@@ -168,14 +183,15 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result:
 
 def _outcome(
     item: Item,
-    future: concurrent.futures.Future[Result] | None,
+    answer: Callable[[], Result] | None,
     timeout_seconds: float | None,
     memory_bytes: int | None,
 ) -> Outcome[Item, Result]:
-    if future is None:
+    """Return the outcome of an item. `answer` returns the result of its call or raises; None: there is no call."""
+    if answer is None:
         return Outcome(item=item)
     try:
-        return Outcome(item=item, result=future.result())
+        return Outcome(item=item, result=answer())
     except concurrent.futures.TimeoutError:
         return Outcome(item=item, kind="timeout", message=f"took longer than {timeout_seconds:g} s")
     except ProcessExpired as error:

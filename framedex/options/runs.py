@@ -7,21 +7,31 @@ import os
 import click
 
 from framedex.options.decorators import Decorator
+from framedex.options.rules import OptionRule
 
 
-def workers_option(help_text: str, *, least: int = 1) -> Decorator:
+def limits_rule(*options: str) -> OptionRule:
+    """Return the rule that limits of time and memory need processes beside this one.
+
+    Args:
+        options: The parameter names of the limits.
+    """
+    why = "a process can limit others, not itself"
+    return OptionRule(options=options, when=lambda values: values["workers"] > 0, beside="--workers 0", why=why)
+
+
+def workers_option(help_text: str) -> Decorator:
     """Return the option `--workers`.
 
     Args:
         help_text: What the processes do.
-        least: The minimum number of processes.
     """
     return click.option(
         "--workers",
-        type=click.IntRange(least),
+        type=click.IntRange(0),
         default=os.cpu_count() or 1,
         show_default="all cores",
-        help=help_text,
+        help=help_text + " 0: none; this process does the work.",
     )
 
 

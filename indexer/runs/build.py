@@ -233,7 +233,7 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
             passes=is_known,
             together=FILES_TOGETHER,
         )
-        workers = max(1, min(options.workers, sum(not is_known(item) for item in batch)))
+        workers = min(options.workers, max(1, sum(not is_known(item) for item in batch)))
         of_file: list[tuple[Row, Row]] = []  # a file that a killed run has read in part is read again as a whole
         for outcome in options.engine(calls, workers=workers, memory_bytes=options.memory_bytes):
             of_file += _rows(outcome, options)

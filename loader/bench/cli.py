@@ -73,7 +73,7 @@ def _placed(value: str) -> tuple[Device, int | None]:
     "--gpu", type=click.IntRange(0), help="With --device gpu: number of the GPU.  [default: that of --device, else 0]"
 )
 @click.option("--size", type=FRAME_SIZE, metavar="HxW", help="Scale to this height and width.")
-@workers_option("Processes of the loader, and of each peer. 0: this process.", least=0)
+@workers_option("Processes of the loader, and of each peer.")
 @seed_option("the choice of clips, and of their order")
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Measured passes over the clips.")
 @click.option(

@@ -72,7 +72,7 @@ def verify(
         sample: how many clips are checked. None: all clips.
         seed: the seed of that choice.
         chosen: int64, the numbers of the clips to check, instead of `sample` and `seed`.
-        workers: processes that decode.
+        workers: processes that decode. 0: this process.
         timeout_seconds: time limit per source. The clips of a source that takes longer are undecodable. None: no limit.
         on_progress: called with (clips done, clips in all).
 
@@ -90,7 +90,7 @@ def verify(
     tasks = [_Task(dataset=dataset, root=root, clips=group.tolist()) for group in groups]
     done = 0
     calls = Calls(function=verify_medium, items=tasks, timeout_seconds=timeout_seconds)
-    for outcome in run_local(calls, workers=max(1, min(workers, len(tasks)))):
+    for outcome in run_local(calls, workers=min(workers, max(1, len(tasks)))):
         done += len(outcome.item.clips)
         if outcome.result is None:
             clips, unreadable = _clips(manifest, outcome.item.clips)
