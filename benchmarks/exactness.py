@@ -96,9 +96,24 @@ def read_oracle(folder: Path) -> Oracle:
 
 
 def try_folder(
-    folder: Path, *, depth: Depth = "auto", verify: bool = False, prove: int = 0, workers: int = 2, seed: int = 0
+    folder: Path,
+    *,
+    depth: Depth = "auto",
+    verify: bool = False,
+    prove: int = 0,
+    workers: int = 2,
+    seed: int = 0,
+    oracle: Oracle | None = None,
 ) -> list[Tried]:
-    """Return the outcome of every medium in a folder. For depth, verify and prove, see `ProbeTask`."""
+    """Return the outcome of every medium in a folder.
+
+    Args:
+        folder: the media.
+        depth: see `ProbeTask`; likewise verify and prove.
+        workers: processes that index and decode. 0: this process.
+        seed: of the order of frames.
+        oracle: full decodes that were made before. None: those of `manifest.json` in the folder.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         options = IndexOptions(
             sources=[str(folder)],
@@ -114,7 +129,7 @@ def try_folder(
         build_index(options)
         index = Index(options.out)
         rows = {(row["uri"], row["stream_index"]): row for row in index.videos.to_pylist()}
-        oracle = read_oracle(folder)
+        oracle = read_oracle(folder) if oracle is None else oracle
         truth = {
             key: oracle[key] if key in oracle else full_decode(folder / key[0], key[1])
             for key, row in rows.items()
@@ -155,7 +170,9 @@ def _run(
 ) -> set[str]:
     """Write a dataset of some clips, decode and compare them all; return the names of those that are not available."""
     asked = written(requests, out.with_suffix(".jsonl"))
-    report = build_from_requests(index, out, asked, choose="nearest", options=ShardOptions(pack="needed"))
+    report = build_from_requests(
+        index, out, asked, choose="nearest", options=ShardOptions(pack="needed", workers=workers)
+    )
     for checked in verify(out, workers=workers):
         key = media[checked.clip_id]
         if not checked.frames:  # a defect: framedex wrote this row

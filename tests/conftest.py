@@ -1,8 +1,7 @@
-"""Fixtures: media made once per session, their indexes and full decodes, and the corpus at its location."""
+"""Fixtures: media made once per machine, their indexes and full decodes, and the corpus at its location."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator
@@ -14,12 +13,9 @@ import hypothesis
 import numpy as np
 import pytest
 
-from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.parts.index import Index
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions
 from framedex.storage import stores
-from tests.support import media
+from tests.support import made, media
 from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
 from tests.support.s3 import Bucket, Service, service
 
@@ -56,47 +52,43 @@ def media_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def medium(media_folder: Path) -> Callable[[str], Path]:
-    """A function that returns the file of a recipe by its name."""
-    return functools.cache(lambda name: media.make(media.RECIPES[name], media_folder))
+def medium() -> Callable[[str], Path]:
+    """A function that returns the file of a recipe by its name. Tests that change the file must copy it."""
+
+    def file_of(name: str) -> Path:
+        assert name in media.RECIPES
+        return made.media() / name
+
+    return file_of
 
 
 @pytest.fixture(scope="session")
-def truth(medium: Callable[[str], Path]) -> Callable[[str], Truth]:
+def truth() -> Callable[[str], Truth]:
     """A function that returns the full decode of a recipe's file."""
 
-    @functools.cache
-    def decode(name: str) -> Truth:
-        frames = [(frame.pts, picture_md5(frame)) for frame in media.full_decode(medium(name))]
+    def of_medium(name: str) -> Truth:
+        frames = made.truth()[name, 0]
         return Truth(pts=[pts for pts, _ in frames], md5=[md5 for _, md5 in frames])
 
-    return decode
+    return of_medium
 
 
 @pytest.fixture(scope="session")
-def all_media(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of links to every recipe's file."""
-    folder = tmp_path_factory.mktemp("all")
-    for name in media.RECIPES:
-        (folder / name).symlink_to(medium(name))
-    return folder
+def all_media() -> Path:
+    """A folder of every recipe's file."""
+    return made.media()
 
 
 @pytest.fixture(scope="session")
-def index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
+def index() -> Index:
     """An index of every recipe's file."""
-    out = tmp_path_factory.mktemp("index") / "INDEX"
-    report = build_index(IndexOptions(sources=[str(all_media)], out=out, workers=2, follow_symlinks=True))
-    assert report.problems == []
-    return Index(out)
+    return made.index("auto")
 
 
 @pytest.fixture(scope="session")
-def packets_index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
+def packets_index() -> Index:
     """An index of every recipe's file at depth `packets`: every packet was read."""
-    out = tmp_path_factory.mktemp("packets_index") / "INDEX"
-    build_index(IndexOptions(sources=[str(all_media)], out=out, depth="packets", workers=2, follow_symlinks=True))
-    return Index(out)
+    return made.index("packets")
 
 
 @pytest.fixture(scope="session")
@@ -141,6 +133,6 @@ def bucket(s3_service: Service, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 
 @pytest.fixture(scope="session")
-def long_mp4(media_folder: Path) -> Path:
+def long_mp4() -> Path:
     """An MP4 of about 30 MB with sound, with the moov box at the end. `front.mp4` beside it has moov in front."""
-    return media.make_long(media_folder)
+    return made.long_mp4()

@@ -10,7 +10,8 @@ import pytest
 from benchmarks.exactness import Tried, try_folder
 from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
-from tests.support.media import HAZARDS, encode, full_decode, make
+from tests.support import made
+from tests.support.media import HAZARDS, encode, full_decode
 from tests.support.probed import rows_found
 
 pytestmark = pytest.mark.xdist_group("hazards")
@@ -47,19 +48,16 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder() -> Path:
     """Return a folder of all hazards."""
-    folder = tmp_path_factory.mktemp("hazards")
-    for recipe in HAZARDS.values():
-        make(recipe, folder)
-    return folder
+    return made.media(HAZARDS)
 
 
 @pytest.fixture(scope="module", params=[*get_args(Depth), "verify"])
 def tried(folder: Path, request: pytest.FixtureRequest) -> dict[str, Tried]:
     """Return the outcome of each hazard at one depth, or with a proof of every frame."""
     asked = {"verify": True} if request.param == "verify" else {"depth": request.param}
-    return {medium.uri: medium for medium in try_folder(folder, **asked)}
+    return {medium.uri: medium for medium in try_folder(folder, workers=0, oracle=made.truth("hazards"), **asked)}
 
 
 def test_no_frame_of_a_hazard_is_another_one(tried: dict[str, Tried]) -> None:
@@ -93,7 +91,7 @@ def test_the_edit_of_a_hazard_changes_what_a_full_decode_presents(name: str, fol
     recipe = HAZARDS[name]
     whole = tmp_path / recipe.name.replace(".ts", ".mp4")
     encode(recipe, whole)
-    edited = [picture_md5(frame) for frame in full_decode(folder / name)]
+    edited = [md5 for _, md5 in made.truth("hazards")[name, 0]]
     assert edited != [picture_md5(frame) for frame in full_decode(whole)]
 
 
