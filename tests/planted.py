@@ -1,0 +1,386 @@
+"""Plant mutations in the product, one at a time, and run the tests that reach the changed line until one fails.
+
+    python -m tests.planted cover          # run the suite under coverage; which test executes which line
+    python -m tests.planted draw --seed 41 # draw mutations of lines that tests execute, for each area
+    python -m tests.planted run --out benchmarks/results/planted.json
+
+`draw` keeps the mutations in a file, so that another version of the suite can be tried with the same ones: a mutation
+is found again by its function and by the text of its line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import concurrent.futures
+import contextlib
+import json
+import os
+import queue
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import coverage
+
+from benchmarks.environment import environment
+from tests.support.reached import FIXTURES_FILE
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "planted"
+DRAWN = ROOT / "tests" / "data" / "planted.json"
+STAGES = ("framedex", "indexer", "sharder", "loader", "auditor")
+AREAS = {
+    "planning": ("sharder/planning", "sharder/policies", "sharder/sampling", "sharder/selection", "sharder/views",
+                 "indexer/plans"),
+    "bitstreams": ("indexer/bitstream", "indexer/mp4"),
+    "decoding": ("sharder/decoding", "indexer/containers", "loader/pixels"),
+    "routing": ("loader/routing",),
+    "order": ("loader/order", "loader/streams"),
+    "writing": ("sharder/writing", "sharder/packing", "indexer/parts", "framedex/files"),
+}  # fmt: skip
+COUNT = 40
+MOST_SECONDS = 600
+MOST_BYTES = 12 << 30  # a mutant that allocates without end must not take the machine with it
+TURNED = {"==": "!=", "!=": "==", "is": "is not", "is not": "is", "in": "not in", "not in": "in"}
+MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+OPERATORS = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Is: "is",
+    ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in", ast.Add: "+", ast.Sub: "-",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutation:
+    """One change of one line.
+
+    Attributes:
+        path: the module, relative to the project.
+        function: the dotted name of the function within the module.
+        kind: the kind of change, in words.
+        line: the line as it is; `changed`: the line as it becomes.
+        copy: which of the function's equal lines it is, from 0.
+    """
+
+    area: str
+    path: str
+    function: str
+    kind: str
+    line: str
+    changed: str
+    copy: int
+
+    def apply(self, root: Path) -> int:
+        """Change the line in a checkout; return its number, from 1. Raises SystemExit if the line is not there."""
+        path = root / self.path
+        source = path.read_text(encoding="utf-8")
+        lines = source.split("\n")
+        places = [at for at in _lines_of(ast.parse(source), self.function) if lines[at - 1] == self.line]
+        if len(places) <= self.copy:
+            sys.exit(f"{self.path}: {self.function} has no line {self.line.strip()!r}; take it out of {DRAWN.name}")
+        lines[places[self.copy] - 1] = self.changed
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return places[self.copy]
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield (dotted name, node) of each outermost function and method."""
+
+    def visit(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef):
+                yield prefix + child.name, child
+            elif isinstance(child, ast.ClassDef):
+                yield from visit(child, f"{prefix}{child.name}.")
+
+    yield from visit(tree, "")
+
+
+def _lines_of(tree: ast.Module, function: str) -> range:
+    for name, node in _functions(tree):
+        if name == function:
+            return range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+    return range(0)
+
+
+def _replaced(line: str, node: ast.expr, text: str) -> str:
+    # Columns of the syntax tree count bytes.
+    content = line.encode()
+    return (content[: node.col_offset] + text.encode() + content[node.end_col_offset :]).decode()
+
+
+def _changes(node: ast.expr, line: str, keys: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield (kind, the line after the change) of what may be done to one expression.
+
+    Args:
+        keys: the other names of columns in the same function.
+    """
+    match node:
+        case ast.Compare(left=left, ops=[operator], comparators=[right]):
+            sign = OPERATORS[type(operator)]
+            for kind, table in (("condition turned", TURNED), ("bound moved", MOVED)):
+                if sign in table:
+                    yield kind, _replaced(line, node, f"{ast.unparse(left)} {table[sign]} {ast.unparse(right)}")
+        case ast.BoolOp(op=operator, values=values):
+            word = " or " if isinstance(operator, ast.And) else " and "
+            yield "and, or swapped", _replaced(line, node, "(" + word.join(f"({ast.unparse(v)})" for v in values) + ")")
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield "condition turned", _replaced(line, node, f"bool({ast.unparse(operand)})")
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as operator, right=ast.Constant(value=int()) as right):
+            sign = "-" if isinstance(operator, ast.Add) else "+"
+            yield "sign changed", _replaced(line, node, f"({ast.unparse(left)} {sign} {ast.unparse(right)})")
+        case ast.Constant(value=bool() as value):
+            yield "flag turned", _replaced(line, node, str(not value))
+        case ast.Constant(value=int() as value):
+            yield "number moved by one", _replaced(line, node, str(value + 1))
+        case ast.Subscript(value=value, slice=ast.Constant(value=str() as key)) if set(keys) - {key}:
+            other = min(set(keys) - {key})
+            yield "column swapped", _replaced(line, node, f"{ast.unparse(value)}[{other!r}]")
+        case ast.Call(func=function, args=[ast.Name() as first, ast.Name() as second], keywords=[]):
+            swapped = f"{ast.unparse(function)}({second.id}, {first.id})"
+            yield "arguments swapped", _replaced(line, node, swapped)
+
+
+def mutations_of(path: str, area: str) -> Iterator[tuple[int, Mutation]]:
+    """Yield (line number, mutation) of every change that can be made to the functions of a module."""
+    source = (ROOT / path).read_text(encoding="utf-8")
+    lines = source.split("\n")
+    tree = ast.parse(source)
+    for name, function in _functions(tree):
+        keys = [
+            node.slice.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Constant)
+            and isinstance(node.slice.value, str)
+        ]
+        silent = [node for node in ast.walk(function) if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert)]
+        skipped = {id(inner) for node in silent for inner in ast.walk(node)}
+        for node in (inner for statement in function.body for inner in ast.walk(statement)):
+            if not isinstance(node, ast.expr) or id(node) in skipped or node.lineno != node.end_lineno:
+                continue
+            line = lines[node.lineno - 1]
+            places = [at for at in _lines_of(tree, name) if lines[at - 1] == line]
+            for kind, changed in _changes(node, line, keys):
+                yield (
+                    node.lineno,
+                    Mutation(
+                        area=area,
+                        path=path,
+                        function=name,
+                        kind=kind,
+                        line=line,
+                        changed=changed,
+                        copy=places.index(node.lineno),
+                    ),
+                )
+
+
+# Which tests reach a line
+
+
+def cover(arguments: list[str]) -> None:
+    """Run the suite under coverage, with the processes that it starts. A test that fails then does not end the run."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for old in FOLDER.glob("coverage*"):
+        old.unlink()
+    settings = FOLDER / "coveragerc"
+    sources = "".join(f"\n    {ROOT / stage}" for stage in STAGES)
+    settings.write_text(
+        f"[run]\nsource ={sources}\ndata_file = {FOLDER / 'coverage'}\nparallel = true\nrelative_files = false\n"
+        "patch = subprocess\nconcurrency = multiprocessing, thread\ncontext = ${PYTEST_CURRENT_TEST-}\n"
+        "disable_warnings = no-data-collected, module-not-imported, module-not-measured, dynamic-conflict\n",
+        encoding="utf-8",
+    )
+    variables = {"PYTHONPATH": str(ROOT), FIXTURES_FILE: str(FOLDER / "fixtures.json")}
+    variables |= {"COVERAGE_PROCESS_START": str(settings)}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.reached", *(arguments or ["-n", "auto"])]
+    result = subprocess.run(words, cwd=ROOT, env=os.environ | variables, check=False)
+    print(f"pytest ended with exit code {result.returncode}; joining what was measured", flush=True)
+    subprocess.run([sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={settings}"], cwd=ROOT, check=True)
+
+
+class Reached:
+    """The tests that execute each line, from what `cover` measured."""
+
+    def __init__(self) -> None:
+        self._data = coverage.CoverageData(str(FOLDER / "coverage"))
+        self._data.read()
+        fixtures: dict[str, list[str]] = json.loads((FOLDER / "fixtures.json").read_text(encoding="utf-8"))
+        self._tests = set(fixtures)
+        self._users: dict[str, list[str]] = {}
+        for test, names in fixtures.items():
+            for name in names:
+                self._users.setdefault(name, []).append(test)
+        self._lines: dict[str, dict[int, list[str]]] = {}
+
+    def tests(self, path: str, line: int) -> list[str]:
+        """Return the tests that execute a line, or use a fixture that does; those of the nearest rooms first."""
+        if path not in self._lines:
+            self._lines[path] = self._data.contexts_by_lineno(str(ROOT / path))
+        found: set[str] = set()
+        for context in self._lines[path].get(line, []):
+            for part in context.split("|"):
+                name = re.sub(r" \((setup|call|teardown)\)$", "", part)
+                found.update(self._users.get(name, [name] if name in self._tests else []))
+        return sorted(found, key=lambda test: (-_nearness(test, path), test))
+
+
+def _nearness(test: str, path: str) -> int:
+    """Return how many folders a test and a module share, at the beginning of their paths."""
+    folders = zip(Path(test.split("::")[0]).parts[1:-1], Path(path).parts[:-1], strict=False)
+    count = 0
+    for one, other in folders:
+        if one != other:
+            break
+        count += 1
+    return count
+
+
+def draw(seed: int, count: int) -> list[Mutation]:
+    """Return `count` mutations of lines that tests execute, about equally many in each area."""
+    reached, chance = Reached(), random.Random(seed)
+    drawn: list[Mutation] = []
+    for number, (area, folders) in enumerate(AREAS.items()):
+        paths = sorted(str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py"))
+        candidates = [mutation for path in paths for mutation in mutations_of(path, area)]
+        wanted = (count * (number + 1)) // len(AREAS) - (count * number) // len(AREAS)
+        chance.shuffle(candidates)
+        taken: list[Mutation] = []
+        for line, mutation in candidates:
+            if len(taken) < wanted and reached.tests(mutation.path, line):
+                taken.append(mutation)
+        drawn += taken
+    return drawn
+
+
+# Trying mutations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the tests said. `outcome`: caught, missed, or out of time. `tests`: how many reach the line."""
+
+    mutation: Mutation
+    tests: int
+    outcome: str
+    caught_by: str | None
+    seconds: float
+
+
+def checkout(folder: Path) -> Path:
+    """Clone HEAD into a folder, with the corpus of hazards beside it where this checkout has it; return its path."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    clone = folder / "main"
+    subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(clone)], check=True)
+    if (ROOT.parent / "shared").exists():
+        (folder / "shared").symlink_to((ROOT.parent / "shared").resolve())
+    return clone
+
+
+def attempt(mutation: Mutation, reached: Reached, clone: Path) -> Verdict:
+    """Apply a mutation to a clone, run the tests that reach it until one fails, and restore the clone."""
+    subprocess.run(["git", "checkout", "--quiet", "--", "."], cwd=clone, check=True)
+    line = mutation.apply(clone)
+    tests = reached.tests(mutation.path, line)
+    names = clone.parent / "tests.txt"
+    names.write_text("\n".join(tests), encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", f"@{names}"]
+    words += ["--basetemp", str(clone.parent / "temporary")]
+    begun = time.monotonic()
+    with open(clone.parent / "output.txt", "w+", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            words,
+            cwd=clone,
+            env=os.environ | {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES)),
+        )
+        try:
+            process.wait(MOST_SECONDS)
+            outcome = "missed" if process.returncode == 0 else "caught"
+        except subprocess.TimeoutExpired:
+            outcome = "out of time"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        output.seek(0)
+        said = output.read()
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
+    if outcome == "caught" and process.returncode not in (1, 2, 3) and process.returncode > 0:
+        sys.exit(f"pytest ended with exit code {process.returncode} at {mutation}:\n{said[-2000:]}")
+    return Verdict(
+        mutation=mutation,
+        tests=len(tests),
+        outcome=outcome,
+        caught_by=None if outcome != "caught" else failed[1] if failed else said[-200:],
+        seconds=round(time.monotonic() - begun, 1),
+    )
+
+
+def run(out: Path, jobs: int, only: list[int]) -> None:
+    """Try the drawn mutations, several at a time, each in a clone of its own; write the verdicts after each."""
+    mutations = [Mutation(**row) for row in json.loads(DRAWN.read_text(encoding="utf-8"))["mutations"]]
+    reached = Reached()
+    verdicts: dict[int, Verdict] = {}
+    clones: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for number in range(jobs):
+        clones.put(checkout(FOLDER / f"clone{number}"))
+
+    def one(number: int) -> None:
+        clone = clones.get()
+        try:
+            verdicts[number] = attempt(mutations[number], reached, clone)
+        finally:
+            clones.put(clone)
+        found = verdicts[number]
+        print(f"{number}: {found.outcome} in {found.seconds} s of {found.tests} tests, {found.caught_by}", flush=True)
+        rows = [{"number": each, **asdict(verdicts[each])} for each in sorted(verdicts)]
+        counts = {each: sum(row["outcome"] == each for row in rows) for each in ("caught", "missed", "out of time")}
+        document = {"environment": environment("coverage", "pytest"), "counts": counts, "verdicts": rows}
+        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+    # Lines are found in this checkout and in the clones, so Reached must not be asked by two threads at once.
+    for mutation in mutations:
+        reached.tests(mutation.path, 1)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, only or range(len(mutations))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    covering = commands.add_parser("cover", help="run the suite under coverage")
+    covering.add_argument("arguments", nargs="*", help="arguments for pytest, after --; default: -n auto")
+    drawing = commands.add_parser("draw", help=f"draw mutations into {DRAWN.relative_to(ROOT)}")
+    drawing.add_argument("--seed", type=int, default=41)
+    drawing.add_argument("--count", type=int, default=COUNT)
+    running = commands.add_parser("run", help="try the drawn mutations")
+    running.add_argument("--out", type=Path, required=True)
+    running.add_argument("--jobs", type=int, default=2)
+    running.add_argument("--only", type=int, nargs="*", default=[], help="numbers of mutations; default: all")
+    options = parser.parse_args()
+    if options.command == "cover":
+        cover(options.arguments)
+    elif options.command == "draw":
+        mutations = draw(options.seed, options.count)
+        document = {"seed": options.seed, "mutations": [asdict(each) for each in mutations]}
+        DRAWN.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        print(f"{len(mutations)} mutations in {DRAWN}")
+    else:
+        run(options.out.absolute(), options.jobs, options.only)
+
+
+if __name__ == "__main__":
+    main()

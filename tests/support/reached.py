@@ -1,0 +1,69 @@
+"""A pytest plugin for coverage runs: it records which test, or which shared fixture, executes each line.
+
+The name of a test is the coverage context of the lines that it executes. A fixture that several tests share is executed
+once, within the first of them; its lines get the context `fixture:NAME`, and `FIXTURES_FILE` stores which tests use it.
+Processes that a test starts get the test's name from PYTEST_CURRENT_TEST.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import coverage
+import pytest
+
+FIXTURES_FILE = "FRAMEDEX_FIXTURES_OF_TESTS"  # the environment variable that names the file to write
+
+_outer: list[str] = []  # contexts to return to, innermost last
+
+
+def _enter(context: str) -> None:
+    running = coverage.Coverage.current()
+    assert running is not None, "run under `coverage run`"
+    _outer.append(context)
+    running.switch_context(context)
+
+
+def _leave() -> None:
+    running = coverage.Coverage.current()
+    assert running is not None
+    _outer.pop()
+    running.switch_context(_outer[-1] if _outer else "")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _enter(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _leave()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+    if fixturedef.scope == "function":
+        return (yield)
+    _enter(f"fixture:{fixturedef.baseid}::{fixturedef.argname}")
+    try:
+        return (yield)
+    finally:
+        _leave()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Write {test: [fixture contexts]} of all tests. All workers of pytest-xdist write the same."""
+    path = os.environ.get(FIXTURES_FILE)
+    if not path:
+        return
+    found = {}
+    for item in session.items:
+        definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
+        shared = [each for group in definitions.values() for each in group if each.scope != "function"]
+        found[item.nodeid] = sorted({f"fixture:{each.baseid}::{each.argname}" for each in shared})
+    aside = Path(f"{path}-{os.getpid()}")
+    aside.write_text(json.dumps(found), encoding="utf-8")
+    aside.rename(path)
