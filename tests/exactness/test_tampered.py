@@ -20,6 +20,7 @@ from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
 from framedex.loader.dataset.manifest import GROUP_ROWS
 from tests.sharder.decoding.test_clip_audio import FILMS, make
 from tests.support.datasets import run, shard_clips
+from tests.support.depth import DEPTH, drawn
 from tests.support.images import sequence
 
 FRAMES = {"h264_b_pyramid.mkv": [9, 2, -1, 30, 2], "aac.mp4": [3, 4, 5], "shots": [1, 0, 2]}
@@ -87,9 +88,9 @@ def rewrite(path: Path, table: pa.Table, column: str, value: Any, row: int) -> N
 def tampered(path: Path) -> Iterator[tuple[str, int, Any]]:
     """Write each hostile value into a table, yield its (column, row, value); restore the table at the end."""
     table, original = pq.read_table(path), path.read_bytes()
-    for column in table.schema:
+    for number, column in enumerate(table.schema):
         for row, value in enumerate(table[column.name].to_pylist()):
-            for change in hostile(column.type, value):
+            for change in drawn("hostile values of each column", hostile(column.type, value), seed=number + row):
                 rewrite(path, table, column.name, change, row)
                 yield column.name, row, change
         path.write_bytes(original)
@@ -128,7 +129,7 @@ def test_no_column_of_a_manifest_leads_to_other_errors_or_frames(
             refused += 1
         except Exception as error:  # the point of this test
             wrong.append((column, row, change, repr(error)))
-    assert refused > 100
+    assert refused > (100 if DEPTH == "full" else 10)
     assert [case for case in wrong if case[0] not in FREE or case[3] != "other frames"] == []
 
 
@@ -145,14 +146,16 @@ def test_no_column_of_an_index_leads_to_other_errors(folder: str, made: Path, tm
             refused += 1
         except Exception as error:  # the point of this test
             wrong.append((column, row, change, repr(error)))
-    assert refused > 50
+    assert refused > (50 if DEPTH == "full" else 5)
     assert wrong == []
 
 
+KEYS = ("root", "clips_per_part", "media_per_part", "generation", "images", "index_ffmpeg", "ffmpeg")
+VALUES = [None, 5, -5, "zz", "\0", [], [-5], [2**70], [1.5], [True], ["zz"], [[]], {}, {"size": 3}, True]
 HEADERS: list[tuple[str, Any]] = [
     (key, value)
-    for key in ("root", "clips_per_part", "media_per_part", "generation", "images", "index_ffmpeg", "ffmpeg")
-    for value in (None, 5, -5, "zz", "\0", [], [-5], [2**70], [1.5], [True], ["zz"], [[]], {}, {"size": 3}, True)
+    for number, key in enumerate(KEYS)
+    for value in drawn("hostile values of each key", VALUES, seed=number)
 ]
 
 
@@ -172,7 +175,7 @@ def test_no_key_of_a_header_leads_to_other_errors(name: str, made: Path, tmp_pat
             refused += 1
         except Exception as error:  # the point of this test
             wrong.append((key, value, repr(error)))
-    assert refused > 20
+    assert refused > (20 if DEPTH == "full" else 4)
     assert wrong == []
 
 

@@ -20,6 +20,7 @@ from framedex.execution.local_pool import LocalPool, run_local
 from framedex.indexer.parts.index import Index
 from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from tests.support.datasets import shard_clips
+from tests.support.depth import drawn
 
 SECONDS = 5.0  # in which a worker starts
 
@@ -125,7 +126,7 @@ def test_a_loaders_worker_that_is_stopped_within_its_answer_is_replaced() -> Non
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", drawn("start methods", ["fork", "forkserver", "spawn"], seed=2))
 def test_workers_of_every_start_method_give_the_same_clips(
     method: str, persistent: bool, index: Index, tmp_path: Path
 ) -> None:

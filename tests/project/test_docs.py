@@ -17,6 +17,7 @@ from docs.sessions import BLOCK, draw_videos, with_output
 from docs.sessions import PAGES as SESSIONS
 from docs.tables import random_access_table
 from tests.support.counted import some
+from tests.support.depth import ROUNDS, rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,7 +43,11 @@ def test_the_readme_says_what_a_fresh_machine_took() -> None:
     assert f"takes {test['seconds'] / 60:.0f} minutes on two cores" in README
 
 
-@pytest.mark.parametrize("name", SESSIONS)
+def test_all_pages_are_run_at_full_depth() -> None:
+    assert ROUNDS["pages whose commands are run, from README.md on"][1] == len(SESSIONS)
+
+
+@pytest.mark.parametrize("name", SESSIONS[: rounds("pages whose commands are run, from README.md on")])
 def test_what_pages_show_is_what_happens(name: str, tmp_path: Path) -> None:
     """Run every terminal session and every Python block of the page."""
     if name != "README.md":  # which draws them itself

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from benchmarks.endurance_memory import verdict
+from tests.support.depth import rounds
 
 ROOT = Path(__file__).resolve().parents[2]
+BATCHES = rounds("batches of the endurance test")
 PARTS = ("flat", "decoders buffers", "faults source, zeros, skip", "faults killed, replace", "faults vanished, skip")
 
 
@@ -20,8 +22,16 @@ PARTS = ("flat", "decoders buffers", "faults source, zeros, skip", "faults kille
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The result rows of the parts that a CPU can run, by name of the part."""
     folder = tmp_path_factory.mktemp("endurance")
-    command = [sys.executable, "-m", "benchmarks.endurance", "--home", folder / "home", "--out", folder / "out.json"]
-    command += ["--small", "--batches", "20", "--workers", "2", "--limit", "600"]
+    command: list[object] = [
+        sys.executable,
+        "-m",
+        "benchmarks.endurance",
+        "--home",
+        folder / "home",
+        "--out",
+        folder / "out.json",
+    ]
+    command += ["--small", "--batches", BATCHES, "--workers", "2", "--limit", "600"]
     for part in PARTS:
         command += ["--exactly", part]
     subprocess.run([str(word) for word in command], check=True, cwd=ROOT)
@@ -36,7 +46,7 @@ def test_every_part_ends_with_an_answer(rows: dict[str, dict[str, Any]]) -> None
 
 def test_batches_leave_no_files_threads_or_processes_behind_and_are_right(rows: dict[str, dict[str, Any]]) -> None:
     flat = rows["flat"]
-    assert flat["batches"] == 20
+    assert flat["batches"] == BATCHES
     assert flat["wrong_clips"] == 0 < flat["checked_clips"]
     by = flat["verdict"]["by"]
     assert all(by[name]["flat"] for name in ("workers_open_files", "threads", "workers_threads", "processes"))

@@ -19,12 +19,13 @@ import pytest
 
 from framedex.errors import FormatError
 from framedex.indexer.parts.index import Index
+from tests.support.depth import rounds
 from tests.support.running import environment
 
 Medium = Callable[[str], Path]
 Row = dict[str, Any]
 
-MEDIA, KILLS = 120, 50
+MEDIA, KILLS = 120, rounds("kills of an index run")
 # Six media per part, so that a run of one second writes many parts.
 DRIVER = """
 import sys
@@ -112,13 +113,16 @@ def survivors(out: Path) -> list[int]:
     return found
 
 
+def parts_of(out: Path) -> int:
+    """Return how many parts an index has, finished or about to be."""
+    return len(list((out / "videos").glob("part-*"))) if out.exists() else 0
+
+
 @pytest.mark.slow
-def test_readers_and_reruns_survive_fifty_kills(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_and_reruns_survive_many_kills(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRAMEDEX_TEST", str(tmp_path))
-    begin = time.monotonic()
     undisturbed = tmp_path / "undisturbed"
     assert start(videos, undisturbed).wait() == 0
-    whole_seconds = time.monotonic() - begin
     truth = content(undisturbed)
     assert len(truth) == MEDIA
     assert len(list((undisturbed / "videos").iterdir())) == MEDIA // 6
@@ -128,20 +132,26 @@ def test_readers_and_reruns_survive_fifty_kills(videos: Path, tmp_path: Path, mo
     midway = 0
     pause = threading.Lock()
     with reading(out, pause) as seen:
-        for _ in range(KILLS):
+        for number in range(KILLS):
             process = start(videos, out)
-            time.sleep(chance.uniform(0, whole_seconds))
+            if number % 4 == 3:  # while it starts
+                time.sleep(chance.uniform(0, 1.0))
+            else:  # while it writes
+                wanted = parts_of(out) + chance.randrange(1, 6)
+                while process.poll() is None and parts_of(out) < wanted:
+                    time.sleep(0.002)
+                time.sleep(chance.uniform(0, 0.03))
             with contextlib.suppress(ProcessLookupError):  # it may have finished
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             done = len(content(out)) if (out / "index.json").exists() else 0
             midway += 0 < done < MEDIA
-            if done == MEDIA or chance.random() < 0.2:
+            if done == MEDIA or chance.random() < 0.1:
                 with pause:  # the test removes the index itself; readers need not survive that
                     shutil.rmtree(out, ignore_errors=True)
     assert not [problem for problem in seen if isinstance(problem, Exception)]
-    assert len(set(seen)) > 5, "the reader saw the index grow"
-    assert midway >= 3, "kills hit indexes that were half done"
+    assert len(set(seen)) > 3, "the reader saw the index grow"
+    assert midway >= KILLS // 3, "kills hit indexes that were half done"
     assert start(videos, out).wait() == 0
     assert content(out) == truth
     assert not list(out.rglob(".writing-*"))
@@ -156,6 +166,7 @@ def test_workers_of_a_killed_run_go_away(videos: Path, tmp_path: Path, monkeypat
     while len(survivors(out)) < 3:  # the run and its two workers, or multiprocessing's helper process
         assert time.monotonic() < end
         assert process.poll() is None
+        time.sleep(0.01)
     process.kill()  # only the main process, as the kernel does when memory is short
     process.wait()
     while survivors(out):

@@ -24,10 +24,11 @@ from framedex.sharder.schema import SHARDS_FOLDER
 from framedex.sharder.writing.checkpoints import PROGRESS_NAME
 from framedex.sharder.writing.tables import Tables
 from tests.support.datasets import run
+from tests.support.depth import rounds
 from tests.support.media import Recipe, encode
 from tests.support.running import environment
 
-KILLS = 12
+KILLS = rounds("kills of a packing run")
 DRIVER = f"""
 import os, signal, sys
 from framedex.cli import main
