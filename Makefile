@@ -9,7 +9,7 @@ OUT ?= demo-out
 VIDEOS ?=
 SECONDS ?= 120
 
-.PHONY: help demo test test-s3 test-gpu test-lowest fresh check types lint metadata constraints wheel docs fuzz mutants clean
+.PHONY: help demo test test-s3 test-gpu test-lowest fresh check habits types lint metadata constraints wheel docs fuzz mutants clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
@@ -18,7 +18,8 @@ help:
 	@echo "make test-s3                object storage against a Ceph gateway (ceph-mon ceph-osd radosgw)"
 	@echo "make test-lowest            the contract and the tests of exactness with the lowest versions that setup.cfg allows"
 	@echo "make fresh                  make demo and make test as a newcomer runs them, in a minimal Debian (as root)"
-	@echo "make check                  ruff, mypy --strict, layering, metadata"
+	@echo "make check                  ruff, mypy --strict, layering, language, metadata"
+	@echo "make habits                 write the counts of habits of language, after they have fallen"
 	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
 	@echo "make mutants [MUTANTS=2000] change small streams, and compare what clips return with full decodes"
 	@echo "make wheel                  build wheel and sdist, and try the wheel in an empty environment"
@@ -63,7 +64,11 @@ metadata: $(VENV)/.dev
 	$(BIN)/check-jsonschema --schemafile configs/policy.schema.json configs/*.yaml
 
 check: lint types metadata
-	$(BIN)/python -m pytest -q tests/project/test_layering.py
+	$(BIN)/python -m pytest -q tests/project/test_layering.py tests/project/test_language.py
+
+# Fewer habits of language than tests/project/language.json allows: writes the lower counts.
+habits: $(VENV)/.dev
+	$(BIN)/python -m tests.support.language --write
 
 # torchcodec, which some tests compare with, needs FFmpeg's libraries; where the machine has none, it gets those of PyAV.
 FFMPEG_LIBRARIES = LD_LIBRARY_PATH="$$($(BIN)/python -m tests.support.ffmpeg_libraries build/ffmpeg-libraries)"
