@@ -187,7 +187,7 @@ def _outcome(
     timeout_seconds: float | None,
     memory_bytes: int | None,
 ) -> Outcome[Item, Result]:
-    """Return the outcome of an item. `answer` returns the result of its call or raises; None: there is no call."""
+    """Return the outcome of an item. If it has a call, `answer` returns the result of the call, or raises."""
     if answer is None:
         return Outcome(item=item)
     try:

@@ -90,8 +90,8 @@ def test_verifying_and_asking(videos: Path, tmp_path: Path) -> None:
     assert checked.verdicts == {"exact": checked.clips}
     assert checked.clips == len(ClipDataset(videos / "DATASET"))
     assert framedex.verify(videos / "DATASET", sample=2).clips == 2
-    with pytest.raises(FramedexError, match="needs a process"):
-        framedex.verify(videos / "DATASET", workers=0)
+    with pytest.raises(FramedexError, match="too few workers"):
+        framedex.verify(videos / "DATASET", workers=-1)
     with pytest.raises(FramedexError, match="unknown decode"):
         framedex.verify(videos / "DATASET", decode="tpu")  # type: ignore[arg-type]
 

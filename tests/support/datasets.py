@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from framedex.cli import main
 
 IN_THIS_PROCESS = ("index", "shard", "verify")
+PROCESSES_MATTER = {"--workers", "--engine", "--compact", "--timeout", "--memory"}
 
 
 def run(*arguments: object, code: int = 0) -> Result:
@@ -22,7 +23,7 @@ def run(*arguments: object, code: int = 0) -> Result:
     say where it runs.
     """
     words = [str(argument) for argument in arguments]
-    if words[0] in IN_THIS_PROCESS and not {"--workers", "--engine", "--compact"}.intersection(words):
+    if words and words[0] in IN_THIS_PROCESS and not PROCESSES_MATTER.intersection(words):
         words += ["--workers", "0"]
     result = CliRunner().invoke(main, words)
     if result.exit_code != code and result.exception is not None and not isinstance(result.exception, SystemExit):
