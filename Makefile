@@ -9,11 +9,12 @@ OUT ?= demo-out
 VIDEOS ?=
 SECONDS ?= 120
 
-.PHONY: help demo test test-s3 test-gpu test-lowest fresh check habits types lint metadata constraints wheel docs fuzz mutants clean
+.PHONY: help demo test suite test-s3 test-gpu test-lowest fresh check habits types lint metadata constraints wheel docs fuzz mutants clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
-	@echo "make test                   the whole suite, after the checks"
+	@echo "make test                   the checks, then the whole suite; with TESTS_DEPTH=full, all rounds of the long tests"
+	@echo "make suite                  the suite alone"
 	@echo "make test-gpu               the contract on a GPU, where nothing may be skipped; writes docs/gpu-report.md"
 	@echo "make test-s3                object storage against a Ceph gateway (ceph-mon ceph-osd radosgw)"
 	@echo "make test-lowest            the contract and the tests of exactness with the lowest versions that setup.cfg allows"
@@ -73,14 +74,18 @@ habits: $(VENV)/.dev
 # torchcodec, which some tests compare with, needs FFmpeg's libraries; where the machine has none, it gets those of PyAV.
 FFMPEG_LIBRARIES = LD_LIBRARY_PATH="$$($(BIN)/python -m tests.support.ffmpeg_libraries build/ffmpeg-libraries)"
 
-# TESTS='tests/project tests/contract': these alone.
+# TESTS='tests/project tests/contract': these alone. WITHOUT='tests/storage': all but these. TESTS_DEPTH=full: all rounds of the
+# long tests (tests/support/depth.py). Test processes take work from each other at the end, so that each begins with whole files.
 TESTS ?=
-test: check
-	$(FFMPEG_LIBRARIES) $(BIN)/python -m pytest -n auto $(TESTS)
+WITHOUT ?=
+test: lint types metadata suite
+suite: $(VENV)/.dev
+	$(FFMPEG_LIBRARIES) $(BIN)/python -m pytest -n auto --dist worksteal $(addprefix --ignore=,$(wildcard $(WITHOUT))) $(TESTS)
 
 # The same tests that run on moto in `make test`, on a real S3 server.
+S3_TESTS := tests/storage/test_storage.py tests/storage/test_object_*.py
 test-s3: $(VENV)/.dev
-	FRAMEDEX_TEST_S3=rgw $(BIN)/python -m pytest tests/storage/test_storage.py tests/storage/test_object_*.py
+	FRAMEDEX_TEST_S3=rgw $(BIN)/python -m pytest $(S3_TESTS)
 
 # GPU_PYTHON=python3: with what is installed, not in the virtual environment.
 GPU_PYTHON ?= $(BIN)/python

@@ -18,6 +18,7 @@ from framedex.auditor.run import asks_frames, check_free, run
 from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, database, write_database
 from framedex.auditor.tables.subject import Kind, opened
 from framedex.core.printing import echo, escaped_json
+from framedex.core.tallies import counted
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.options.datasets import sources_root_option
 from framedex.options.outputs import json_option, overwrite_option
@@ -266,14 +267,15 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
             if lack is not None:
                 raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
             if ask is not None and (limit := LIMIT.search(sql)):
-                echo(f"at most {limit[1]} rows; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
+                most = counted(int(limit[1]), "row")
+                echo(f"at most {most}; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
             with db.time_limit(limits.seconds):
                 answer = db.user(sql, plain=form != "parquet")
                 if out is None:
                     print_answer(answer, form)
                     return
                 rows = write_answer(answer, form, out)
-            echo(f"{rows:,} rows → {printable(str(out))}")
+            echo(f"{counted(rows, 'row')} → {printable(str(out))}")
 
 
 def _write_database(what: Place, path: Path) -> None:

@@ -314,8 +314,8 @@ def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None
         echo(json_text(asdict(report)))
         return
     echo(
-        f"{report.media} media: {report.parts_before} parts → {report.parts}, "
-        f"{report.dropped} rows that no longer counted dropped"
+        f"{report.media} media: {counted(report.parts_before, 'part')} → {report.parts}, "
+        f"{counted(report.dropped, 'row')} that no longer counted dropped"
     )
 
 

@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element
 
 from framedex.auditor.findings.findings import Audit, Section
 from framedex.auditor.findings.text import legible
+from framedex.core.tallies import counted
 from framedex.html.elements import element, folded, said, section, sentence, table
 
 SUMMARY_ROWS = 8  # of a table before it is unfolded
@@ -78,7 +79,7 @@ def _table(part: Section) -> Element:
     made = element("div", element("h3", title), table(part.names, part.rows[:SUMMARY_ROWS], caption=title))
     if rest:
         left = len(part.rows) - MOST_SUMMARY_ROWS
-        more = f"{len(part.rows) - SUMMARY_ROWS:,} more rows"
+        more = counted(len(part.rows) - SUMMARY_ROWS, "more row")
         note = element("p", f"… and {left:,} more; the .json beside this page has all", class_="soft")
         made.append(folded(more, table(part.names, rest, caption=f"{title}, more"), note if left > 0 else None))
     return made

@@ -147,12 +147,12 @@ class ClipColumns:
             check_columns(_plain_schema(opened.schema_arrow), schema, where, REMEDY)
             table = opened.read([name])
         if len(table) != len(self) or name not in table.column_names:
-            found = f"{len(table):,} rows" if name in table.column_names else f"no column {name!r}"
+            found = counted(len(table), "row") if name in table.column_names else f"no column {name!r}"
             raise FormatError(
                 "does not belong to the dataset",
                 where=where,
                 found=found,
-                allowed=f"{len(self):,} rows with a column {name!r}",
+                allowed=f"{counted(len(self), 'row')} with a column {name!r}",
                 remedy=REMEDY,
             )
         return table[name]

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from framedex.core.tallies import counted
 from framedex.errors import FormatError, FramedexError, StorageError
 from framedex.indexer.schema import FRAME_ROW, FRAME_TABLE
 from framedex.sharder.clips.clip import Clip
@@ -105,7 +106,7 @@ class FrameTables:
             raise FormatError(
                 "the table of frames is too short",
                 where=rows.path,
-                found=f"{file.metadata.num_rows} rows",
+                found=counted(file.metadata.num_rows, "row"),
                 allowed=f"rows {rows.begin} to {rows.end}, of clip {clip.clip_id}",
             )
         if NUMBER in file.schema_arrow.names:
