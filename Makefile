@@ -9,7 +9,7 @@ OUT ?= demo-out
 VIDEOS ?=
 SECONDS ?= 120
 
-.PHONY: help demo test suite test-s3 test-gpu test-lowest fresh check habits types lint metadata constraints wheel docs fuzz mutants clean
+.PHONY: help demo test suite test-s3 test-gpu test-lowest fresh check habits types lint metadata constraints wheel docs fuzz mutants planted clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
@@ -23,6 +23,7 @@ help:
 	@echo "make habits                 write the counts of habits of language, after they have fallen"
 	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
 	@echo "make mutants [MUTANTS=2000] change small streams, and compare what clips return with full decodes"
+	@echo "make planted                plant mutations in the product, and run the tests that reach them (tests/planted.py)"
 	@echo "make wheel                  build wheel and sdist, and try the wheel in an empty environment"
 	@echo "make docs                   write the generated pages anew, and the site into build/site"
 	@echo "make constraints            take the newest versions of everything for developing into constraints.txt"
@@ -135,7 +136,7 @@ docs: $(VENV)/.dev
 constraints: $(VENV)/.dev
 	mkdir -p build
 	echo 'torch==2.13.0' >build/torch.txt
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 setup.cfg --extra dev --extra fuzz \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 setup.cfg --extra dev --extra fuzz --extra planted \
 		--constraint build/torch.txt --no-header --no-annotate --output-file constraints.txt
 
 $(VENV)/.fuzz: $(VENV)/.dev
@@ -160,6 +161,13 @@ MUTANTS ?= 2000
 FIRST ?= 0
 mutants: $(VENV)/.dev
 	$(BIN)/python -m fuzz.difference --mutants $(MUTANTS) --first $(FIRST) --keep build/mutants
+
+# numba imports coverage wherever it is installed, so it is in no other environment. PLANTED='run --out FILE' tries the mutations.
+PLANTED ?= cover
+planted: $(VENV)/.dev
+	$(PIP) --editable '.[planted]'
+	$(FFMPEG_LIBRARIES) $(BIN)/python -m tests.planted $(PLANTED)
+	$(BIN)/pip uninstall --quiet --yes coverage
 
 clean:
 	rm -rf build $(OUT) $(VENV)

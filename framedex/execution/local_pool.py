@@ -22,7 +22,7 @@ from pebble import ProcessExpired, ProcessPool
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
 from framedex.execution.engine import BROKEN, Calls, Item, Outcome, Result
-from framedex.execution.spawning import spawning
+from framedex.execution.spawning import leave_out_pandas, spawning
 
 LOOK_SECONDS = 1.0  # between two checks for stopped workers
 STOPPED_SECONDS = 600.0  # how long a worker may be stopped if calls have no time limit
@@ -157,6 +157,7 @@ def _enter_worker(memory_bytes: int | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # One thread per worker: the workers run in parallel, and every OpenBLAS thread would map memory of its own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    leave_out_pandas()
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)

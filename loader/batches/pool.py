@@ -26,7 +26,7 @@ from multiprocessing.context import SpawnContext
 from typing import Any, Generic, TypeVar
 
 from framedex.errors import internal_error
-from framedex.execution.spawning import spawning
+from framedex.execution.spawning import leave_out_pandas, spawning
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -59,11 +59,13 @@ class WorkerPool(Generic[Task, Result]):
         timeout_seconds: time limit per call.
     """
 
-    def __init__(self, function: Callable[..., Result], *, workers: int, timeout_seconds: float) -> None:
+    def __init__(
+        self, function: Callable[..., Result], *, workers: int, timeout_seconds: float, own_code: bool = False
+    ) -> None:
         self._function, self._timeout = function, timeout_seconds
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         context = spawning(function if workers else None)
-        self._workers = [_Worker(function, context) for _ in range(workers)]
+        self._workers = [_Worker(function, context, own_code) for _ in range(workers)]
         for worker in self._workers:
             self._idle.put(worker)
         # One thread per worker waits for it. All of them sleep in the kernel.
@@ -114,8 +116,8 @@ def _close(threads: ThreadPoolExecutor | None, workers: list[_Worker]) -> None:
 class _Worker:
     """One process, started at its first call, and again at the first call after it died."""
 
-    def __init__(self, function: Callable[[Any], Any], context: SpawnContext) -> None:
-        self._function, self._context = function, context
+    def __init__(self, function: Callable[[Any], Any], context: SpawnContext, own_code: bool) -> None:
+        self._function, self._context, self._own_code = function, context, own_code
         self._process: Any = None
         self._connection: Any = None
 
@@ -151,7 +153,7 @@ class _Worker:
     def _start(self, timeout: float) -> None:
         self._connection, theirs = self._context.Pipe()
         _limit(self._connection, timeout)
-        self._process = self._context.Process(target=_serve, args=(theirs, self._function), daemon=True)
+        self._process = self._context.Process(target=_serve, args=(theirs, self._function, self._own_code), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -182,10 +184,12 @@ def _limit(connection: Any, seconds: float) -> None:
             shared.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", whole, 0))
 
 
-def _serve(connection: Any, function: Callable[[Any], Any]) -> None:
+def _serve(connection: Any, function: Callable[[Any], Any], own_code: bool) -> None:
     """Answer tasks until the other side has closed the connection."""
     os.nice(NICENESS)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if own_code:
+        leave_out_pandas()
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             task, may_ask = connection.recv()

@@ -48,8 +48,9 @@ class ClipSupply:
         others: Others | None = None,
     ) -> None:
         self.dataset = dataset
+        fetcher = Fetcher(dataset, options)
         self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
-            Fetcher(dataset, options), workers=workers, timeout_seconds=TASK_SECONDS
+            fetcher, workers=workers, timeout_seconds=TASK_SECONDS, own_code=fetcher.runs_own_code
         )
         self._on_error, self._report, self._others = on_error, report, others
 

@@ -76,7 +76,7 @@ def test_a_bug_in_probing_is_no_failed_video(
 ) -> None:
     with monkeypatch.context():
         plant(module="av", place="module.open")
-        result = run("index", videos, "--out", tmp_path / "INDEX", "--max-failures", 100, code=1)
+        result = run("index", videos, "--out", tmp_path / "INDEX", "--workers", 2, "--max-failures", 100, code=1)
     last = result.stdout.splitlines()[-1]
     assert last.startswith("2 indexed, 0 refused, 0 failed, 1 internal error of framedex (a bug: please report it")
     assert "Traceback" not in result.output
@@ -105,7 +105,7 @@ def test_media_that_met_a_bug_are_probed_again_and_nothing_else_is(
 ) -> None:
     with monkeypatch.context():
         plant(module="av", place="module.open")
-        run("index", videos, "--out", tmp_path / "INDEX", code=1)
+        run("index", videos, "--out", tmp_path / "INDEX", "--workers", 2, code=1)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     result = run("index", videos, "--out", tmp_path / "INDEX")
     assert "1 indexed, 0 refused, 0 failed; 0 files new, 0 changed, 1 retried, 0 gone, 2 unchanged" in result.stdout
@@ -117,7 +117,7 @@ def test_sharding_an_index_says_that_a_bug_left_media_out(
 ) -> None:
     with monkeypatch.context():
         plant(module="av", place="module.open")
-        run("index", videos, "--out", tmp_path / "INDEX", code=1)
+        run("index", videos, "--out", tmp_path / "INDEX", "--workers", 2, code=1)
     result = run("shard", tmp_path / "INDEX", "--policy", ROOT / "configs" / "segments.yaml", "--out", tmp_path / "D")
     assert "1 unusable medium skipped (1 internal error of framedex (a bug: please report it" in result.stdout
 
@@ -215,7 +215,7 @@ def test_a_bug_in_verifying_is_no_undecodable_clip(videos: Path, tmp_path: Path,
     run("index", videos, "--out", tmp_path / "INDEX")
     run("shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D")
     plant(module="framedex.loader.verification.verify", place="module._truth", about="arguments[0].uri")
-    result = run("verify", tmp_path / "D", "--max-failures", 100, code=1)
+    result = run("verify", tmp_path / "D", "--workers", 2, "--max-failures", 100, code=1)
     assert "4 exact, 2 internal errors of framedex (a bug: please report them" in result.stdout
 
 

@@ -1,0 +1,49 @@
+"""Workers do not import pandas, as pyarrow would for nothing. Where the user's own code runs, pandas works as ever."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from framedex import ClipDataset, ClipLoader, Index
+from framedex.execution.engine import Calls
+from framedex.execution.local_pool import run_local
+from framedex.loader.batches.pool import WorkerPool
+from tests.support.datasets import shard_clips
+
+
+def convert(number: int) -> tuple[list[int], bool]:
+    """Convert a number to Arrow and back; return it, and whether pandas was imported."""
+    return pa.array([number]).to_pylist(), "pandas" in sys.modules
+
+
+def through_pandas(frames: Any) -> np.ndarray[Any, Any]:
+    """Return the mean of each frame, which a pandas table carries from Arrow to numpy."""
+    means = np.asarray(frames, np.float32).reshape(len(frames), -1).mean(axis=1)
+    return pa.table({"mean": means}).to_pandas()["mean"].to_numpy()
+
+
+def test_workers_of_commands_and_of_loaders_convert_without_pandas() -> None:
+    assert importlib.util.find_spec("pandas") is not None, "it is installed, so that not importing it means something"
+    (outcome,) = run_local(Calls(function=convert, items=[7], timeout_seconds=60), workers=1)
+    assert outcome.result == ([7], False)
+    for own_code in (True, False):
+        pool: WorkerPool[int, tuple[list[int], bool]] = WorkerPool(
+            convert, workers=1, timeout_seconds=60, own_code=own_code
+        )
+        try:
+            assert pool.submit(7).result() == ([7], not own_code)
+        finally:
+            pool.close()
+
+
+def test_a_transform_may_use_pandas_in_a_worker(index: Index, tmp_path: Path) -> None:
+    path = shard_clips(index.path, tmp_path / "D", [{"uri": "h264_default.mp4", "frames": [0, 9]}])
+    dataset = ClipDataset(path, transform=through_pandas, layout="FHWC")
+    (batch,) = ClipLoader(dataset, batch_size=1, num_workers=1, output="numpy")
+    assert np.allclose(batch["frames"], [through_pandas(ClipDataset(path)[0]["frames"])])
