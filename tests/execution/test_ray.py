@@ -23,6 +23,7 @@ from framedex.execution.ray_engine import _attempt, _pool
 from framedex.indexer.parts.index import Index
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.rules import RuledCommand
+from framedex.options.runs import workers_option
 from tests.support.counted import some
 from tests.support.datasets import content, run
 from tests.support.running import ROOT, environment
@@ -217,8 +218,9 @@ def test_a_cluster_that_is_not_there_is_an_error(videos: Path, tmp_path: Path) -
 def test_what_ray_says_beside_a_command_does_not_mix_with_its_output() -> None:
     @click.command(cls=RuledCommand, rules=ENGINE_RULES)
     @engine_options
-    def told(engine: Engine) -> None:
-        del engine
+    @workers_option("Processes.")
+    def told(engine: Engine, workers: int) -> None:
+        del engine, workers
         said = threading.Thread(target=print, args=("(raylet) a worker died",))
         said.start()
         said.join()
@@ -227,6 +229,8 @@ def test_what_ray_says_beside_a_command_does_not_mix_with_its_output() -> None:
     result = CliRunner().invoke(told, ["--engine", "ray"])
     assert (result.stdout, result.stderr) == ("the answer\n", "(raylet) a worker died\n")
     assert "needs --engine ray" in CliRunner().invoke(told, ["--ray-address", "a:1"]).output
+    refused = CliRunner().invoke(told, ["--engine", "ray", "--workers", "0"])
+    assert "--engine needs --workers 1 or more" in refused.output
 
 
 def process_id(item: str) -> int:

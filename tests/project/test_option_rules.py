@@ -21,6 +21,14 @@ INDEX = {
     ("SOURCE", "--task", "0/2", "--dry-run"): "--task has no effect beside --dry-run",
     ("SOURCE", "--finish", "--dry-run"): "--finish has no effect beside --dry-run",
     ("SOURCE", "--images", "ignore", "--image-fps", "25"): "--image-fps has no effect beside --images ignore",
+    (
+        "SOURCE",
+        "--workers",
+        "0",
+        "--memory",
+        "2",
+    ): "--memory has no effect beside --workers 0: a process can limit others",
+    ("SOURCE", "--workers", "0", "--engine", "ray"): "--engine needs --workers 1 or more",
     ("SOURCE", "--verify", "--depth", "tables"): "--depth has no effect beside --verify: that reads every packet",
 }
 SHARD = {
@@ -50,6 +58,7 @@ SHARD = {
 }
 OF_DATASETS = {
     ("verify", "--seed", "3"): "--seed needs --sample",
+    ("verify", "--workers", "0", "--timeout", "5"): "--timeout has no effect beside --workers 0",
     ("inspect", "--clip", "C", "--out", "sheet.html", "--seed", "3"): "--seed needs --sample",
     ("inspect", "--serve", "--out", "sheet.html"): "--out has no effect beside --serve",
     ("inspect", "--serve", "--sample", "3", "--columns", "2"): "--sample and --columns have no effect beside --serve",
