@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex import ClipDataset, ClipLoader, ClipSampler
-from framedex.indexer.parts.index import Index
+from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.decoding.rgb import RgbConverter
 from tests.support.counted import some

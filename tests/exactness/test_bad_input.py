@@ -11,7 +11,7 @@ from pathlib import Path
 import av
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.timeline import DAMAGED
 from tests.support.datasets import run

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.exactness import Tried, markdown, read_oracle, try_folder
+from framedex import Index
 from framedex.core.pyav import ffmpeg_version
-from framedex.indexer.parts.index import Index
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from tests.support.counted import some
 from tests.support.datasets import run

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framedex import Index
 from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.mp4.sample_tables import read_layout
-from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.by_tables import tabulate
 from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
 from framedex.indexer.runs.build import build_index

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import framedex
-from framedex import ClipDataset
-from framedex.indexer.parts.index import Index
+from framedex import ClipDataset, Index
 from framedex.indexer.schema import OK
 from tests.support.datasets import run
 from tests.support.encoded import encode_clips

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.exactness import try_folder
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.errors import DamageError
-from framedex.indexer.parts.index import Index
 from framedex.indexer.timeline import DAMAGED, START
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.decoding.rgb import RgbConverter

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from framedex import Index
 from framedex.indexer.containers.planes import picture_md5
-from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.decoding.video import decode_pictures, decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium

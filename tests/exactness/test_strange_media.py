@@ -14,9 +14,8 @@ import av
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.indexer.containers.planes import picture_md5
-from framedex.indexer.parts.index import Index
 from framedex.sharder.decoding.video import decode_md5
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips

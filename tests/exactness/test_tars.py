@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.sources.named_medium import is_video_name

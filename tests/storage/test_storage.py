@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framedex import DiskCache
 from framedex.errors import FramedexError, SourceError, StorageError
 from framedex.storage import objects, stores, uris
-from framedex.storage.cache import DiskCache
 from framedex.storage.errors import without_secrets
 from framedex.storage.objects import Facts, facts_of
 from framedex.storage.places import Stored, place
@@ -325,7 +325,7 @@ class TestCache:
         script = """
 import resource, signal, sys
 from framedex.storage import objects
-from framedex.storage.cache import DiskCache
+from framedex import DiskCache
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # no file of this process may become longer
 facts = objects.head(sys.argv[1])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.work import IndexOptions

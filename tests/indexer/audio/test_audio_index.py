@@ -14,8 +14,8 @@ import pytest
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
+from framedex import Index
 from framedex.indexer.audio import probe_audio as audio
-from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions

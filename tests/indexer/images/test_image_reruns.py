@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions, plan_work
 from framedex.indexer.sources.discover import media_id

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from framedex import Index
 from framedex.core.pyav import ffmpeg_version
-from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.timeline import DAMAGED, NOT_REPRODUCIBLE
 from tests.support.datasets import run, shard_clips

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from framedex import Index
 from framedex.errors import FormatError, OutputError
 from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
-from framedex.indexer.parts.index import Index
 from framedex.indexer.probing import probe
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions

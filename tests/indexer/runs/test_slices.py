@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from framedex import Index
 from framedex.execution.slices import Slice
 from framedex.indexer.parts import part_pairs
-from framedex.indexer.parts.index import Index
 from tests.support.datasets import content, run
 from tests.support.images import tar_of
 from tests.support.running import environment

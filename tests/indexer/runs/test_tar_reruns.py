@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from framedex.indexer.sources.sidecars import SAMPLE_NAMES
 from framedex.sharder.selection.explicit_clips import UriResolver
 from tests.support.datasets import run, write_clips

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from framedex import Index
 from framedex.errors import SourceError
-from framedex.indexer.parts.index import Index
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions, plan_work
 from framedex.indexer.sources.discover import default_root, discover

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex import ClipDataset, ClipLoader, ClipSampler
+from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import StaleError
-from framedex.indexer.parts.index import Index
 from framedex.loader import clip_loader
 from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched, NvdecClip

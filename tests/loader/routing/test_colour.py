@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.errors import DecodeError
-from framedex.indexer.parts.index import Index
 from framedex.loader.routing.colour import (
     DALI_MATRIX,
     LUMA_WEIGHTS,

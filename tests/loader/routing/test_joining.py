@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.indexer.bitstream.h26x.nal import join_length_prefixed
-from framedex.indexer.parts.index import Index
 from framedex.loader.routing.joining import groups, movie_feed
 from framedex.loader.routing.movie import GpuMovie, MovieStream, begins_with_idr, gpu_movie
 from framedex.loader.routing.nvdec_headers import CodedPicture

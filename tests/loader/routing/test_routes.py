@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.indexer.bitstream.av1_vpx.vp9 import FrameHeaders, split_superframe
-from framedex.indexer.parts.index import Index
 from framedex.loader.routing.colour import colour_obstacle
 from framedex.loader.routing.driver import DecoderLimits, DriverSupport
 from framedex.loader.routing.movie import gpu_movie

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 import framedex
+from framedex import Index
 from framedex.errors import FormatError
-from framedex.indexer.parts.index import Index
 from framedex.loader.verification.nearness import mean_squares, nearness
 from framedex.loader.verification.report import VerifyReport
 from framedex.sharder.packing.encoders import ENCODERS

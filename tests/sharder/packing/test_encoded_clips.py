@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import framedex
-from framedex import ClipDataset, ClipLoader, EncodeOptions
+from framedex import ClipDataset, ClipLoader, EncodeOptions, Index
 from framedex.errors import PolicyError
-from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.stream_facts import describe_stream
 from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.packing.encode_options import ENCODE_CODECS

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from framedex import EncodeOptions
 from framedex.errors import UncuttableError
 from framedex.sharder.decoding.rgb import RgbConverter
-from framedex.sharder.packing.encode_options import ENCODE_CODECS, EncodeCodec, EncodeOptions
+from framedex.sharder.packing.encode_options import ENCODE_CODECS, EncodeCodec
 from framedex.sharder.packing.encoders import ENCODERS, colour_of, encode, encoder_version
 from framedex.sharder.packing.yuv420 import MATRIX, planes_of
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.indexer.containers.planes import picture_md5
-from framedex.indexer.parts.index import Index
 from framedex.sharder.packing.mp4 import movie_header
 from tests.conftest import Truth
 from tests.support.counted import some

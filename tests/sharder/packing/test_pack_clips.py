@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.errors import StaleError, UncuttableError
-from framedex.indexer.parts.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
 from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.clips.clip import WantedClip

@@ -13,11 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from framedex import ClipDataset
+from framedex import ClipDataset, ImageOptions, Index
 from framedex.errors import PolicyError
-from framedex.indexer.parts.index import Index
 from framedex.loader.routing.routes import gpu_obstacle
-from framedex.sharder.packing.image_files import ImageOptions
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from framedex import ClipDataset
-from framedex.indexer.parts.index import Index
+from framedex import ClipDataset, Index
 from framedex.sharder.policies.reading import read_policy
 from framedex.sharder.policies.terms import Terms
 from framedex.sharder.schema import CLIPS, FAILURES, MEDIA, RECIPES
