@@ -16,9 +16,9 @@ from framedex import ClipDataset, Index
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.runs import objects as probing
 from framedex.indexer.runs.objects import probe_object
-from framedex.indexer.timeline import HIDDEN
 from tests.support import proxy as proxies
 from tests.support.datasets import run
+from tests.support.flags import HIDDEN
 from tests.support.images import encoded, tar_of
 from tests.support.media import Medium, remux
 from tests.support.object_datasets import segments

@@ -17,8 +17,8 @@ from av.video.codeccontext import VideoCodecContext
 from framedex.core.pyav import open_encoder
 from framedex.indexer.bitstream.base.pictures import NO_START, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
-from framedex.indexer.containers.planes import picture_md5
 from tests.support.media import picture
+from tests.support.planes import picture_md5
 
 INTRA_ONLY = 1  # AV_CODEC_PROP_INTRA_ONLY
 

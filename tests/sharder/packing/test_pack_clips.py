@@ -19,7 +19,6 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import StaleError, UncuttableError
-from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
 from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.packing.clip_files import ClipFiles
@@ -34,6 +33,7 @@ from tests.sharder.planning.test_planner import packets_of
 from tests.support import planned
 from tests.support.counted import some
 from tests.support.datasets import run, write_clips
+from tests.support.flags import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
 from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode
 from tests.support.packed import described, file_of, one_go, samples, tars
 
