@@ -17,11 +17,11 @@ import pytest
 from benchmarks.exactness import try_folder
 from framedex import ClipDataset, Index
 from framedex.errors import DamageError
-from framedex.sharder.decoding.rgb import RgbConverter
 from tests.support import planned
 from tests.support.datasets import run, shard_clips
 from tests.support.flags import DAMAGED, START
 from tests.support.media import Recipe, damage, encode, full_decode, picture, read_barcode
+from tests.support.pictures import rgb_of
 from tests.support.reading import Reader
 
 Medium = Callable[[str], Path]
@@ -303,7 +303,7 @@ def test_colours_that_the_container_alone_states_decide_the_conversion(tmp_path:
     path = damage(tmp_path / "plain.mp4", tmp_path / "coloured.mp4", insert)
     run("index", path, "--out", tmp_path / "INDEX")
     ((_, row),) = rows(tmp_path / "INDEX").items()
-    expected = [RgbConverter().picture(frame) for frame in full_decode(path)]
+    expected = [rgb_of(frame) for frame in full_decode(path)]
     dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", [{"uri": path.name, "frames": [4, 1]}]))
     assert row["color_matrix"] == 1
     assert np.array_equal(dataset[0]["frames"], np.stack([expected[4], expected[1]]))

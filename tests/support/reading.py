@@ -31,6 +31,12 @@ def encoded_clip(dataset: ClipDataset, clip: Clip) -> EncodedClip:
     return dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
 
 
+def encoded_of(packets: list[bytes]) -> EncodedClip:
+    """Return packets as those of a clip."""
+    first = np.cumsum([0, *map(len, packets)])
+    return EncodedClip(payload=np.frombuffer(b"".join(packets), np.uint8), packet_first=first)
+
+
 def pictures_of(clip: Clip, encoded: EncodedClip) -> list[str]:
     """Return the MD5 of each of a clip's pictures, in the order of its frames."""
     found = {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}

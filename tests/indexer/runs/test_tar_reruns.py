@@ -12,6 +12,7 @@ from framedex.indexer.sources.sidecars import SAMPLE_NAMES
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.images import encoded, indexed, listing, rows, tar_of
 from tests.support.media import Medium
+from tests.support.object_datasets import index_here
 from tests.support.packed import samples
 
 
@@ -28,7 +29,7 @@ def test_a_run_that_is_stopped_within_a_tar_reads_it_again(tmp_path: Path, video
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        indexed(tmp_path / "INDEX", tar, on_progress=stop)
+        index_here(tmp_path / "INDEX", tar, on_progress=stop)
     report, index = indexed(tmp_path / "INDEX", tar)
     assert (report.ok, len(rows(index))) == (6, 6)
 
