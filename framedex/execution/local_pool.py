@@ -157,11 +157,12 @@ def _enter_worker(memory_bytes: int | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # One thread per worker: the workers run in parallel, and every OpenBLAS thread would map memory of its own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    leave_out_pandas()
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    # After the limit: Arrow's allocator reserves a GiB of addresses at its first array, unless it may not.
+    leave_out_pandas()
 
 
 def _end_with_parent() -> None:
