@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import Index
 from framedex.auditor.tables.database import Database, database
 from framedex.auditor.tables.subject import opened
+from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.timeline import CLOSED, DAMAGED, HIDDEN, NON_REFERENCE, OPEN, START, presentation_order, summarise
 from framedex.sharder.schema import CLIPS_PER_PART

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex import ClipDataset, Index
+from framedex import ClipDataset
 from framedex.errors import FramedexError
+from framedex.indexer.parts.index import Index
 from framedex.loader.routing import driver
 from framedex.loader.routing.driver import driver_support
 from framedex.loader.verification import verify_gpu

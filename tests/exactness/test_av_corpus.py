@@ -16,7 +16,7 @@ from framedex.indexer.bitstream.av1_vpx.av1 import Av1Scanner
 from framedex.indexer.bitstream.av1_vpx.vp8 import Vp8Scanner
 from framedex.indexer.bitstream.av1_vpx.vp9 import Vp9Scanner
 from framedex.indexer.bitstream.base.pictures import Pictures, Scanner, segments
-from tests.support.planes import picture_md5
+from framedex.indexer.containers.planes import picture_md5
 
 SCANNERS = {"libdav1d": Av1Scanner, "av1": Av1Scanner, "vp9": Vp9Scanner, "vp8": Vp8Scanner}
 DECODERS = {"av1": "libdav1d"}

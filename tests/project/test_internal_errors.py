@@ -12,15 +12,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import ClipDataset, ClipLoader, ImageOptions, Index
+from framedex import ClipDataset, ClipLoader
 from framedex.errors import DecodeError, InternalError
 from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
 from framedex.indexer.bitstream.base.pictures import BitstreamError
+from framedex.indexer.parts.index import Index
 from framedex.loader.batches.faults import OnError
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.clip import Clip, WantedClip
-from framedex.sharder.packing.image_files import encode_image
+from framedex.sharder.packing.image_files import ImageOptions, encode_image
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 from tests.support.datasets import run, write_clips

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from framedex import Index
 from framedex.core.interrupts import INTERRUPTED
+from framedex.indexer.parts.index import Index
 from tests.support.datasets import content, run, shard_clips
 from tests.support.running import allow_interrupts, environment
 

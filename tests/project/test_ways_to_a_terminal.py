@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from framedex import Index
 from framedex.core.printing import TerminalBytes, stdout_bytes
+from framedex.indexer.parts.index import Index
 from framedex.loader.dataset import bit_depth
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.counted import some

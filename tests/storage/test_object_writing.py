@@ -11,10 +11,14 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import OutputError
+from framedex.execution.engine import Outcome
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
+from framedex.storage import stores
 from tests.support import proxy as proxies
 from tests.support.datasets import content, run
 from tests.support.media import Medium
-from tests.support.object_datasets import here, index_here, same, segments
+from tests.support.object_datasets import here, same, segments
 from tests.support.proxy import Proxy, Spoil
 from tests.support.s3 import Bucket
 
@@ -26,18 +30,18 @@ class TestWriting:
         out = f"{bucket.uri}/I"
         run("index", f"{bucket.uri}/v/h264_default.mp4", "--root", f"{bucket.uri}/v", "--out", out, "--workers", 1)
 
-        def meanwhile(*arguments: Any, **options: Any) -> Iterator[Any]:
+        def meanwhile(*arguments: Any, **options: Any) -> Iterator[Outcome[Any, Any]]:
             run("index", f"{bucket.uri}/w", "--root", f"{bucket.uri}/v", "--out", out, "--workers", 1)
             return here(*arguments, **options)
 
         bucket.put("w/c.mp4", medium("h264_baseline.mp4"))
-        given = Index(out).path, f"{bucket.uri}/v"
+        options = {"sources": [f"{bucket.uri}/v"], "out": Index(out).path}
         with pytest.raises(OutputError, match="another run"):
-            index_here(*given, engine=meanwhile)
+            build_index(IndexOptions(**options, engine=meanwhile))  # type: ignore[arg-type]
         index = Index(out)
         found = sorted(uri.rpartition("/")[2] for uri in index.columns(["uri"])["uri"].to_pylist())
         assert found == ["c.mp4", "h264_default.mp4"]
-        index_here(*given)
+        build_index(IndexOptions(**options, engine=here))  # type: ignore[arg-type]
         assert len(Index(out)) == len(Index(out).listing) == 3
 
     def test_half_a_part_that_a_killed_run_left_is_passed_over(
@@ -102,7 +106,7 @@ class TestWriting:
     def test_a_dataset_that_takes_the_place_of_another_leaves_nothing_of_it(
         self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "0")
+        monkeypatch.setenv(stores.RETRIES, "0")
         monkeypatch.setattr("framedex.storage.objects.TRIES", 1)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
         run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
@@ -121,7 +125,7 @@ class TestWriting:
     def test_a_run_that_is_broken_off_goes_on_and_keeps_others_out(
         self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "0")
+        monkeypatch.setenv(stores.RETRIES, "0")
         monkeypatch.setattr("framedex.storage.objects.TRIES", 1)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
         run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)

@@ -10,25 +10,12 @@ import numpy as np
 
 from framedex import ClipDataset
 from framedex.execution.engine import Calls, Outcome
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions
-from framedex.storage import stores
 
 
 def here(calls: Calls[Any, Any], **_: Any) -> Iterator[Outcome[Any, Any]]:
     """Run calls in this process: an execution engine for probing."""
     for item in calls.items:
         yield Outcome(item=item, result=None if item.task is None else calls.function(item))
-
-
-def index_here(out: Path, *sources: object, engine: Any = here, **how: Any) -> None:
-    """Index sources with an engine in this process, or with another one; `how`: other options of a run."""
-    build_index(IndexOptions(sources=[str(source) for source in sources], out=out, engine=engine, **how))
-
-
-def forget_connections() -> None:
-    """Forget which stores were opened, with the access and the servers that environment variables gave then."""
-    stores._store.cache_clear()
 
 
 def segments(folder: Path) -> Path:

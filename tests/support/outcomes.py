@@ -11,8 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-import av
 import pytest
+
+from framedex.core.pyav import ffmpeg_version
 
 NO_GPU = "there is no NVIDIA GPU here"
 A_GPU = "there is an NVIDIA driver here"
@@ -87,7 +88,7 @@ class Outcomes:
         return {
             "command": self._command,
             "python": platform.python_version(),
-            "ffmpeg": av.ffmpeg_version_info,
+            "ffmpeg": ffmpeg_version(),
             "libraries": found,
             "system": platform.platform(),
             "tests": dict(sorted(self._counts.items())),

@@ -40,16 +40,7 @@ def pattern(name: str) -> NDArray[np.float64]:
     graph.configure()
     frame = graph.pull()
     assert isinstance(frame, av.VideoFrame)
-    return rgb_of(frame) / 255
-
-
-def rgb_of(picture: av.VideoFrame, *colours: int) -> NDArray[np.uint8]:
-    """Return uint8 [H, W, 3]: a picture as framedex converts it.
-
-    Args:
-        colours: the matrix and the range. None: those that the picture states.
-    """
-    return RgbConverter(*colours).picture(picture)
+    return RgbConverter().picture(frame) / 255
 
 
 def flat(seed: int) -> NDArray[np.float64]:

@@ -13,9 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from framedex import ClipDataset, Index
+from framedex import ClipDataset
 from framedex.auditor.browser import media, shown
 from framedex.auditor.browser.media import CONSECUTIVE, SPREAD
+from framedex.indexer.parts.index import Index
 from tests.loader.contact_sheets.test_inspect import clips_of_two_videos
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex import Index
 from framedex.indexer.bitstream.base.pictures import BitstreamError, segments, unwrap_order_counts
 from framedex.indexer.bitstream.h26x import h264, h264_pictures, h264_sets, hevc, hevc_sets
 from framedex.indexer.bitstream.h26x.nal import ParameterSets, split_annex_b
-from tests.support.flags import CLOSED, LEADING, NON_REFERENCE, OPEN, START
+from framedex.indexer.parts.index import Index
+from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
 
 
 @given(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import Index
+from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import discover
 from tests.support.counted import some
 from tests.support.datasets import run, write_clips

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from framedex import Index
 from framedex.errors import OutputError
+from framedex.indexer.parts.index import Index
 from framedex.loader.contact_sheets import sheet_webp
 from framedex.loader.contact_sheets.drawing import GAP, MARGIN, heading_block
 from framedex.loader.contact_sheets.playing import FALLBACK_SECONDS, ascends, begins

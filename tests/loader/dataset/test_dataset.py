@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from framedex import ClipDataset, ClipLoader, ClipSampler, Index
+from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
+from framedex.indexer.parts.index import Index
 from framedex.loader.batches.collate import collate_clips
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips, write_clips

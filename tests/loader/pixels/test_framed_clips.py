@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import framedex
-from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, Framing, Index, MultiViewDataset, SmartResize
+from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, Framing, MultiViewDataset, SmartResize
 from framedex.errors import DecodeError, FramedexError
+from framedex.indexer.parts.index import Index
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.rotation import upright
 from framedex.loader.pixels.cutouts import Draw, cutout_of

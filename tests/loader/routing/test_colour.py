@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from framedex import ClipDataset, Index
+from framedex import ClipDataset
 from framedex.errors import DecodeError
+from framedex.indexer.parts.index import Index
 from framedex.loader.routing.colour import (
     DALI_MATRIX,
     LUMA_WEIGHTS,
@@ -23,6 +24,7 @@ from framedex.loader.routing.colour import (
     rgb_from_ycc,
 )
 from framedex.sharder.clips.clip import Clip
+from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_pictures, decode_rgb
 from tests.support.datasets import shard_clips
 from tests.support.pictures import (
@@ -34,10 +36,8 @@ from tests.support.pictures import (
     pattern,
     planes_of,
     psnr,
-    rgb_of,
     upsampled,
 )
-from tests.support.reading import encoded_clip
 
 FULL = 2  # libav's number of full range
 BT709, BT601, SMPTE240, BT2020 = 1, 6, 7, 9
@@ -69,7 +69,7 @@ def on_gpu(planes: Planes, matrix: int, full_range: bool, bits: int) -> NDArray[
 
 def on_cpu(planes: Planes, matrix: int, full_range: bool, bits: int) -> NDArray[np.uint8]:
     frame = frame_of(planes, matrix, full_range=full_range, bits=bits)
-    return rgb_of(frame)
+    return RgbConverter().picture(frame)
 
 
 @pytest.mark.parametrize(("matrix", "full_range", "bits"), PASSED)
@@ -106,7 +106,7 @@ def test_a_stream_that_states_nothing_is_bt601_of_limited_range_on_the_cpu_whate
     frame.color_range = 0
     stated = on_cpu(planes, BT601, False, 8)
     assert stated.shape[0] > 720
-    assert np.array_equal(rgb_of(frame), stated)
+    assert np.array_equal(RgbConverter().picture(frame), stated)
 
 
 @pytest.mark.parametrize("said_full", [False, True])
@@ -176,17 +176,17 @@ def _hevc_clip(index: Index, tmp_path: Path) -> tuple[ClipDataset, Clip]:
 
 def test_the_medium_s_colour_decides_where_the_stream_states_another(index: Index, tmp_path: Path) -> None:
     dataset, clip = _hevc_clip(index, tmp_path)
-    encoded = encoded_clip(dataset, clip)
+    encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
     stated = replace(clip, medium=replace(clip.medium, color_matrix=BT709, color_range="full"))
     ((_, picture),) = decode_pictures(stated, encoded)
     assert picture.colorspace != BT709  # FFmpeg's HEVC decoder uses the stream's value
-    assert np.array_equal(decode_rgb(stated, encoded)[0], rgb_of(picture, BT709, FULL))
+    assert np.array_equal(decode_rgb(stated, encoded)[0], RgbConverter(BT709, FULL).picture(picture))
     assert not np.array_equal(decode_rgb(stated, encoded), decode_rgb(clip, encoded))
 
 
 @pytest.mark.parametrize("matrix", [8, 10, 14])
 def test_a_matrix_that_is_not_linear_in_ycc_is_refused_in_words(index: Index, tmp_path: Path, matrix: int) -> None:
     dataset, clip = _hevc_clip(index, tmp_path)
-    encoded = encoded_clip(dataset, clip)
+    encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
     with pytest.raises(DecodeError, match=f"colour matrix {matrix}"):
         decode_rgb(replace(clip, medium=replace(clip.medium, color_matrix=matrix)), encoded)

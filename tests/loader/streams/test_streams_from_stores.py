@@ -11,10 +11,10 @@ import pytest
 from framedex import ClipDataset, ClipStream
 from framedex.errors import StaleError
 from framedex.files.fingerprint import sampled
+from framedex.storage import stores
 from tests.support import proxy as proxies
 from tests.support import web
 from tests.support.counted import some
-from tests.support.object_datasets import forget_connections
 from tests.support.proxy import Proxy
 from tests.support.s3 import Bucket
 from tests.support.streams import pack, same_item
@@ -25,9 +25,9 @@ def proxied(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy in front of the S3 service, which counts requests."""
     with proxies.running(bucket.service.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        forget_connections()
+        stores._store.cache_clear()
         yield proxy
-    forget_connections()
+    stores._store.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["packed", "packed_images"])

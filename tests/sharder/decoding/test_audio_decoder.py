@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex import AudioOptions
 from framedex.core.pyav import audio_plane
 from framedex.errors import DecodeError
-from framedex.sharder.clips.audio import AudioFacts, AudioRecipe, ClipAudioPlan, plan_audio
+from framedex.sharder.clips.audio import AudioFacts, AudioOptions, AudioRecipe, ClipAudioPlan, plan_audio
 from framedex.sharder.decoding.audio import INTEGERS, SAMPLE_TYPES, as_float, decode_audio
 from framedex.sharder.decoding.clip_audio import decode_clip_audio, plan_clip_audio
 from tests.support.audio_media import NOISY, RECIPES, Truth, encode, truth

@@ -19,7 +19,8 @@ import pytest
 from av.audio.stream import AudioStream
 from numpy.typing import NDArray
 
-from framedex import ClipDataset, Index
+from framedex import ClipDataset
+from framedex.indexer.parts.index import Index
 from tests.support.datasets import run, write_clips
 from tests.support.media import picture
 

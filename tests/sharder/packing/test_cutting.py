@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framedex import Index
 from framedex.errors import FramedexError
 from framedex.execution.engine import Calls, Outcome
 from framedex.execution.local_pool import run_local
+from framedex.indexer.parts.index import Index
 from framedex.sharder.build import DEFAULTS
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
 from framedex.sharder.clips.samples import Step

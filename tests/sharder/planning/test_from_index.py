@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 import yaml
 
-from framedex import AudioOptions, ClipDataset, ClipLoader, ClipSampler, Index
+from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.errors import DamageError, FormatError, FramedexError, PolicyError, StaleError
+from framedex.indexer.parts.index import Index
 from framedex.loader.order.epoch import SharedEpoch
+from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.sampling.draws import draws

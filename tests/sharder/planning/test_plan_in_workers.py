@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framedex import Index
 from framedex.errors import PolicyError
 from framedex.execution.local_pool import run_local
+from framedex.indexer.parts.index import Index
 from framedex.sharder import plan_in_workers
 from framedex.sharder.build import DEFAULTS, build_from_policy
 from framedex.sharder.packing.cutting import Making

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from framedex import ClipDataset, Index
+from framedex import ClipDataset
 from framedex.cli import main
 from framedex.errors import OutputError
+from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import Failure
 from framedex.sharder.writing.writer import DatasetWriter
 from tests.support.datasets import run, shard_clips, write_clips
