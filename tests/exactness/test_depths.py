@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from framedex import Index, index
-from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.mp4.sample_tables import read_layout
@@ -166,7 +165,7 @@ def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
             configuration, depth = stream.codec_context.extradata or b"", stream.codec_context.reorder_depth
         with opened_file(str(tmp_path / name)) as file:
 
-            def counted(offset: int, length: int, file: ProbedFile = file) -> bytes:
+            def counted(offset: int, length: int, file: Any = file) -> bytes:
                 nonlocal count
                 data = file.read(offset, length)
                 count += len(data)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from framedex import Index
-from framedex.core.interrupts import INTERRUPTED
 from tests.support.datasets import content, run, shard_clips
 from tests.support.running import allow_interrupts, environment
 
@@ -43,7 +42,7 @@ def interrupted(arguments: list[object], ready: Callable[[int], bool]) -> str:
             time.sleep(0.005)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=SECONDS)
-    assert process.returncode == INTERRUPTED, errors
+    assert process.returncode == 130, errors
     return errors
 
 

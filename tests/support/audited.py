@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.audit_data import LABELS, synthetic_media
+from framedex.auditor.tables.database import Database, database
+from framedex.auditor.tables.subject import opened
 from framedex.files.atomic import write_json_aside
 from framedex.files.parquet_parts import table_of, write_part
 from framedex.indexer.parts.layout import HEADER, LISTING_NAME
@@ -69,3 +73,10 @@ def found(*arguments: object, code: int = 0) -> dict[str, dict[str, Any]]:
     """Run `framedex audit ARGUMENTS --json`; return its findings by check."""
     answer = json.loads(run("audit", *arguments, "--json", code=code).stdout)
     return {finding["check"]: finding for finding in answer["findings"]}
+
+
+@contextlib.contextmanager
+def audited_database(folder: str | Path) -> Iterator[Database]:
+    """Give the database that an audit of an index or a dataset asks."""
+    with opened(folder) as audited, database(audited) as db:
+        yield db

@@ -42,8 +42,8 @@ def video_of(pts: NDArray[np.int64], duration_pts: int, time_base: Fraction, **m
     return Timeline(pts=pts, duration_pts=duration_pts, time_base=time_base, **more)
 
 
-def policy_of(said: Document | Path) -> PolicyFile:
-    """Return the checked content of a policy's document or file."""
+def policy_of(said: Document | Path | str) -> PolicyFile:
+    """Return the checked content of a policy: of a document, a file, a name or YAML."""
     return find_policy(said)
 
 

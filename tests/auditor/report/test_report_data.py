@@ -15,9 +15,9 @@ from hypothesis.extra.numpy import arrays
 
 from framedex.auditor.report.histograms import Counted, measured, of_names, of_numbers
 from framedex.auditor.report.media_table import Column, MediaTable, as_script
-from framedex.auditor.report.report import MOST_BYTES
 from tests.support.audit_reports import ROWS, rename_media, written
 
+MOST_BYTES = 1_000_000  # of a report without pictures
 COUNTED = Counted(name="n", title="N", form="numbers", axis="units", of="media", sql="")
 NUMBERS = arrays(np.float64, st.integers(1, 60), elements=st.floats(0, 1e9) | st.integers(0, 50).map(float))
 

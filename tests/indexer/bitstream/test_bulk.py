@@ -19,9 +19,9 @@ from framedex.indexer.bitstream.h26x import bulk
 from framedex.indexer.bitstream.h26x.h264 import H264Scanner
 from framedex.indexer.bitstream.h26x.hevc import HevcScanner
 from framedex.indexer.bitstream.h26x.nal import split_length_prefixed, unescape
-from framedex.indexer.containers.opening import demux_packets, open_container
 from framedex.indexer.probing.by_samples import PIECE_BYTES, pieces
 from tests.support.media import RECIPES
+from tests.support.planned import demux
 
 NalScannerType = type[H264Scanner] | type[HevcScanner]
 SCANNERS: dict[str, NalScannerType] = {"h264": H264Scanner, "hevc": HevcScanner}
@@ -67,10 +67,8 @@ def in_step(make: NalScannerType, configuration: bytes, packets: list[bytes], pi
 
 
 def read_packets(path: Path) -> tuple[str, bytes, list[bytes]]:
-    with open_container(str(path)) as container:
-        stream = container.streams.video[0]
-        name, configuration = stream.codec_context.codec.canonical_name, stream.codec_context.extradata or b""
-        return name, configuration, [bytes(packet) for packet in demux_packets(container, stream.index)]
+    stream = demux(path)
+    return stream.codec, stream.extradata, list(stream.packets)
 
 
 def assert_same(make: NalScannerType, configuration: bytes, packets: list[bytes]) -> None:

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from framedex.core.pyav import LENIENT_METADATA
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import SampleTable, read_layout, read_sample_table
-from framedex.sharder.packing.mp4 import box, full_box
 from tests.support.counted import some
 from tests.support.ffmpeg import ffmpeg
 from tests.support.media import RECIPES
-from tests.support.mp4_boxes import TrackTables, movie, random_fragments, random_tables
+from tests.support.mp4_boxes import TrackTables, box, full_box, movie, random_fragments, random_tables
 
 SHOWN_AS_KEYS = {"mjpeg", "prores", "png", "dnxhd"}  # libavformat marks every packet of these as a key frame
 FLAGS_FROM_PICTURES = {"h264", "av1", "vp9"}  # libavformat parses the bitstream and ignores stss

@@ -16,7 +16,6 @@ from framedex.loader.contact_sheets import sheet_webp
 from framedex.loader.contact_sheets.drawing import GAP, MARGIN, heading_block
 from framedex.loader.contact_sheets.playing import FALLBACK_SECONDS, ascends, begins
 from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownFrame
-from framedex.loader.contact_sheets.sheet_webp import NAME, REST_MS, webp_sheet
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
 
@@ -41,7 +40,7 @@ def opened(file: bytes) -> tuple[list[Image.Image], list[int]]:
 def shown_frame(sheet: Image.Image, heading: Heading, place: int) -> int:
     """Return the number of the frame that the clip at a place of the first line shows."""
     left = MARGIN + place * (SIZE[1] + GAP)
-    top = heading_block(heading, sheet.width).height + NAME
+    top = heading_block(heading, sheet.width).height + sheet_webp.NAME
     return read_barcode(np.asarray(sheet)[top : top + SIZE[0], left : left + SIZE[1]])
 
 
@@ -57,14 +56,14 @@ def inspector(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Inspect
 
 def test_each_frame_is_shown_for_its_own_time(inspector: Inspector) -> None:
     heading = inspector.heading(1)
-    pictures, durations = opened(webp_sheet(heading, [inspector.show(0)], None))
+    pictures, durations = opened(sheet_webp.webp_sheet(heading, [inspector.show(0)], None))
     assert [shown_frame(picture, heading, 0) for picture in pictures] == [9, 12, 30]
-    assert durations == [120, 720, REST_MS]
+    assert durations == [120, 720, sheet_webp.REST_MS]
 
 
 def test_clips_play_at_the_same_time_and_rest_at_their_end(inspector: Inspector) -> None:
     heading = inspector.heading(2)
-    pictures, durations = opened(webp_sheet(heading, [inspector.show(0), inspector.show(1)], 2))
+    pictures, durations = opened(sheet_webp.webp_sheet(heading, [inspector.show(0), inspector.show(1)], 2))
     first = [shown_frame(picture, heading, 0) for picture in pictures]
     second = [shown_frame(picture, heading, 1) for picture in pictures[:4]]
     # Of the second clip, the gaps are -0.6 (as long as the median of the others, 0.06), 0.04, 0.08 and unknown.
@@ -78,22 +77,24 @@ def test_clips_play_at_the_same_time_and_rest_at_their_end(inspector: Inspector)
 def test_no_place_is_left_out_however_dense_frames_are(inspector: Inspector) -> None:
     clip = inspector.show(0)
     dense = [replace(one, gap_seconds=None if number == 0 else 0.001) for number, one in enumerate(clip.frames * 5)]
-    pictures, durations = opened(webp_sheet(inspector.heading(1), [replace(clip, frames=dense)], None))
+    pictures, durations = opened(sheet_webp.webp_sheet(inspector.heading(1), [replace(clip, frames=dense)], None))
     assert len(pictures) == 15
     assert durations[:-1] == [20] * 14
 
 
 def test_clips_without_frames_and_no_clips_are_sheets(inspector: Inspector) -> None:
     clip = inspector.show(0)
-    pictures, _ = opened(webp_sheet(inspector.heading(1), [replace(clip, frames=[], error="x: gone\nmore")], None))
+    pictures, _ = opened(
+        sheet_webp.webp_sheet(inspector.heading(1), [replace(clip, frames=[], error="x: gone\nmore")], None)
+    )
     assert len(pictures) == 1
-    assert len(opened(webp_sheet(inspector.heading(0), [], None))[0]) == 1
+    assert len(opened(sheet_webp.webp_sheet(inspector.heading(0), [], None))[0]) == 1
 
 
 def test_an_animation_that_is_too_large_is_refused(inspector: Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sheet_webp, "MOST_PIXELS", 300_000)
     with pytest.raises(OutputError, match="too large for an animation"):
-        webp_sheet(inspector.heading(1), [inspector.show(0)], None)
+        sheet_webp.webp_sheet(inspector.heading(1), [inspector.show(0)], None)
 
 
 def test_an_animation_that_is_too_large_is_refused_before_anything_is_decoded(

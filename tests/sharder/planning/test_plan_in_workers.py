@@ -17,10 +17,8 @@ from framedex.execution.local_pool import run_local
 from framedex.sharder import plan_in_workers
 from framedex.sharder.build import DEFAULTS, build_from_policy
 from framedex.sharder.packing.cutting import Making
-from framedex.sharder.plan_in_workers import planned_in_workers
 from framedex.sharder.planning.batches import Round
 from framedex.sharder.planning.pieces import Media, MediumPiece, Piece, policy_pieces
-from framedex.sharder.policies.reading import make_policy
 from framedex.sharder.schema import CLIPS
 from framedex.sharder.writing import tables, writer
 from framedex.sharder.writing.planned_rows import PlannedRows
@@ -28,6 +26,7 @@ from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
 from tests.support.datasets import run, write_clips
 from tests.support.media import RECIPES
+from tests.support.policies import policy_of
 
 MAKING = Making(keep_damaged=False, pack=None, audio=None, audio_format="flac")
 POLICY = {"policy": "windows", "frames": 3, "step": 2, "last": "drop"}
@@ -93,7 +92,7 @@ def test_a_run_that_ended_goes_on_with_any_number_of_workers(index: Index, tmp_p
         if done > 0.6 * total:
             raise EndedError
 
-    file, out = make_policy(POLICY, where="test"), tmp_path / "DATASET"
+    file, out = policy_of(POLICY), tmp_path / "DATASET"
     with pytest.raises(EndedError):
         build_from_policy(index, out, file, replace(DEFAULTS, workers=2, on_progress=end))
     report = build_from_policy(index, out, file, replace(DEFAULTS, workers=then))
@@ -140,11 +139,11 @@ class Strange:
 
 def asked_of(index: Index, count: int) -> list[Piece]:
     """Return what the policy wants of some media."""
-    return list(policy_pieces(index, make_policy(POLICY, where="test")))[:count]
+    return list(policy_pieces(index, policy_of(POLICY)))[:count]
 
 
 def planned(index: Index, asked: Iterable[Piece]) -> list[PlannedRows]:
-    return list(planned_in_workers(index, MAKING, asked, CLIPS, done=0, workers=2, engine=run_local))
+    return list(plan_in_workers.planned_in_workers(index, MAKING, asked, CLIPS, done=0, workers=2, engine=run_local))
 
 
 def media_of(rows: list[PlannedRows]) -> list[str]:

@@ -8,7 +8,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.policies.places import BLOCK
 from tests.support.policies import THIRTY, Document, clips_of, run, sample, timeline
 from tests.support.policy_reference import Video, frame_times
 from tests.support.policy_strategies import AT_RATE, LENGTHS, RATES, VIDEOS
@@ -104,4 +103,4 @@ def test_no_two_blocks_of_clips_jitter_alike() -> None:
     document: Document = {"policy": "stride", "stride": 1, "frames": 1, "jitter_frames": 1000}
     moved = np.array(sample(document, video))[:, 0] - np.arange(300_000)
     assert abs(moved[2000:-2000].mean()) < 10
-    assert (moved[2000:3000] != moved[2000 + BLOCK : 3000 + BLOCK]).mean() > 0.9
+    assert (moved[2000:3000] != moved[2000 + (1 << 18) : 3000 + (1 << 18)]).mean() > 0.9
