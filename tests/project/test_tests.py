@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from tests.support.syntax import tree_of
 
 TESTS = Path(__file__).resolve().parents[1]
 MOST_LINES = 400
+MOST_INTERNAL_IMPORTS = 389
+INTERNAL_IMPORT = re.compile(r"^\s*(?:from framedex\.(?!errors\b)|import framedex\.)", re.MULTILINE)
 
 
 def assertions(node: ast.AST, loops: tuple[ast.For, ...] = ()) -> Iterator[tuple[ast.For, ...]]:
@@ -61,3 +64,14 @@ def test_no_file_of_tests_is_long() -> None:
     lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in some(TESTS.rglob("*.py"), 100)}
     long = {str(path.relative_to(TESTS)): lines for path, lines in lengths.items() if lines > MOST_LINES}
     assert not long, f"split by topic what has more than {MOST_LINES} lines"
+
+
+def test_few_lines_import_internal_modules() -> None:
+    """Each such line must change with the product's inner structure, which users do not see."""
+    found = sum(
+        len(INTERNAL_IMPORT.findall(path.read_text(encoding="utf-8"))) for path in some(TESTS.rglob("*.py"), 100)
+    )
+    assert found <= MOST_INTERNAL_IMPORTS, (
+        f"{found} lines import internal modules, {MOST_INTERNAL_IMPORTS} are allowed: import `framedex`, or run the "
+        "command (tests.support.datasets.run), where the claim is public; else use a helper of tests/support"
+    )
