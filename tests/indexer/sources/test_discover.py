@@ -241,7 +241,9 @@ def test_a_name_that_is_not_utf8_is_a_row_and_not_the_end(tmp_path: Path, medium
     rows = {row["uri"]: (row["status"], row["error_kind"]) for row in Index(out).videos.to_pylist()}
     assert rows == {"good.mp4": ("ok", None), "caf\\xe9.mp4": ("failed", "file_name")}
     named = index(os.fsdecode(os.fsencode(videos) + b"/caf\xe9.mp4"), tmp_path / "OTHER", workers=0, progress=False)
-    assert [uri for uri, *_ in named.problems] == ["caf\\xe9.mp4"]
+    assert [problem["uri"] for problem in named.problems] == ["caf\\xe9.mp4"]
+    (row,) = Index(tmp_path / "OTHER").videos.to_pylist()
+    assert (row["uri"], row["member"], row["error_kind"]) == ("caf\\xe9.mp4", None, "file_name")
 
 
 def test_what_no_file_name_or_label_can_be_is_a_row(tree: Path) -> None:

@@ -22,7 +22,6 @@ from framedex.loader.routing.colour import (
     has_correction,
     rgb_from_ycc,
 )
-from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.video import decode_pictures, decode_rgb
 from tests.support.datasets import shard_clips
 from tests.support.pictures import (
@@ -168,7 +167,7 @@ def test_dali_s_affine_map_rounds_and_saturates_as_assumed(rng: np.random.Genera
     assert (output.as_array()[0] != expected).mean() < 1e-3
 
 
-def _hevc_clip(index: Index, tmp_path: Path) -> tuple[ClipDataset, Clip]:
+def _hevc_clip(index: Index, tmp_path: Path) -> tuple[ClipDataset, Any]:
     clips = [{"uri": "hevc_closed.mp4", "clip_id": "c", "frames": [3]}]
     dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
     return dataset, dataset.clip(0)

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex import ClipDataset, Index
-from framedex.indexer.bitstream.h26x.nal import join_length_prefixed
 from framedex.loader.routing.joining import groups, movie_feed
 from framedex.loader.routing.movie import GpuMovie, MovieStream, begins_with_idr, gpu_movie
 from framedex.loader.routing.nvdec_headers import CodedPicture
@@ -115,7 +114,7 @@ def test_groups_are_of_one_kind_and_no_longer_than_allowed(given_movies: list[tu
 )
 def test_of_hevc_plain_idr_pictures_may_follow(head: bytes, follows: bool) -> None:
     delimiter = bytes([35 << 1, 1, 0x50])
-    packet = join_length_prefixed([delimiter, head + bytes(8)], 4)
+    packet = b"".join(len(unit).to_bytes(4, "big") + unit for unit in (delimiter, head + bytes(8)))
     encoded = encoded_of([packet])
     record = bytes(21) + bytes([0b11, 0])  # lengths of four bytes, no parameter sets
     assert begins_with_idr(b"\1" + record[1:], encoded) == follows

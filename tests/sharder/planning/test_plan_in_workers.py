@@ -20,8 +20,7 @@ from framedex.sharder.packing.cutting import Making
 from framedex.sharder.planning.batches import Round
 from framedex.sharder.planning.pieces import Media, MediumPiece, Piece, policy_pieces
 from framedex.sharder.schema import CLIPS
-from framedex.sharder.writing import tables, writer
-from framedex.sharder.writing.planned_rows import PlannedRows
+from framedex.sharder.writing import planned_rows, tables, writer
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
 from tests.support.datasets import run, write_clips
@@ -142,11 +141,11 @@ def asked_of(index: Index, count: int) -> list[Piece]:
     return list(policy_pieces(index, policy_of(POLICY)))[:count]
 
 
-def planned(index: Index, asked: Iterable[Piece]) -> list[PlannedRows]:
+def planned(index: Index, asked: Iterable[Piece]) -> list[planned_rows.PlannedRows]:
     return list(plan_in_workers.planned_in_workers(index, MAKING, asked, CLIPS, done=0, workers=2, engine=run_local))
 
 
-def media_of(rows: list[PlannedRows]) -> list[str]:
+def media_of(rows: list[planned_rows.PlannedRows]) -> list[str]:
     """Return the media that clips use, in order."""
     return list(dict.fromkeys(medium["media_id"] for each in rows for medium in each.media))
 
