@@ -166,8 +166,8 @@ mutants: $(VENV)/.dev
 PLANTED ?= cover
 planted: $(VENV)/.dev
 	$(PIP) --editable '.[planted]'
-	$(FFMPEG_LIBRARIES) $(BIN)/python -m tests.planted $(PLANTED)
-	$(BIN)/pip uninstall --quiet --yes coverage
+	$(FFMPEG_LIBRARIES) $(BIN)/python -m tests.planted $(PLANTED); ended=$$?; \
+		$(BIN)/pip uninstall --quiet --yes coverage; exit $$ended
 
 clean:
 	rm -rf build $(OUT) $(VENV)

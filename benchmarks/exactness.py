@@ -112,7 +112,7 @@ def try_folder(
         depth: see `ProbeTask`; likewise verify and prove.
         workers: processes that index and decode. 0: this process.
         seed: of the order of frames.
-        oracle: full decodes that were made before. None: those of `manifest.json` in the folder.
+        oracle: full decodes that were made before. Defaults to the content of `manifest.json` in the folder.
     """
     with tempfile.TemporaryDirectory() as scratch:
         options = IndexOptions(

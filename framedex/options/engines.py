@@ -16,7 +16,11 @@ from framedex.options.rules import OptionRule
 
 ENGINE_RULES = (
     OptionRule(options=["ray_address"], when=lambda values: values["engine_name"] == "ray", needs="--engine ray"),
-    OptionRule(options=["engine_name"], when=lambda values: values["workers"] > 0, needs="--workers 1 or more"),
+    OptionRule(
+        options=["engine_name"],
+        when=lambda values: values["engine_name"] == "local" or values["workers"] > 0,
+        needs="--workers 1 or more",
+    ),
 )
 
 

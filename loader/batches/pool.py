@@ -57,6 +57,7 @@ class WorkerPool(Generic[Task, Result]):
             `answer`, its second argument is a function that asks a question and returns the answer.
         workers: number of processes. 0: the function is called in this process, at once.
         timeout_seconds: time limit per call.
+        own_code: the function runs framedex's code alone, so that its processes need not import pandas.
     """
 
     def __init__(

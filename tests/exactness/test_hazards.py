@@ -50,7 +50,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def folder() -> Path:
     """Return a folder of all hazards."""
-    return made.media(HAZARDS)
+    return made.media("hazards")
 
 
 @pytest.fixture(scope="module", params=[*get_args(Depth), "verify"])

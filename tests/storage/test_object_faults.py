@@ -16,7 +16,7 @@ from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
 from tests.support.datasets import run
 from tests.support.media import Medium
-from tests.support.object_datasets import here, segments
+from tests.support.object_datasets import segments
 from tests.support.proxy import Proxy, Spoil
 from tests.support.s3 import Bucket
 
@@ -93,7 +93,7 @@ class TestFaults:
         monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         for name in "abc":
             bucket.put(f"v/{name}.mp4", medium("h264_open_gop.mp4"))
-        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "I", engine=here))
+        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "I", workers=0))
         bucket.put("v/a.mp4", medium("h264_vfr.mp4"))
         bucket.delete("v/b.mp4")
         arguments = ["shard", tmp_path / "I", "--policy", segments(tmp_path), "--json", "--out"]

@@ -19,7 +19,7 @@ from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
 from tests.support.datasets import content, run, shard_clips, write_clips
 from tests.support.media import Medium, remux
-from tests.support.object_datasets import here, same, segments
+from tests.support.object_datasets import same, segments
 from tests.support.proxy import Proxy
 from tests.support.s3 import Bucket
 from tests.support.web import serving
@@ -123,7 +123,7 @@ class TestLoading:
         paths = sorted(all_media.glob("*.m[po][4v]"))
         for path in paths:
             bucket.put(f"v/{path.name}", path)
-        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "STORED", engine=here))
+        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "STORED", workers=0))
         run("index", *paths, "--out", tmp_path / "LOCAL", "--follow-symlinks")
         unknown = [row["uri"] for row in Index(tmp_path / "STORED").videos.to_pylist() if row["open_gop_count"] is None]
         assert "h264_open_gop.mp4" in unknown
@@ -140,7 +140,7 @@ class TestLoading:
         monkeypatch.setattr("framedex.indexer.probing.unread_headers.check_promises", broken_promise)
         monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "I", engine=here))
+        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "I", workers=0))
         clips = [{"uri": "a.mp4", "frames": [40, 41]}]
         write_clips(tmp_path / "c.jsonl", clips)
         said = run("shard", tmp_path / "I", "--clips", tmp_path / "c.jsonl", "--out", tmp_path / "D", code=3).output

@@ -12,13 +12,14 @@ import pytest
 from framedex import ClipDataset, Index
 from framedex.errors import OutputError
 from framedex.execution.engine import Outcome
+from framedex.execution.local_pool import run_local
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
 from framedex.storage import stores
 from tests.support import proxy as proxies
 from tests.support.datasets import content, run
 from tests.support.media import Medium
-from tests.support.object_datasets import here, same, segments
+from tests.support.object_datasets import same, segments
 from tests.support.proxy import Proxy, Spoil
 from tests.support.s3 import Bucket
 
@@ -32,7 +33,7 @@ class TestWriting:
 
         def meanwhile(*arguments: Any, **options: Any) -> Iterator[Outcome[Any, Any]]:
             run("index", f"{bucket.uri}/w", "--root", f"{bucket.uri}/v", "--out", out, "--workers", 1)
-            return here(*arguments, **options)
+            return run_local(*arguments, **options | {"workers": 0})
 
         bucket.put("w/c.mp4", medium("h264_baseline.mp4"))
         options = {"sources": [f"{bucket.uri}/v"], "out": Index(out).path}
@@ -41,7 +42,7 @@ class TestWriting:
         index = Index(out)
         found = sorted(uri.rpartition("/")[2] for uri in index.columns(["uri"])["uri"].to_pylist())
         assert found == ["c.mp4", "h264_default.mp4"]
-        build_index(IndexOptions(**options, engine=here))  # type: ignore[arg-type]
+        build_index(IndexOptions(**options, workers=0))  # type: ignore[arg-type]
         assert len(Index(out)) == len(Index(out).listing) == 3
 
     def test_half_a_part_that_a_killed_run_left_is_passed_over(

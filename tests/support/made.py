@@ -1,4 +1,4 @@
-"""Things that many tests only read, made once per machine: media, their full decodes, their indexes, datasets of them.
+"""Things that many tests only read, made once per machine: media, their full decodes and their indexes.
 
 They lie in FRAMEDEX_TEST_CACHE, or in ~/.cache/framedex-tests. The name of a folder there has a digest of all that
 decides its contents: the recipe, the versions of the libraries, and the source files that make it. So an edited indexer
@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import av
 import numpy
@@ -26,13 +27,15 @@ from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
-from tests.support.media import HAZARDS, RECIPES, Recipe, make, make_long
+from tests.support.media import HAZARDS, RECIPES, make, make_long
 
 ROOT = Path(__file__).resolve().parents[2]
 EDITS = ("bitstream_edits", "h26x_edits", "mpeg_edits", "still_edits")
 MEDIA_SOURCES = tuple(f"tests/support/{name}.py" for name in ("media", *EDITS))
 INDEX_SOURCES = (*MEDIA_SOURCES, "indexer", "framedex")
 KEPT = 6  # versions of one thing
+Kind = Literal["media", "hazards"]
+RECIPES_OF = {"media": RECIPES, "hazards": HAZARDS}
 CONTENTS = ".contents.json"
 
 
@@ -96,15 +99,16 @@ def _contents(place: Path) -> dict[str, str]:
     return found
 
 
-def media(recipes: dict[str, Recipe] = RECIPES) -> Path:
-    """Return a folder with the files of all recipes, or of all HAZARDS."""
+@functools.cache
+def media(kind: Kind = "media") -> Path:
+    """Return a folder with the files of all recipes of a kind."""
 
     def encode_all(place: Path) -> None:
         (place / "videos").mkdir()
-        for recipe in recipes.values():
+        for recipe in RECIPES_OF[kind].values():
             make(recipe, place / "videos")
 
-    return folder("hazards" if recipes is HAZARDS else "media", *MEDIA_SOURCES, make=encode_all) / "videos"
+    return folder(kind, *MEDIA_SOURCES, make=encode_all) / "videos"
 
 
 def long_mp4() -> Path:
@@ -117,16 +121,15 @@ def long_mp4() -> Path:
 
 
 @functools.cache
-def truth(recipes: str = "media") -> Oracle:
-    """Return the full decode of all recipes, or of "hazards"."""
-    videos = media(HAZARDS if recipes == "hazards" else RECIPES)
+def truth(kind: Kind = "media") -> Oracle:
+    """Return the full decode of all recipes of a kind."""
 
     def decode_all(place: Path) -> None:
-        found = {path.name: full_decode(path, 0) for path in sorted(videos.iterdir())}
+        found = {path.name: full_decode(path, 0) for path in sorted(media(kind).iterdir())}
         (place / "frames.json").write_text(json.dumps(found), encoding="utf-8")
 
     sources = (*MEDIA_SOURCES, "benchmarks/exactness.py", "indexer/containers/planes.py")
-    text = (folder(f"truth-{recipes}", *sources, make=decode_all) / "frames.json").read_text(encoding="utf-8")
+    text = (folder(f"truth-{kind}", *sources, make=decode_all) / "frames.json").read_text(encoding="utf-8")
     return {(name, 0): [(pts, md5) for pts, md5 in frames] for name, frames in json.loads(text).items()}
 
 

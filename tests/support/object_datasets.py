@@ -1,21 +1,12 @@
-"""Helpers for tests of object storage: an engine in this process, a policy file and a comparison of datasets."""
+"""Helpers for tests of object storage: a policy file and a comparison of datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from framedex import ClipDataset
-from framedex.execution.engine import Calls, Outcome
-
-
-def here(calls: Calls[Any, Any], **_: Any) -> Iterator[Outcome[Any, Any]]:
-    """Run calls in this process: an execution engine for probing."""
-    for item in calls.items:
-        yield Outcome(item=item, result=None if item.task is None else calls.function(item))
 
 
 def segments(folder: Path) -> Path:

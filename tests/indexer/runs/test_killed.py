@@ -114,7 +114,7 @@ def survivors(out: Path) -> list[int]:
 
 
 def parts_of(out: Path) -> int:
-    """Return how many parts an index has, finished or about to be."""
+    """Return how many parts of an index are finished."""
     return len(list((out / "videos").glob("part-*"))) if out.exists() else 0
 
 
@@ -146,12 +146,12 @@ def test_readers_and_reruns_survive_many_kills(videos: Path, tmp_path: Path, mon
             process.wait()
             done = len(content(out)) if (out / "index.json").exists() else 0
             midway += 0 < done < MEDIA
-            if done == MEDIA or chance.random() < 0.1:
+            if done == MEDIA or chance.random() < 0.2:
                 with pause:  # the test removes the index itself; readers need not survive that
                     shutil.rmtree(out, ignore_errors=True)
     assert not [problem for problem in seen if isinstance(problem, Exception)]
-    assert len(set(seen)) > 3, "the reader saw the index grow"
-    assert midway >= KILLS // 3, "kills hit indexes that were half done"
+    assert len(set(seen)) > 5, "the reader saw the index grow"
+    assert midway >= max(3, KILLS // 3), "kills hit indexes that were half done"
     assert start(videos, out).wait() == 0
     assert content(out) == truth
     assert not list(out.rglob(".writing-*"))
