@@ -13,7 +13,7 @@ import hypothesis
 import numpy as np
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from framedex.storage import stores
 from tests.support import made, media
 from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci

@@ -18,7 +18,7 @@ from framedex.auditor.findings.queries import questions
 from framedex.auditor.tables.database import database
 from framedex.auditor.tables.subject import opened
 from framedex.errors import FramedexError
-from tests.support.audited import sound_row, write_rows
+from tests.support.audited import audited_database, sound_row, write_rows
 from tests.support.datasets import content, run
 
 WRITING = [
@@ -73,7 +73,7 @@ READING_ELSEWHERE = [
 @pytest.mark.parametrize("sql", WRITING + READING_ELSEWHERE)
 def test_a_query_reads_the_views_and_does_nothing_else(sql: str, synthetic: Path) -> None:
     before = content(synthetic)
-    with opened(synthetic / "INDEX") as audited, database(audited) as db:
+    with audited_database(synthetic / "INDEX") as db:
         with pytest.raises(FramedexError):
             db.user(sql.format(there=synthetic / "INDEX")).read_all()
         assert db.ask("SELECT count(*) FROM videos").rows == [(120,)]
@@ -82,7 +82,7 @@ def test_a_query_reads_the_views_and_does_nothing_else(sql: str, synthetic: Path
 
 @pytest.mark.parametrize("name", ["index.json", "../index.json", "*", "**/*.json"])
 def test_other_files_of_the_folder_are_not_there(name: str, synthetic: Path) -> None:
-    with opened(synthetic / "INDEX") as audited, database(audited) as db:
+    with audited_database(synthetic / "INDEX") as db:
         assert db.user(f"SELECT * FROM read_text('framedex://{name}')").read_all().num_rows == 0
 
 
@@ -107,7 +107,7 @@ def test_every_statement_that_reads_is_run(sql: str, synthetic: Path) -> None:
 
 
 def test_queries_follow_each_other_after_errors(synthetic: Path) -> None:
-    with opened(synthetic / "INDEX") as audited, database(audited) as db:
+    with audited_database(synthetic / "INDEX") as db:
         for sql in ("SELECT error('x')", "WITH a AS (DELETE FROM superseded RETURNING *) FROM a", "SELECT no"):
             with pytest.raises(FramedexError):
                 db.user(sql).read_all()

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex import ClipDataset, ClipLoader, ClipSampler
-from framedex.indexer.parts.index import Index
-from framedex.loader.routing.routes import gpu_obstacle
-from framedex.sharder.decoding.rgb import RgbConverter
+from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
+from tests.support.gpu import gpu_obstacles
 from tests.support.media import RECIPES, read_barcode
 from tests.support.outcomes import NO_GPU
+from tests.support.pictures import rgb_of
 
 FRAMES_A_CLIP = 7
 # Streams that must not be sent to NVDEC, with the reasons. Every other recipe is decoded there.
@@ -92,7 +91,7 @@ def test_pictures_agree_with_a_plain_conversion_of_the_full_decode(
     loader = ClipLoader(clips, batch_size=6, sampler=ClipSampler(clips), device=device, collate="list")
     for batch in some(loader):
         for item in some(_items(batch)):
-            truth = [RgbConverter().picture(frame) for frame in full_decode(medium(item["recipe"]))]
+            truth = [rgb_of(frame) for frame in full_decode(medium(item["recipe"]))]
             for frame, number in some(zip(item["frames"].cpu().numpy(), item["frame_index"].tolist(), strict=True)):
                 if number >= 0:
                     away = np.abs(frame.astype(np.int16) - truth[number]).mean()
@@ -127,9 +126,8 @@ def test_size_transform_layout_and_normalize_shape_the_batch(dataset: Path, devi
 def test_only_streams_proven_on_nvdec_are_routed_there(dataset: Path) -> None:
     clips = ClipDataset(dataset)
     obstacles: dict[str, set[bool]] = {}
-    for number in range(len(clips)):
-        clip = clips.clip(number)
-        obstacles.setdefault(clip.medium.uri, set()).add(gpu_obstacle(clip) is not None)
+    for number, obstacle in enumerate(gpu_obstacles(clips)):
+        obstacles.setdefault(clips.clip(number).medium.uri, set()).add(obstacle is not None)
     always = {uri for uri, blocked in obstacles.items() if blocked == {True}}
     assert always <= ON_CPU.keys()
     assert always >= {uri for uri, why in ON_CPU.items() if why != "open start"}

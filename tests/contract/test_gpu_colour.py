@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.loader.routing.driver import driver_support
-from framedex.loader.routing.movie import gpu_movie
-from framedex.loader.routing.routes import gpu_obstacle
 from tests.contract.test_decoders import DEVICES
 from tests.loader.routing.test_colour import dali
 from tests.support.datasets import run, shard_clips
+from tests.support.gpu import gpu_obstacles, movie_for_gpu
 from tests.support.pictures import (
     FORMATS,
     HEIGHT,
@@ -131,22 +130,23 @@ def _decoded(dataset: ClipDataset, device: str) -> dict[str, NDArray[np.uint8]]:
 
 
 def test_streams_say_what_they_are_and_most_go_to_the_gpu(coloured: ClipDataset) -> None:
+    obstacles = gpu_obstacles(coloured)
     for number, video in enumerate(VIDEOS):
         clip = coloured.clip(number)
         assert clip.medium.color_matrix == MATRICES[video.matrix]
         assert clip.medium.color_range == ("full" if video.full_range else "limited")
         is_clipped = video.full_range and video.matrix != "bt601"
-        assert (gpu_obstacle(clip) is not None) == is_clipped, (video.name, gpu_obstacle(clip))
+        assert (obstacles[number] is not None) == is_clipped, (video.name, obstacles[number])
 
 
 def test_what_dali_is_fed_gives_the_cpu_s_colours_by_dali_s_own_conversion(coloured: ClipDataset) -> None:
     cpu = _decoded(coloured, "cpu")
-    disagreements = []
+    disagreements, obstacles = [], gpu_obstacles(coloured)
     for number, video in enumerate(VIDEOS):
         clip = coloured.clip(number)
-        if gpu_obstacle(clip) is not None:
+        if obstacles[number] is not None:
             continue
-        movie = gpu_movie(clip, coloured.sources.read(clip.source, clip.recipe, clip.medium.states))
+        movie = movie_for_gpu(coloured, number)
         assert movie is not None
         affine = movie.correction.astype(np.float64)
         seen = [dali(planes, video.bits) for planes in _planes(movie.movie, video.bits)]
@@ -192,6 +192,5 @@ def test_ten_bits_lose_what_the_correction_expects(coloured: ClipDataset, device
 def test_the_driver_says_that_it_decodes_what_was_decoded(coloured: ClipDataset, device: str) -> None:
     support = driver_support(0)
     assert support.reason is None
-    for number, video in enumerate(VIDEOS):
-        obstacle = gpu_obstacle(coloured.clip(number), caps=support)
+    for video, obstacle in zip(VIDEOS, gpu_obstacles(coloured, caps=support), strict=True):
         assert obstacle is None or obstacle.startswith("colour"), (video.name, obstacle)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from framedex import ClipDataset, ClipLoader
+from framedex import ClipDataset, ClipLoader, Index
 from framedex.errors import FramedexError
-from framedex.indexer.parts.index import Index
 from tests.contract.test_decoders import DEVICES
 from tests.support.datasets import run, shard_clips
 

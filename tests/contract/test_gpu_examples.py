@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.sessions import BLOCK, GPU_PAGES, draw_videos, with_output
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from tests.contract.test_decoders import DEVICES
 from tests.loader.batches.test_loader_examples import lines_of
 from tests.loader.batches.test_train import check_killed_run

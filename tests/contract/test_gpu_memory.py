@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex import ClipDataset, ClipLoader
-from framedex.indexer.parts.index import Index
+from framedex import ClipDataset, ClipLoader, Index
 from tests.contract.test_decoders import DEVICES
 from tests.support.datasets import shard_clips
 from tests.support.media import read_barcode

@@ -10,9 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import query
+from framedex import Index, query
 from framedex.core.failure_list import FailureList
-from framedex.indexer.parts.index import Index
 from tests.support.datasets import run, shard_clips
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from framedex.core import memory
-from framedex.core.memory import KEPT_BYTES, pixel_array
 
 BLOCKS, BLOCK_BYTES, ROUNDS = 3, 6 << 20, 20
 SCRIPT = f"""
@@ -49,35 +48,35 @@ def _nothing_kept() -> None:
 
 
 def test_a_large_array_s_memory_is_used_again_when_its_last_view_is_gone() -> None:
-    first = pixel_array((3, KEPT_BYTES))
-    assert (first.shape, first.dtype) == ((3, KEPT_BYTES), np.uint8)
+    first = memory.pixel_array((3, memory.KEPT_BYTES))
+    assert (first.shape, first.dtype) == ((3, memory.KEPT_BYTES), np.uint8)
     where, view = address(first), first[1:, ::2]
     view[...] = 7
     del first
-    other = pixel_array((3, KEPT_BYTES))
+    other = memory.pixel_array((3, memory.KEPT_BYTES))
     assert address(other) != where
     assert (view == 7).all()
     del view
-    assert address(pixel_array((2, KEPT_BYTES))) == where
+    assert address(memory.pixel_array((2, memory.KEPT_BYTES))) == where
 
 
 def test_arrays_that_are_alive_share_no_memory() -> None:
-    made = [pixel_array((2, KEPT_BYTES)) for _ in range(3)]
+    made = [memory.pixel_array((2, memory.KEPT_BYTES)) for _ in range(3)]
     for number, array in enumerate(made):
         array[...] = number
     assert [set(array[:, ::1000].ravel().tolist()) for array in made] == [{0}, {1}, {2}]
 
 
 def test_kept_memory_is_bounded() -> None:
-    made = [pixel_array((2, KEPT_BYTES)) for _ in range(8)]
+    made = [memory.pixel_array((2, memory.KEPT_BYTES)) for _ in range(8)]
     del made
     kept = sum(block.nbytes for block in memory._free_blocks.values())
     assert 0 < kept <= memory.MOST_KEPT_BLOCKS
-    too_large = pixel_array((memory.MOST_KEPT_BLOCKS + 1,))
+    too_large = memory.pixel_array((memory.MOST_KEPT_BLOCKS + 1,))
     assert not memory._free_blocks  # they do not fit
     del too_large
     assert not memory._free_blocks
 
 
 def test_small_arrays_are_numpy_s_own() -> None:
-    assert pixel_array((2, 3)).base is None
+    assert memory.pixel_array((2, 3)).base is None

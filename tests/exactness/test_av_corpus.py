@@ -6,19 +6,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 from av.codec.context import CodecContext
 
-from framedex.indexer.bitstream.av1_vpx.av1 import Av1Scanner
-from framedex.indexer.bitstream.av1_vpx.vp8 import Vp8Scanner
-from framedex.indexer.bitstream.av1_vpx.vp9 import Vp9Scanner
-from framedex.indexer.bitstream.base.pictures import Pictures, Scanner, segments
-from framedex.indexer.containers.planes import picture_md5
+from tests.support.planes import picture_md5
+from tests.support.planned import scan_packets
 
-SCANNERS = {"libdav1d": Av1Scanner, "av1": Av1Scanner, "vp9": Vp9Scanner, "vp8": Vp8Scanner}
 DECODERS = {"av1": "libdav1d"}
 # Numbers of presented frames, of start points, of packets that may be dropped, and of packets that present nothing.
 CORPUS = {
@@ -51,12 +48,10 @@ class Packets:
     reorder_depth: int
     data: list[bytes]
 
-    def scan(self) -> Pictures:
+    def scan(self) -> Any:
         """Return the result of scanning the packets."""
-        scanner: Scanner = SCANNERS[self.codec](self.extradata or b"")
-        for data in self.data:
-            scanner.feed(data)
-        return scanner.finish()
+        codec = "av1" if self.codec == "libdav1d" else self.codec
+        return scan_packets(codec, *self.data, configuration=self.extradata or b"")
 
     def decode(self, numbers: list[int], state: bytes = b"") -> Iterator[tuple[int, str]]:
         """Yield (packet number, md5) of every picture that a new decoder outputs for these packets."""
@@ -93,9 +88,9 @@ def read_packets(path: Path) -> Packets:
         )
 
 
-def planned(pictures: Pictures, target: int) -> list[int]:
+def planned(pictures: Any, target: int) -> list[int]:
     """Return the packets from the start point at or before a target up to it, without other non-reference packets."""
-    begin = int(segments(pictures.start)[target])
+    begin = int(np.flatnonzero(pictures.start[: target + 1])[-1])
     return [number for number in range(begin, target + 1) if number == target or not pictures.non_reference[number]]
 
 
@@ -128,7 +123,7 @@ def test_every_undamaged_file_of_these_codecs_is_checked(corpus: Path) -> None:
         name
         for name, facts in files.items()
         if "damaged" not in facts["tags"]
-        and any(stream["codec"] in SCANNERS for stream in facts.get("streams", {}).values())
+        and any(stream["codec"] in ("libdav1d", "av1", "vp9", "vp8") for stream in facts.get("streams", {}).values())
     }
     assert names == set(CORPUS)
 

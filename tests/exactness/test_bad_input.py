@@ -11,18 +11,17 @@ from pathlib import Path
 import av
 import pytest
 
-from framedex.indexer.parts.index import Index
-from framedex.indexer.probing.probe import ProbeTask, probe_medium
-from framedex.indexer.timeline import DAMAGED
+from framedex import Index
 from tests.support.datasets import run
+from tests.support.flags import DAMAGED
 from tests.support.media import Recipe, damage, encode
-from tests.support.probed import rows_found
+from tests.support.probed import probed as rows_of_file
 
 Medium = Callable[[str], Path]
 
 
 def probed(path: Path) -> tuple[str, str, str]:
-    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=str(path))))
+    video, frames = rows_of_file(path)
     if video["status"] != "ok":
         assert frames == {"pts": [], "offset": None, "size": [], "flags": []}, "no frames of a medium that is not ok"
     return video["status"], video["error_kind"], video["error_message"]
@@ -52,7 +51,7 @@ def test_a_folder_and_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.6, 0.95])
 def test_a_truncated_video(name: str, share: float, medium: Medium, tmp_path: Path) -> None:
     path = damage(medium(name), tmp_path / name, lambda content: content[: int(len(content) * share)])
-    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=str(path))))
+    video, frames = rows_of_file(path)
     assert (video["status"], video["error_kind"]) == ("ok", "truncated")
     assert "truncated" in video["error_message"]
     assert frames["flags"][-1] & DAMAGED
@@ -77,7 +76,7 @@ def test_a_stream_that_lost_a_reference_picture(name: str, lost: int, medium: Me
             if packet.size and number != lost:
                 packet.stream = stream
                 out.mux(packet)
-    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=str(path), depth="packets")))
+    video, frames = rows_of_file(path, depth="packets")
     assert (video["status"], video["error_kind"]) == ("ok", "damaged")
     damaged = (frames["flags"] & DAMAGED) != 0
     assert damaged[lost]
@@ -120,9 +119,7 @@ def test_flipped_bytes_never_crash_the_prober(medium: Medium, tmp_path: Path) ->
                     content[byte] ^= 1 << int(byte % 8)
                 return content
 
-            ((video, frames),) = rows_found(
-                probe_medium(ProbeTask(path=str(damage(medium(name), tmp_path / name, flip))))
-            )
+            video, frames = rows_of_file(damage(medium(name), tmp_path / name, flip))
             assert video["status"] in ("ok", "refused", "failed")
             assert (video["status"] == "ok") == bool(len(frames["pts"]))
 

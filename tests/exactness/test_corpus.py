@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 
 from benchmarks.exactness import Tried, markdown, read_oracle, try_folder
-from framedex.core.pyav import ffmpeg_version
-from framedex.indexer.parts.index import Index
-from framedex.indexer.timeline import DAMAGED, presentation_order
+from framedex import Index
 from tests.support.counted import some
 from tests.support.datasets import run
+from tests.support.flags import DAMAGED, presentation_order
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FFMPEG_OF_TABLE = "8."
@@ -85,7 +85,7 @@ def test_damaged_files_are_flagged_or_refuse_to_decode(tried: list[Tried], files
 def test_the_table_in_the_docs_is_this_one(tried: list[Tried]) -> None:
     """With another version of FFmpeg than the table's, some rows differ from the table."""
     page = (DOCS / "exactness.md").read_text(encoding="utf-8")
-    if ffmpeg_version().startswith(FFMPEG_OF_TABLE):
+    if av.ffmpeg_version_info.startswith(FFMPEG_OF_TABLE):
         assert markdown(tried) in page, "run `make docs`"
     rows = markdown(tried).splitlines()
     assert len(rows) > 100

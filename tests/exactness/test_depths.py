@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from framedex.indexer.containers.medium_file import ProbedFile
+from framedex import Index, index
 from framedex.indexer.containers.opened_file import opened_file
-from framedex.indexer.mp4.boxes import UntrustedTables
-from framedex.indexer.mp4.sample_tables import read_layout
-from framedex.indexer.parts.index import Index
+from framedex.indexer.mp4 import boxes, sample_tables
 from framedex.indexer.probing.by_tables import tabulate
-from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions
-from framedex.indexer.timeline import DAMAGED, START, presentation_order
-from framedex.sharder.clips.recipe import Recipe
-from framedex.sharder.planning.indexed_medium import IndexedMedium
+from tests.support.counted import some
+from tests.support.flags import DAMAGED, START, presentation_order
 from tests.support.media import RECIPES
-from tests.support.probed import rows_found
+from tests.support.probed import probed
+from tests.support.reading import indexed_medium
 
 TRUSTED = [name for name in RECIPES if name.endswith((".mp4", ".mov"))]
 # Recipes whose tables are not sufficient, with the reasons.
@@ -34,11 +30,8 @@ UNTRUSTED = {
 }
 
 
-def build(folder: Path, out: Path, depth: Depth) -> Index:
-    options = IndexOptions(
-        sources=[str(folder)], root=str(folder), out=out, depth=depth, workers=2, follow_symlinks=True
-    )
-    build_index(options)
+def build(folder: Path, out: Path, depth: Literal["auto", "packets"]) -> Index:
+    index(folder, out, root=folder, depth=depth, workers=2, follow_symlinks=True, progress=False)
     return Index(out)
 
 
@@ -86,14 +79,14 @@ def compare_plans(auto: Index, packets: Index, uris: list[str], rng: np.random.G
     """Compare the plans of random frames, one at a time and several together. Return the number of plans."""
     compared = 0
     for uri in uris:
-        media = [IndexedMedium(index, usable(index)[uri], keep_damaged=True) for index in (auto, packets)]
+        media = [indexed_medium(one, uri, keep_damaged=True) for one in (auto, packets)]
         count = len(media[1].planner.pts)
         wanted = [np.array([frame]) for frame in rng.permutation(count)[:15]]
         wanted += [rng.integers(0, count, 6) for _ in range(5)]
         for frames in wanted:
             media[0].read_headers(frames)
             one, other = (medium.planner.plan(frames) for medium in media)
-            for name in Recipe.__slots__:
+            for name in some([field.name for field in fields(one)]):
                 assert np.array_equal(getattr(one, name), getattr(other, name)), (uri, frames, name)
             compared += 1
     return compared
@@ -131,20 +124,20 @@ def test_both_depths_agree_over_the_corpus(corpus: Path, tmp_path: Path, rng: np
 
 @pytest.mark.parametrize("name", UNTRUSTED)
 def test_tables_that_do_not_tell_all_are_refused_on_demand(name: str, medium: Callable[[str], Path]) -> None:
-    ((video, _),) = rows_found(probe_medium(ProbeTask(path=str(medium(name)), depth="tables")))
+    video, _ = probed(medium(name), depth="tables")
     assert (video["status"], video["error_kind"]) == ("refused", "untrusted_tables")
     assert UNTRUSTED[name] in video["error_message"]
-    ((video, _),) = rows_found(probe_medium(ProbeTask(path=str(medium(name)), depth="auto")))
+    video, _ = probed(medium(name), depth="auto")
     assert (video["status"], video["depth"]) == ("ok", "packets")
 
 
 def test_matroska_has_no_tables(medium: Callable[[str], Path]) -> None:
-    ((video, _),) = rows_found(probe_medium(ProbeTask(path=str(medium("h264_vfr.mkv")), depth="tables")))
+    video, _ = probed(medium("h264_vfr.mkv"), depth="tables")
     assert (video["status"], video["error_kind"]) == ("refused", "untrusted_tables")
 
 
 def test_what_is_not_read_is_null(medium: Callable[[str], Path]) -> None:
-    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=str(medium("h264_default.mp4")))))
+    video, frames = probed(medium("h264_default.mp4"))
     assert video["depth"] == "tables"
     assert video["non_reference_share"] is None
     assert frames["flags"].mask.any()
@@ -171,13 +164,13 @@ def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
             configuration, depth = stream.codec_context.extradata or b"", stream.codec_context.reorder_depth
         with opened_file(str(tmp_path / name)) as file:
 
-            def counted(offset: int, length: int, file: ProbedFile = file) -> bytes:
+            def counted(offset: int, length: int, file: Any = file) -> bytes:
                 nonlocal count
                 data = file.read(offset, length)
                 count += len(data)
                 return data
 
-            layout = read_layout(counted, sizes[name])
+            layout = sample_tables.read_layout(counted, sizes[name])
             tabulate(counted, layout, 1, codec="h264", configuration=configuration, reorder_depth=depth, file=file)
         read[name] = count
     assert sizes["high.mp4"] > 20 * sizes["low.mp4"]
@@ -191,10 +184,10 @@ def test_samples_that_share_a_timestamp_are_not_trusted(medium: Callable[[str], 
     def read(offset: int, length: int) -> bytes:
         return content[offset : offset + length]
 
-    with pytest.raises(UntrustedTables):
+    with pytest.raises(boxes.UntrustedTables):
         tabulate(
             read,
-            read_layout(read, len(content)),
+            sample_tables.read_layout(read, len(content)),
             1,
             codec="h264",
             configuration=b"",

@@ -11,9 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import framedex
-from framedex import ClipDataset
-from framedex.indexer.parts.index import Index
-from framedex.indexer.schema import OK
+from framedex import ClipDataset, Index
 from tests.support.datasets import run
 from tests.support.encoded import encode_clips
 
@@ -26,7 +24,7 @@ def shuffled_clips(index: Index) -> list[dict[str, Any]]:
     rng = np.random.default_rng(5)
     clips = []
     for row in index.videos.to_pylist():
-        if row["status"] != OK:
+        if row["status"] != "ok":
             continue
         frames = rng.permutation(row["frame_count"])[:6].tolist()
         name = {} if row["member"] is None else {"member": row["member"]}

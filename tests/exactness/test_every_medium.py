@@ -15,16 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.exactness import try_folder
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.errors import DamageError
-from framedex.indexer.parts.index import Index
-from framedex.indexer.timeline import DAMAGED, START
-from framedex.sharder.clips.clip import WantedClip
-from framedex.sharder.decoding.rgb import RgbConverter
-from framedex.sharder.planning.indexed_medium import IndexedMedium
 from tests.support import planned
 from tests.support.datasets import run, shard_clips
+from tests.support.flags import DAMAGED, START
 from tests.support.media import Recipe, damage, encode, full_decode, picture, read_barcode
+from tests.support.pictures import rgb_of
+from tests.support.reading import Reader
 
 Medium = Callable[[str], Path]
 
@@ -129,8 +127,8 @@ def test_a_packed_dataset_with_hashes_needs_its_source_no_more(transport: Path, 
 
 
 def test_hashes_are_those_of_the_full_decode_and_find_what_changed(medium: Medium, tmp_path: Path) -> None:
-    from framedex.indexer.containers.planes import picture_md5
-    from framedex.indexer.timeline import presentation_order
+    from tests.support.flags import presentation_order
+    from tests.support.planes import picture_md5
 
     path = tmp_path / "a.mp4"
     path.write_bytes(medium("h264_b_pyramid.mkv").read_bytes())
@@ -245,14 +243,12 @@ def test_which_clips_of_a_damaged_gop_fail_depends_on_their_own_frames_alone(dam
         assert [read_barcode(frame) for frame in clip["frames"]] == clip["frame_index"].tolist()
 
 
-def is_refused(index: Path, request: dict[str, object]) -> bool:
+def is_refused(index: Path, request: dict[str, Any]) -> bool:
     """Return whether a clip is refused for damage when it is the only clip of its medium."""
     opened = Index(index)
-    (row,) = opened.videos.to_pylist()
-    frames = np.array(request["frames"])
-    wanted = WantedClip(clip_id="x", frames=frames, mask=np.ones(len(frames), np.bool_), columns={})
+    (uri,) = opened.videos["uri"].to_pylist()
     try:
-        IndexedMedium(opened, row, keep_damaged=False).clip(wanted)
+        Reader(opened, uri).clip(request["frames"])
     except DamageError:
         return True
     return False
@@ -307,7 +303,7 @@ def test_colours_that_the_container_alone_states_decide_the_conversion(tmp_path:
     path = damage(tmp_path / "plain.mp4", tmp_path / "coloured.mp4", insert)
     run("index", path, "--out", tmp_path / "INDEX")
     ((_, row),) = rows(tmp_path / "INDEX").items()
-    expected = [RgbConverter().picture(frame) for frame in full_decode(path)]
+    expected = [rgb_of(frame) for frame in full_decode(path)]
     dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", [{"uri": path.name, "frames": [4, 1]}]))
     assert row["color_matrix"] == 1
     assert np.array_equal(dataset[0]["frames"], np.stack([expected[4], expected[1]]))

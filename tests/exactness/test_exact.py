@@ -6,45 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from framedex.indexer.containers.planes import picture_md5
-from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.clip import Clip, WantedClip
-from framedex.sharder.decoding.video import decode_pictures, decode_rgb
-from framedex.sharder.planning.indexed_medium import IndexedMedium
-from framedex.sharder.planning.planner import Planner
-from framedex.sharder.reading.sources import SourceFiles
+from framedex import Index
 from tests.conftest import Truth
 from tests.support.media import RECIPES, read_barcode
-
-
-class Reader:
-    """A planner and reader for clips of one indexed medium, without a dataset on disk."""
-
-    def __init__(self, index: Index, name: str) -> None:
-        (row,) = [row for row in index.videos.to_pylist() if row["uri"] == name]
-        self.indexed = IndexedMedium(index, row, keep_damaged=False)
-        self.sources = SourceFiles()
-
-    @property
-    def planner(self) -> Planner:
-        return self.indexed.planner
-
-    def clip(self, frames: list[int]) -> Clip:
-        numbers = np.array(frames, np.int64)
-        return self.indexed.clip(WantedClip(clip_id="test", frames=numbers, mask=numbers >= 0, columns={}))
-
-    def read(self, frames: list[int]) -> list[tuple[int, str]]:
-        """Return (pts, md5) of each requested frame."""
-        clip = self.clip(frames)
-        encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
-        found = {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}
-        return [(int(pts), found[rank]) for pts, rank in zip(clip.pts, clip.recipe.position.tolist(), strict=True)]
-
-    def rgb(self, frames: list[int]) -> NDArray[np.uint8]:
-        clip = self.clip(frames)
-        return decode_rgb(clip, self.sources.read(clip.source, clip.recipe, clip.medium.states))
+from tests.support.reading import Reader
 
 
 @pytest.fixture
@@ -56,7 +22,7 @@ def reader(index: Index) -> Callable[[str], Reader]:
 def test_index_numbers_and_times_frames_as_a_full_decode_does(
     name: str, reader: Callable[[str], Reader], truth: Callable[[str], Truth]
 ) -> None:
-    assert reader(name).planner.pts.tolist() == truth(name).pts
+    assert reader(name).indexed.planner.pts.tolist() == truth(name).pts
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -96,5 +62,5 @@ def test_rgb_frames_carry_the_barcode_of_their_number(name: str, reader: Callabl
 
 
 def test_planned_packets_leave_out_what_no_wanted_frame_needs(reader: Callable[[str], Reader]) -> None:
-    planner = reader("h264_b_pyramid.mkv").planner  # Matroska: every packet was read
+    planner = reader("h264_b_pyramid.mkv").indexed.planner  # Matroska: every packet was read
     assert len(planner.plan(np.array([20])).packet_size) < len(planner.plan(np.arange(21)).packet_size) - 5

@@ -9,10 +9,9 @@ import pytest
 
 from benchmarks.exactness import Tried, try_folder
 from framedex.indexer.containers.planes import picture_md5
-from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
 from tests.support import made
 from tests.support.media import HAZARDS, encode, full_decode
-from tests.support.probed import rows_found
+from tests.support.probed import probed
 
 pytestmark = pytest.mark.xdist_group("hazards")
 
@@ -53,7 +52,7 @@ def folder() -> Path:
     return made.media("hazards")
 
 
-@pytest.fixture(scope="module", params=[*get_args(Depth), "verify"])
+@pytest.fixture(scope="module", params=[*get_args(made.Depth), "verify"])
 def tried(folder: Path, request: pytest.FixtureRequest) -> dict[str, Tried]:
     """Return the outcome of each hazard at one depth, or with a proof of every frame."""
     asked = {"verify": True} if request.param == "verify" else {"depth": request.param}
@@ -101,5 +100,5 @@ def test_the_edit_of_a_hazard_changes_what_a_full_decode_presents(name: str, fol
 def test_recovery_points_are_starts_where_nothing_behind_them_refers_to_what_came_before(
     name: str, starts: int, folder: Path
 ) -> None:
-    ((video, _),) = rows_found(probe_medium(ProbeTask(path=str(folder / name))))
+    video, _ = probed(folder / name)
     assert video["keyframe_count"] == starts

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import av
 import av.error
@@ -19,22 +20,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index, index
 from framedex.core.nesting import MOST_NESTED
 from framedex.errors import PolicyError, SourceError
-from framedex.execution.engine import Calls, Outcome
-from framedex.execution.local_pool import run_local
-from framedex.indexer.containers.demuxers import OPEN_OPTIONS
-from framedex.indexer.containers.opening import open_container
-from framedex.indexer.mp4.boxes import UntrustedTables
-from framedex.indexer.mp4.sample_tables import read_layout
-from framedex.indexer.parts.index import Index
-from framedex.indexer.probing.probe import ProbeTask, probe_medium
-from framedex.indexer.sources.discover import discover
+from framedex.indexer.containers import demuxers, opening
+from framedex.indexer.mp4 import boxes, sample_tables
 from framedex.sharder.selection.explicit_clips import ExplicitClips
 from tests.support.datasets import run
 from tests.support.media import damage
-from tests.support.probed import rows_found
+from tests.support.probed import facts_of, probed
+from tests.support.running import outcomes
 
 Medium, Change = Callable[[str], Path], Callable[[bytearray], bytearray]
 MOST_SECONDS, MOST_MEMORY_BYTES, MOST_RESIDENT_KIB = 60.0, 2 << 30, 600 << 10
@@ -151,7 +146,7 @@ MADE: dict[str, bytes] = {
 
 
 @pytest.fixture(scope="module")
-def outcomes(medium: Medium, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome[str, list[object]]]:
+def tried(medium: Medium, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The outcome of probing every hostile file, by name. One process with a memory limit probes them all."""
     folder = tmp_path_factory.mktemp("hostile")
     for name, change in PATCHED.items():
@@ -159,16 +154,15 @@ def outcomes(medium: Medium, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     for name, content in MADE.items():
         (folder / name).write_bytes(content)
     paths = [str(folder / name) for name in (*PATCHED, *MADE)]
-    calls = Calls(function=_measure, items=paths, timeout_seconds=MOST_SECONDS)
-    outcomes = list(run_local(calls, workers=1, memory_bytes=MOST_MEMORY_BYTES))
-    assert sum(outcome.kind == "memory" for outcome in outcomes) < len(outcomes) / 4
-    return {os.path.basename(outcome.item): outcome for outcome in outcomes}
+    found = outcomes(_measure, paths, timeout_seconds=MOST_SECONDS, memory_bytes=MOST_MEMORY_BYTES)
+    assert sum(outcome.kind == "memory" for outcome in found) < len(found) / 4
+    return {os.path.basename(outcome.item): outcome for outcome in found}
 
 
 def _measure(path: str) -> list[object]:
     """Return the status, error kind, number of packets, CPU seconds, and peak resident memory so far in KiB."""
     begin = time.process_time()
-    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=path)))
+    video, frames = probed(Path(path))
     # The peak of this process alone. ru_maxrss would include the memory of its parent at the time of the fork.
     with open("/proc/self/status", encoding="ascii") as file:
         peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
@@ -176,8 +170,8 @@ def _measure(path: str) -> list[object]:
 
 
 @pytest.mark.parametrize("name", [*PATCHED, *MADE])
-def test_absurd_claims_cost_neither_time_nor_memory(name: str, outcomes: dict[str, Outcome[str, list[int]]]) -> None:
-    outcome = outcomes[name]
+def test_absurd_claims_cost_neither_time_nor_memory(name: str, tried: dict[str, Any]) -> None:
+    outcome = tried[name]
     if outcome.kind == "memory":
         return  # libavformat's own limits also report ENOMEM
     assert outcome.result is not None, (outcome.kind, outcome.message)
@@ -191,15 +185,15 @@ def test_absurd_claims_cost_neither_time_nor_memory(name: str, outcomes: dict[st
 def test_a_codec_without_a_decoder_is_refused(medium: Medium, tmp_path: Path) -> None:
     path = tmp_path / "unknown.mp4"
     damage(medium("h264_faststart.mp4"), path, put(b"stsd", 12, b"zzzz"))
-    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=str(path))))
+    video, frames = probed(path)
     assert (video["status"], video["error_kind"], len(frames["size"])) == ("refused", "no_decoder", 0)
 
 
 def test_a_fragmented_movie_without_sample_tables_is_libavformats(medium: Medium, tmp_path: Path) -> None:
     path = tmp_path / "bare.mp4"
     damage(medium("h264_fragmented.mp4"), path, put(b"stts", -4, b"free"))
-    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=str(path))))
-    ((_, same),) = rows_found(probe_medium(ProbeTask(path=str(medium("h264_fragmented.mp4")))))
+    video, frames = probed(path)
+    _, same = probed(medium("h264_fragmented.mp4"))
     assert (video["status"], video["stated_frames"]) == ("ok", None)
     assert np.array_equal(frames["pts"], same["pts"])
 
@@ -220,8 +214,8 @@ def test_boxes_without_content_are_truncated(kind: bytes, tmp_path: Path) -> Non
     inner = box(kind) if kind == b"tkhd" else box(b"edts", box(kind))
     (tmp_path / "a.mp4").write_bytes(MP4_HEAD + box(b"moov", box(b"trak", inner)))
     content = (tmp_path / "a.mp4").read_bytes()
-    with pytest.raises(UntrustedTables):
-        read_layout(lambda offset, length: content[offset : offset + length], len(content))
+    with pytest.raises(boxes.UntrustedTables):
+        sample_tables.read_layout(lambda offset, length: content[offset : offset + length], len(content))
 
 
 def test_requests_nested_too_deep_are_malformed(tmp_path: Path) -> None:
@@ -292,8 +286,8 @@ def test_playlists_are_not_followed(name: str, spelling: str, sentinel: Path, tm
     shutil.copy(sentinel, tmp_path / "companion.sub")
     with opened(sentinel, tmp_path / "companion.sub") as found:
         with pytest.raises(av.error.FFmpegError):
-            open_container(str(path))
-        ((video, _),) = rows_found(probe_medium(ProbeTask(path=str(path))))
+            opening.open_container(str(path))
+        video, _ = probed(path)
     assert video["status"] in ("failed", "refused")
     assert found == [False]
 
@@ -301,7 +295,7 @@ def test_playlists_are_not_followed(name: str, spelling: str, sentinel: Path, tm
 def test_the_watch_sees_what_the_options_prevent(sentinel: Path, tmp_path: Path) -> None:
     path = tmp_path / "list.mp4"
     path.write_text(f"ffconcat version 1.0\nfile '{sentinel.name}'\n")
-    unlisted = {name: value for name, value in OPEN_OPTIONS.items() if name != "format_whitelist"}
+    unlisted = {name: value for name, value in demuxers.OPEN_OPTIONS.items() if name != "format_whitelist"}
     with opened(sentinel) as found, av.open(f"file:{path}", options=unlisted) as container:
         assert container.format.name == "concat"
     assert found == [True]
@@ -316,11 +310,11 @@ def test_patterns_of_file_names_name_one_file(name: str, sentinel: Path, tmp_pat
     (tmp_path / name).write_bytes(content)
     with opened(*others) as found:
         try:
-            with av.open(f"file:{tmp_path / name}", options=OPEN_OPTIONS) as container:
+            with av.open(f"file:{tmp_path / name}", options=demuxers.OPEN_OPTIONS) as container:
                 assert container.format.name == "mov,mp4,m4a,3gp,3g2,mj2"
         except av.error.FFmpegError:
             pass
-        probe_medium(ProbeTask(path=str(tmp_path / name)))
+        facts_of(tmp_path / name)
     assert found == [False]
 
 
@@ -348,10 +342,10 @@ def test_data_references_are_not_followed(
     reference = data_reference(kind, targets[spelling])
     damage(medium("h264_default.mp4"), path, lambda content: replace_dinf(content, reference))
     with opened(sentinel) as found:
-        with av.open(f"file:{path}", options=OPEN_OPTIONS) as container:
+        with av.open(f"file:{path}", options=demuxers.OPEN_OPTIONS) as container:
             for _ in container.demux():
                 pass
-        probe_medium(ProbeTask(path=str(path)))
+        facts_of(path)
     assert found == [False]
 
 
@@ -375,7 +369,7 @@ def test_user_columns_nested_too_deep_are_refused_where_they_are_read(levels: in
         ExplicitClips(tmp_path / "clips.jsonl")
     (tmp_path / "listing.jsonl").write_text(line)
     with pytest.raises(SourceError, match="nested too deeply") as error:
-        discover([str(tmp_path / "listing.jsonl")])
+        index(tmp_path / "listing.jsonl", tmp_path / "I", progress=False)
     assert error.value.where == f"{tmp_path / 'listing.jsonl'}:1"
 
 
@@ -396,4 +390,4 @@ def test_a_parquet_listing_nested_too_deep_is_refused(tmp_path: Path) -> None:
         kind = pa.struct([("a", kind)])
     pq.write_table(pa.table({"uri": ["a.mp4"], "mine": pa.array([None], kind)}), tmp_path / "listing.parquet")
     with pytest.raises(SourceError, match="nested too deeply"):
-        discover([str(tmp_path / "listing.parquet")])
+        index(tmp_path / "listing.parquet", tmp_path / "I", progress=False)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from framedex.indexer.bitstream.registry import SCANNERS
-from framedex.indexer.containers.planes import picture_md5
+from tests.support.planes import picture_md5
 from tests.support.planned import demux, encode, presented, scan, wrong_frames
 
 ELSEWHERE = {"h264", "hevc", "av1", "libdav1d", "vp8", "vp9", "libvpx", "libvpx-vp9"}

@@ -13,10 +13,9 @@ from pathlib import Path
 import av
 import pytest
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.core.pyav import ffmpeg_version, fraction_of, other_major_versions
 from framedex.indexer.containers.opening import open_container
-from framedex.indexer.parts.index import Index
 from tests.support.datasets import run, write_clips
 
 

@@ -14,13 +14,12 @@ import av
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import ClipDataset
-from framedex.indexer.containers.planes import picture_md5
-from framedex.indexer.parts.index import Index
-from framedex.sharder.decoding.video import decode_md5
+from framedex import ClipDataset, Index
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.media import Recipe, encode
+from tests.support.planes import picture_md5
+from tests.support.reading import encoded_clip, pictures_of
 
 FRAMES = 72
 
@@ -40,8 +39,7 @@ def truth(path: Path) -> list[str]:
 def loaded(dataset: ClipDataset, number: int) -> list[str]:
     """Return the md5 of a clip's pictures, in the order of its frames."""
     clip = dataset.clip(number)
-    by_rank = decode_md5(clip, dataset.sources.read(clip.source, clip.recipe, clip.medium.states))
-    return [by_rank[rank] for rank in clip.recipe.position.tolist()]
+    return pictures_of(clip, encoded_clip(dataset, clip))
 
 
 def allow_gaps(sps: bytes) -> bytes:

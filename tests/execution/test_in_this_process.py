@@ -12,9 +12,8 @@ import pytest
 
 import framedex
 from framedex.errors import FramedexError
-from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
 from tests.support.datasets import content
+from tests.support.running import outcomes
 
 NAMES = ("h264_default.mp4", "h264_vfr.mkv", "hevc_open_gop.mp4")
 POLICY = {"policy": "stride", "stride": 3, "frames": 4}
@@ -68,10 +67,9 @@ def fail_at(number: int) -> int:
 
 @pytest.mark.usefixtures("no_process")
 def test_outcomes_are_those_of_processes() -> None:
-    calls = Calls(function=fail_at, items=range(6), timeout_seconds=1.0, passes=lambda item: item == 5)
-    outcomes = list(run_local(calls, workers=0))
-    assert [outcome.result for outcome in outcomes] == [0, None, None, None, 4, None]
-    assert [outcome.kind for outcome in outcomes] == [None, "error", "memory", "internal_error", None, None]
+    found = outcomes(fail_at, range(6), workers=0, timeout_seconds=1.0, passes=lambda item: item == 5)
+    assert [outcome.result for outcome in found] == [0, None, None, None, 4, None]
+    assert [outcome.kind for outcome in found] == [None, "error", "memory", "internal_error", None, None]
 
 
 def test_a_cluster_needs_workers(videos: Path, tmp_path: Path) -> None:

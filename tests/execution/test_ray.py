@@ -18,9 +18,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from framedex import Index
 from framedex.execution.engine import Calls, Engine
 from framedex.execution.ray_engine import _attempt, _pool
-from framedex.indexer.parts.index import Index
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.rules import RuledCommand
 from framedex.options.runs import workers_option

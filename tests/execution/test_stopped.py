@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framedex import Index
 from framedex.execution.engine import Calls
 from framedex.execution.local_pool import LocalPool, run_local
-from framedex.indexer.parts.index import Index
 from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from tests.support.datasets import shard_clips
 from tests.support.depth import drawn
+from tests.support.running import outcomes
 
 SECONDS = 5.0  # in which a worker starts
 
@@ -48,9 +49,9 @@ def process_id(_: int) -> int:
 
 
 def test_a_worker_that_is_stopped_at_an_item_costs_that_item() -> None:
-    outcomes = list(run_local(Calls(function=stop_at, items=range(8), timeout_seconds=SECONDS), workers=2))
-    assert [outcome.result for outcome in outcomes] == [0, 1, 2, None, 4, 5, 6, 7]
-    assert outcomes[3].kind == "timeout"
+    found = outcomes(stop_at, range(8), workers=2, timeout_seconds=SECONDS)
+    assert [outcome.result for outcome in found] == [0, 1, 2, None, 4, 5, 6, 7]
+    assert found[3].kind == "timeout"
 
 
 @pytest.mark.parametrize("limit", [SECONDS, None])
@@ -65,18 +66,18 @@ def test_a_pool_whose_workers_are_stopped_between_two_items_ends(
             assert process.pid is not None
             os.kill(process.pid, signal.SIGSTOP)
         begun = time.monotonic()
-        outcomes = list(pool.run(calls))
+        found = list(pool.run(calls))
     assert time.monotonic() - begun > SECONDS
-    assert {outcome.kind for outcome in outcomes} <= {None, "broken", "crash"}
-    assert len(outcomes) == 4
+    assert {outcome.kind for outcome in found} <= {None, "broken", "crash"}
+    assert len(found) == 4
 
 
 def test_a_pool_that_ends_while_it_sends_keeps_nothing_of_what_it_sent() -> None:
     calls = Calls(function=wait_long, items=["", *("x" * (8 << 20) for _ in range(6))], timeout_seconds=None)
-    outcomes = run_local(calls, workers=1)
-    assert next(outcomes).result == 0
+    sending = run_local(calls, workers=1)
+    assert next(sending).result == 0
     time.sleep(1.0)  # until the pipe to the worker is full
-    del outcomes
+    del sending
     kept = [found for found in gc.get_objects() if type(found) is io.BytesIO and not found.closed]
     assert not [found for found in kept if len(found.getvalue()) > 8 << 20]
 

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from framedex import ClipDataset, ClipLoader, Index
-from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
 from framedex.loader.batches.pool import WorkerPool
 from tests.support.datasets import shard_clips
+from tests.support.running import outcomes
 
 
 def convert(number: int) -> tuple[list[int], bool]:
@@ -30,7 +29,7 @@ def through_pandas(frames: Any) -> np.ndarray[Any, Any]:
 
 def test_workers_of_commands_and_of_loaders_convert_without_pandas() -> None:
     assert importlib.util.find_spec("pandas") is not None, "it is installed, so that not importing it means something"
-    (outcome,) = run_local(Calls(function=convert, items=[7], timeout_seconds=60), workers=1)
+    (outcome,) = outcomes(convert, [7])
     assert outcome.result == ([7], False)
     for own_code in (True, False):
         pool: WorkerPool[int, tuple[list[int], bool]] = WorkerPool(

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framedex.files.parquet_cells import cell_name, cell_of, read_cell
-from framedex.files.parquet_pages import ScatteredError, value_ranges
+from framedex.files import parquet_cells, parquet_pages
 
 PAIR = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -24,7 +23,7 @@ def places(raw: bytes, leaf: str) -> list[bytes | None]:
     found: list[bytes | None] = []
     for group in range(file.metadata.num_row_groups):
         chunk = file.metadata.row_group(group).column(number)
-        ranges = value_ranges(lambda at, length: raw[at : at + length], chunk, file.schema.column(number))
+        ranges = parquet_pages.value_ranges(lambda at, length: raw[at : at + length], chunk, file.schema.column(number))
         found += [None if place is None else raw[place.offset :][: place.size_bytes] for place in ranges]
     return found
 
@@ -71,20 +70,20 @@ def test_places_hold_the_values(seed: int) -> None:
 @pytest.mark.parametrize("compression", ["snappy", "gzip", "zstd"])
 def test_compressed_pages_are_refused(compression: str) -> None:
     raw = written(pa.table({"v": pa.array([b"x"])}), compression=compression)
-    with pytest.raises(ScatteredError, match=compression):
+    with pytest.raises(parquet_pages.ScatteredError, match=compression):
         places(raw, "v")
 
 
 @pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
 def test_other_encodings_are_refused(encoding: str) -> None:
     raw = written(pa.table({"v": pa.array([b"x", b"xy"])}), use_dictionary=False, column_encoding={"v": encoding})
-    with pytest.raises(ScatteredError, match="not plain"):
+    with pytest.raises(parquet_pages.ScatteredError, match="not plain"):
         places(raw, "v")
 
 
 def test_lists_are_refused() -> None:
     raw = written(pa.table({"v": pa.array([[b"x"]], pa.list_(pa.binary()))}))
-    with pytest.raises(ScatteredError, match="lists"):
+    with pytest.raises(parquet_pages.ScatteredError, match="lists"):
         places(raw, "v.list.element")
 
 
@@ -108,9 +107,9 @@ def test_damaged_pages_raise_an_error_or_give_places_within_the_column() -> None
 def test_cells_are_read_by_name(tmp_path: Path) -> None:
     cells = [{"bytes": b"one"}, None, {"bytes": None}, {"bytes": b"four"}]
     pq.write_table(pa.table({"a/b": pa.array(cells, PAIR), "n": [1, 2, 3, 4]}), tmp_path / "t", row_group_size=3)
-    assert cell_of(cell_name("a/b", 12)) == ("a/b", 12)
-    assert bytes(read_cell(tmp_path / "t", "a/b/0")) == b"one"
-    assert bytes(read_cell(tmp_path / "t", "a/b/3")) == b"four"
+    assert parquet_cells.cell_of(parquet_cells.cell_name("a/b", 12)) == ("a/b", 12)
+    assert bytes(parquet_cells.read_cell(tmp_path / "t", "a/b/0")) == b"one"
+    assert bytes(parquet_cells.read_cell(tmp_path / "t", "a/b/3")) == b"four"
     for name, said in (
         ("a/b/1", "is null"),
         ("a/b/2", "is null"),
@@ -118,4 +117,4 @@ def test_cells_are_read_by_name(tmp_path: Path) -> None:
         ("n/0", "no column n of binaries"),
     ):
         with pytest.raises(ValueError, match=said):
-            read_cell(tmp_path / "t", name)
+            parquet_cells.read_cell(tmp_path / "t", name)

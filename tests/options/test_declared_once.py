@@ -11,9 +11,7 @@ import click
 import pytest
 
 from framedex.cli import COMMANDS, main
-from framedex.options.datasets import sample_options, seed_option, sources_root_option
-from framedex.options.decorators import together
-from framedex.options.sizes import BYTE_COUNT, FRAME_SIZE
+from framedex.options import datasets, decorators, sizes
 from tests.support.counted import some
 from tests.support.syntax import tree_of
 
@@ -79,7 +77,7 @@ def test_help_of_every_option_is_a_sentence() -> None:
 
 def test_options_stand_in_the_help_in_the_order_given() -> None:
     @click.command()
-    @together(click.option("--first"), sample_options("Show so many."), click.option("--last"))
+    @decorators.together(click.option("--first"), datasets.sample_options("Show so many."), click.option("--last"))
     def command(**values: object) -> None: ...
 
     assert [parameter.name for parameter in command.params] == ["first", "sample", "seed", "last"]
@@ -87,7 +85,7 @@ def test_options_stand_in_the_help_in_the_order_given() -> None:
 
 def test_help_names_the_options_that_are_needed() -> None:
     @click.command()
-    @together(sources_root_option(beside="--files"), seed_option("the draw"))
+    @decorators.together(datasets.sources_root_option(beside="--files"), datasets.seed_option("the draw"))
     def command(**values: object) -> None: ...
 
     root, seed = command.params
@@ -99,23 +97,23 @@ def test_help_names_the_options_that_are_needed() -> None:
 
 @pytest.mark.parametrize(("text", "size"), [("224x320", (224, 320)), (" 1X99999 ", (1, 99999))])
 def test_a_frame_size_is_height_and_width(text: str, size: tuple[int, int]) -> None:
-    assert FRAME_SIZE.convert(text, None, None) == size
+    assert sizes.FRAME_SIZE.convert(text, None, None) == size
 
 
 @pytest.mark.parametrize("text", ["224", "0x5", "5x0", "-1x5", "224x320x3", "100000x1", "x", ""])
 def test_what_is_no_frame_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="no height and width; write 224x320"):
-        FRAME_SIZE.convert(text, None, None)
+        sizes.FRAME_SIZE.convert(text, None, None)
 
 
 @pytest.mark.parametrize(
     ("text", "count"), [("512MB", 512_000_000), ("1.5GiB", 3 << 29), ("100000", 100_000), ("1k", 1000), ("2 kib", 2048)]
 )
 def test_a_number_of_bytes_may_have_a_unit(text: str, count: int) -> None:
-    assert BYTE_COUNT.convert(text, None, None) == count
+    assert sizes.BYTE_COUNT.convert(text, None, None) == count
 
 
 @pytest.mark.parametrize("text", ["0", "0.1", "-5", "5XB", "MB", ""])
 def test_what_is_no_number_of_bytes_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no size"):
-        BYTE_COUNT.convert(text, None, None)
+        sizes.BYTE_COUNT.convert(text, None, None)

@@ -12,20 +12,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import ClipDataset, ClipLoader
+from framedex import ClipDataset, ClipLoader, ImageOptions, Index
 from framedex.errors import DecodeError, InternalError
-from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
 from framedex.indexer.bitstream.base.pictures import BitstreamError
-from framedex.indexer.parts.index import Index
-from framedex.loader.batches.faults import OnError
-from framedex.sharder.clips.byte_source import ByteSource
-from framedex.sharder.clips.clip import Clip, WantedClip
-from framedex.sharder.packing.image_files import ImageOptions, encode_image
+from framedex.sharder.packing.image_files import encode_image
 from framedex.sharder.planning.indexed_medium import IndexedMedium
-from framedex.sharder.reading.sources import EncodedClip, SourceFiles
+from framedex.sharder.reading.sources import SourceFiles
 from tests.support.datasets import run, write_clips
-from tests.support.running import ROOT
+from tests.support.running import ROOT, outcomes
 
 NAMES = ("h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4")
 BROKEN = "h264_vfr.mkv"
@@ -133,8 +127,8 @@ def test_a_bug_in_planning_costs_the_clips_that_meet_it_and_ends_with_1(
     run("index", videos, "--out", tmp_path / "INDEX")
     real = IndexedMedium.clip
 
-    def broken(medium: IndexedMedium, wanted: WantedClip) -> Clip:
-        return _broken() if medium.medium.uri == BROKEN else real(medium, wanted)
+    def broken(medium: IndexedMedium, *wanted: Any) -> Any:
+        return _broken() if medium.medium.uri == BROKEN else real(medium, *wanted)
 
     plant(
         module="framedex.sharder.planning.indexed_medium",
@@ -184,7 +178,7 @@ def test_a_loader_never_skips_a_bug(
     plant: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     num_workers: int,
-    on_error: OnError,
+    on_error: Any,
 ) -> None:
     run("index", videos, "--out", tmp_path / "INDEX")
     run("shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D")
@@ -236,14 +230,10 @@ def _raise_what_no_pickle_keeps(item: str) -> str:
 
 
 def test_a_bug_whose_exception_cannot_be_pickled_costs_one_item() -> None:
-    outcomes = list(
-        run_local(
-            Calls(function=_raise_what_no_pickle_keeps, items=["a", "bug", "b", "c"], timeout_seconds=60), workers=1
-        )
-    )
-    assert [outcome.kind for outcome in outcomes] == [None, "internal_error", None, None]
-    assert "BitstreamError: message" in str(outcomes[1].message)
-    assert "in _raise_what_no_pickle_keeps" in str(outcomes[1].traceback)
+    found = outcomes(_raise_what_no_pickle_keeps, ["a", "bug", "b", "c"])
+    assert [outcome.kind for outcome in found] == [None, "internal_error", None, None]
+    assert "BitstreamError: message" in str(found[1].message)
+    assert "in _raise_what_no_pickle_keeps" in str(found[1].traceback)
 
 
 def test_a_bug_in_reading_a_clip_for_images_costs_its_clips(
@@ -252,7 +242,7 @@ def test_a_bug_in_reading_a_clip_for_images_costs_its_clips(
     run("index", videos, "--out", tmp_path / "INDEX")
     real = SourceFiles.read
 
-    def broken(sources: SourceFiles, source: ByteSource, *others: Any) -> EncodedClip:
+    def broken(sources: SourceFiles, source: Any, *others: Any) -> Any:
         return _broken() if BROKEN in str(source.path) else real(sources, source, *others)
 
     monkeypatch.setattr(SourceFiles, "read", broken)

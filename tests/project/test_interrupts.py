@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from framedex.core.interrupts import INTERRUPTED
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from tests.support.datasets import content, run, shard_clips
 from tests.support.running import allow_interrupts, environment
 
@@ -43,7 +42,7 @@ def interrupted(arguments: list[object], ready: Callable[[int], bool]) -> str:
             time.sleep(0.005)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=SECONDS)
-    assert process.returncode == INTERRUPTED, errors
+    assert process.returncode == 130, errors
     return errors
 
 

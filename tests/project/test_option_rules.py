@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from framedex import Index
 from framedex.cli import COMMANDS, main
-from framedex.indexer.parts.index import Index
 from framedex.options.rules import OptionRule, RuledCommand
 from tests.support.datasets import run, shard_clips
 

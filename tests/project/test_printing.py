@@ -12,9 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from framedex.cli import main
 from framedex.core.printing import TerminalBytes
 from framedex.errors import FramedexError, printable
 from tests.support.datasets import run, write_clips
@@ -38,8 +36,7 @@ def harmless(text: str) -> str:
 
 def ran(*arguments: object, code: int = 0) -> str:
     """Return what `framedex ARGUMENTS` prints to stdout and stderr; check that it shows hostile text as escapes."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
+    result = run(*arguments, code=code)
     assert "]0;owned" in result.output, result.output
     return harmless(result.output)
 

@@ -15,8 +15,8 @@ import pytest
 import framedex
 from framedex import ClipDataset
 from framedex.errors import FramedexError
-from framedex.sharder.policies.reading import SHIPPED, find_policy
 from tests.support.datasets import run
+from tests.support.policies import policy_of
 from tests.support.running import environment
 
 NAMES = ("h264_default.mp4", "hevc_closed.mp4", "h264_cropped.mp4")
@@ -144,29 +144,30 @@ def test_what_a_script_defines_reaches_its_workers(videos: Path, tmp_path: Path)
 
 
 def test_policies_come_with_the_package(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {path.stem for path in SHIPPED.glob("*.yaml")}
+    shipped = Path(framedex.__file__).parent / "configs"
+    names = {path.stem for path in shipped.glob("*.yaml")}
     assert {"fps", "windows", "uniform", "random"} <= names
-    assert find_policy("fps") == find_policy(SHIPPED / "fps.yaml") == find_policy(str(SHIPPED / "fps.yaml"))
+    assert policy_of("fps") == policy_of(shipped / "fps.yaml") == policy_of(str(shipped / "fps.yaml"))
     assert (
-        find_policy("{policy: fps, fps: 5, frames: 4}")
-        == find_policy("policy: fps\nfps: 5\nframes: 4")
-        == find_policy(POLICY)
+        policy_of("{policy: fps, fps: 5, frames: 4}")
+        == policy_of("policy: fps\nfps: 5\nframes: 4")
+        == policy_of(POLICY)
     )
     monkeypatch.chdir(tmp_path)
     Path("fps").write_text("{policy: frames, frames: [0]}")
-    assert find_policy("fps").resolved["policy"] == "frames", "a file of that name goes first"
+    assert policy_of("fps").resolved["policy"] == "frames", "a file of that name goes first"
     for said, told in (
         ("fsp", "did you mean 'fps'"),
         ("no/such.yaml", "cannot be read"),
         ("{policy: fps, fps", "no YAML"),
     ):
         with pytest.raises(FramedexError, match=told):
-            find_policy(said)
+            policy_of(said)
     run("shard", videos / "INDEX", "--policy", "stride", "--out", tmp_path / "D")
     assert "did you mean" in run("shard", videos / "INDEX", "--policy", "strid", "--out", tmp_path / "E", code=1).output
     text = "{policy: fps, fps: 5, frames: 4, filter: '" + " or ".join(["width > 0"] * 40) + "'}"
     run("shard", videos / "INDEX", "--policy", text, "--out", tmp_path / "LONG")
-    run("shard", videos / "INDEX", "--policy", (SHIPPED / "stride.yaml").as_uri(), "--out", tmp_path / "URI")
+    run("shard", videos / "INDEX", "--policy", (shipped / "stride.yaml").as_uri(), "--out", tmp_path / "URI")
     assert len(ClipDataset(tmp_path / "LONG")) == len(ClipDataset(videos / "DATASET"))
     dataset = ClipDataset.from_index(videos / "INDEX", "stride")
     assert len(dataset) == len(ClipDataset(tmp_path / "URI"))

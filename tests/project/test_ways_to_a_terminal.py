@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from framedex import ClipDataset, Index
 from framedex.core.printing import TerminalBytes, stdout_bytes
-from framedex.indexer.parts.index import Index
 from framedex.loader.dataset import bit_depth
-from framedex.loader.dataset.manifest import Manifest
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.syntax import tree_of
@@ -65,7 +64,7 @@ def test_bytes_of_an_answer_pass_a_filter_on_a_terminal(monkeypatch: pytest.Monk
 
 def test_a_warning_of_lost_bits_shows_names_as_escapes(index: Index, tmp_path: Path) -> None:
     dataset = shard_clips(index.path, tmp_path / "D", [{"uri": "h264_single.mp4", "frames": [0]}])
-    medium = replace(Manifest(dataset).clip(0).medium, uri=f"a{HOSTILE}.mp4", pixel_format="yuv420p10le")
+    medium = replace(ClipDataset(dataset).clip(0).medium, uri=f"a{HOSTILE}.mp4", pixel_format="yuv420p10le")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         bit_depth.warn_of_lost_bits(f"D{HOSTILE}", medium)

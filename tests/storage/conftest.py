@@ -8,11 +8,12 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from framedex.indexer.runs import objects
 from framedex.storage import hub as hubs
-from framedex.storage import stores
 from tests.support import hub as servers
 from tests.support import proxy as proxies
 from tests.support.hub import TOKEN, Hub
+from tests.support.object_datasets import forget_connections
 from tests.support.proxy import Proxy
 from tests.support.s3 import Bucket
 
@@ -22,9 +23,15 @@ def proxy(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy through which framedex reaches the service."""
     with proxies.running(bucket.service.endpoint) as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
-        stores._store.cache_clear()
+        forget_connections()
         yield running
-    stores._store.cache_clear()
+    forget_connections()
+
+
+@pytest.fixture
+def by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of any size are probed from ranges of theirs; none is small enough to be read as a whole."""
+    monkeypatch.setattr(objects, "WHOLE_BYTES", 0)
 
 
 @pytest.fixture
@@ -37,8 +44,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # other tests use no network
         monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "1")
-        stores._store.cache_clear()
+        forget_connections()
         hubs._commit.cache_clear()
         yield running
-    stores._store.cache_clear()
+    forget_connections()
     hubs._commit.cache_clear()

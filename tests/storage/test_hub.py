@@ -12,7 +12,6 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import SourceError, StaleError, StorageError
-from framedex.storage import stores
 from framedex.storage.hub import pinned
 from framedex.storage.objects import children, fetch, fetch_end, head
 from framedex.storage.places import place
@@ -20,6 +19,7 @@ from tests.support.datasets import content, run, write_clips
 from tests.support.hub import TOKEN, Hub
 from tests.support.images import rows, tar_of
 from tests.support.media import Medium
+from tests.support.object_datasets import forget_connections
 
 NAMES = ("h264_open_gop.mp4", "hevc_open_gop.mkv", "h264_audio.mp4")
 
@@ -99,7 +99,7 @@ def test_another_commit_size_or_content_is_an_error(hub: Hub) -> None:
     with pytest.raises(StorageError, match="answers with another revision"):
         head(uri)
     hub.faults = {}
-    stores._store.cache_clear()
+    forget_connections()
     hub.commits[hub.branches["main"]]["a.bin"] = b"\1" * 5000
     with pytest.raises(StorageError) as error:
         fetch(uri, 0, 9, facts)
@@ -181,6 +181,6 @@ def test_a_file_that_is_not_at_its_commit_any_more_is_stale(hub: Hub, medium: Me
     clips = write_clips(tmp_path / "c.jsonl", [{"uri": NAMES[0], "frames": [3]}])
     run("shard", tmp_path / "INDEX", "--clips", clips, "--out", tmp_path / "D")
     del hub.commits[commit][f"data/{NAMES[0]}"]
-    stores._store.cache_clear()
+    forget_connections()
     with pytest.raises(StaleError):
         ClipDataset(tmp_path / "D")[0]

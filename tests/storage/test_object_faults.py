@@ -11,12 +11,9 @@ import pytest
 
 from framedex import ClipDataset, ClipLoader, Index
 from framedex.errors import FramedexError, PolicyError, SourceError, StaleError, StorageError
-from framedex.indexer.runs import objects as probing
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions
 from tests.support.datasets import run
 from tests.support.media import Medium
-from tests.support.object_datasets import segments
+from tests.support.object_datasets import index_here, segments
 from tests.support.proxy import Proxy, Spoil
 from tests.support.s3 import Bucket
 
@@ -88,12 +85,11 @@ class TestFaults:
         assert set(Index(tmp_path / "I").columns(["status"])["status"].to_pylist()) == {"ok"}
 
     def test_an_object_that_is_replaced_before_its_plan_is_a_failed_clip(
-        self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, bucket: Bucket, medium: Medium, tmp_path: Path, by_ranges: None
     ) -> None:
-        monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         for name in "abc":
             bucket.put(f"v/{name}.mp4", medium("h264_open_gop.mp4"))
-        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "I", workers=0))
+        index_here(tmp_path / "I", f"{bucket.uri}/v")
         bucket.put("v/a.mp4", medium("h264_vfr.mp4"))
         bucket.delete("v/b.mp4")
         arguments = ["shard", tmp_path / "I", "--policy", segments(tmp_path), "--json", "--out"]

@@ -14,12 +14,9 @@ from torch.utils.data import DataLoader
 
 from framedex import ClipDataset, ClipLoader, DiskCache, Index
 from framedex.errors import StaleError, StorageError
-from framedex.indexer.runs import objects as probing
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions
 from tests.support.datasets import content, run, shard_clips, write_clips
 from tests.support.media import Medium, remux
-from tests.support.object_datasets import same, segments
+from tests.support.object_datasets import index_here, same, segments
 from tests.support.proxy import Proxy
 from tests.support.s3 import Bucket
 from tests.support.web import serving
@@ -117,13 +114,12 @@ class TestLoading:
         same(ClipDataset.from_index(f"{bucket.uri}/I", segments(tmp_path)), ClipDataset(tmp_path / "D"), "from_index")
 
     def test_start_points_that_no_index_looked_at_are_looked_at_by_plans(
-        self, bucket: Bucket, all_media: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, bucket: Bucket, all_media: Path, tmp_path: Path, by_ranges: None
     ) -> None:
-        monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         paths = sorted(all_media.glob("*.m[po][4v]"))
         for path in paths:
             bucket.put(f"v/{path.name}", path)
-        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "STORED", workers=0))
+        index_here(tmp_path / "STORED", f"{bucket.uri}/v")
         run("index", *paths, "--out", tmp_path / "LOCAL", "--follow-symlinks")
         unknown = [row["uri"] for row in Index(tmp_path / "STORED").videos.to_pylist() if row["open_gop_count"] is None]
         assert "h264_open_gop.mp4" in unknown
@@ -135,12 +131,11 @@ class TestLoading:
         assert run("verify", tmp_path / "D-STORED").exit_code == 0
 
     def test_a_promise_that_a_later_start_point_breaks_is_a_refusal(
-        self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, bucket: Bucket, medium: Medium, tmp_path: Path, by_ranges: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("framedex.indexer.probing.unread_headers.check_promises", broken_promise)
-        monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "I", workers=0))
+        index_here(tmp_path / "I", f"{bucket.uri}/v")
         clips = [{"uri": "a.mp4", "frames": [40, 41]}]
         write_clips(tmp_path / "c.jsonl", clips)
         said = run("shard", tmp_path / "I", "--clips", tmp_path / "c.jsonl", "--out", tmp_path / "D", code=3).output

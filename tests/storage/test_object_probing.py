@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 
 from framedex import ClipDataset, Index
-from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.runs import objects as probing
-from framedex.indexer.runs.objects import probe_object
-from framedex.indexer.timeline import HIDDEN
 from tests.support import proxy as proxies
 from tests.support.datasets import run
+from tests.support.flags import HIDDEN
 from tests.support.images import encoded, tar_of
 from tests.support.media import Medium, remux
 from tests.support.object_datasets import segments
-from tests.support.probed import rows_found
+from tests.support.probed import probed, rows_found
 from tests.support.proxy import Proxy
 from tests.support.s3 import Bucket
 
@@ -68,8 +66,8 @@ class TestProbing:
         monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         by_ranges = 0
         for path in sorted(all_media.glob("*.m[po][4v]")):
-            ((video, frames),) = rows_found(probe_object(ProbeTask(path=bucket.put(path.name, path))))
-            ((other, packets),) = rows_found(probe_medium(ProbeTask(path=str(path))))
+            ((video, frames),) = rows_found(probing.probe_object(probing.ProbeTask(path=bucket.put(path.name, path))))
+            other, packets = probed(path)
             packets_alike(frames, packets)
             if video["depth"] != other["depth"]:  # recovery points that the first samples do not show
                 assert path.name in ("h264_intra_refresh.mp4", "h264_open_gop.mp4")
@@ -83,10 +81,10 @@ class TestProbing:
         self, bucket: Bucket, long_mp4: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
-        task = ProbeTask(path=bucket.put("a.mp4", long_mp4), prove=3)
-        ((video, frames),) = rows_found(probe_object(task))
+        task = probing.ProbeTask(path=bucket.put("a.mp4", long_mp4), prove=3)
+        ((video, frames),) = rows_found(probing.probe_object(task))
         assert (video["proof"], video["depth"], video["first_difference"]) == ("sampled", "tables", None)
-        ((_, plain),) = rows_found(probe_object(replace(task, prove=0)))
+        ((_, plain),) = rows_found(probing.probe_object(replace(task, prove=0)))
         packets_alike(frames, plain, ("pts", "offset", "size", "flags"))  # what was read for the proof is not recorded
 
     def test_a_tail_that_an_edit_list_hides_is_not_taken_on_trust(
@@ -97,8 +95,8 @@ class TestProbing:
         at = data.index(b"elst") + 12  # the duration of its only entry, in the movie's timescale
         struct.pack_into(">I", data, at, struct.unpack_from(">I", data, at)[0] * 9 // 10)
         (tmp_path / "a.mp4").write_bytes(data)
-        ((video, _),) = rows_found(probe_object(ProbeTask(path=bucket.put("a.mp4", bytes(data)))))
-        ((other, frames),) = rows_found(probe_medium(ProbeTask(path=str(tmp_path / "a.mp4"))))
+        ((video, _),) = rows_found(probing.probe_object(probing.ProbeTask(path=bucket.put("a.mp4", bytes(data)))))
+        other, frames = probed(tmp_path / "a.mp4")
         assert np.flatnonzero(np.ma.getdata(frames["flags"]) & HIDDEN).min() > 12  # after the first start points
         assert columns(video) == columns(other)
 
@@ -107,11 +105,11 @@ class TestProbing:
             assert path.stat().st_size > 25 << 20
             uri = bucket.put(name, path)
             proxy.forget()
-            ((video, frames),) = rows_found(probe_object(ProbeTask(path=uri)))
+            ((video, frames),) = rows_found(probing.probe_object(probing.ProbeTask(path=uri)))
             assert (video["status"], video["depth"]) == ("ok", "tables")
             assert len(proxy.requests) <= 4
             assert proxy.body_bytes <= 1 << 20
-            ((_, packets),) = rows_found(probe_medium(ProbeTask(path=str(path))))
+            _, packets = probed(path)
             packets_alike(frames, packets)
 
     @pytest.mark.parametrize("number", [1, 2])
@@ -126,7 +124,7 @@ class TestProbing:
                 bucket.put("a.mp4", changed)
 
         proxy.rule = replace_it
-        ((video, frames),) = rows_found(probe_object(ProbeTask(path=uri)))
+        ((video, frames),) = rows_found(probing.probe_object(probing.ProbeTask(path=uri)))
         assert (video["status"], video["error_kind"]) == ("failed", "changing")
         assert len(frames["pts"]) == 0
 
@@ -136,9 +134,9 @@ class TestProbing:
         remux(long_mp4, tmp_path / "frag.mp4", movflags="frag_keyframe+empty_moov")
         uri = bucket.put("frag.mp4", tmp_path / "frag.mp4")
         proxy.forget()
-        ((video, frames),) = rows_found(probe_object(ProbeTask(path=uri)))
+        ((video, frames),) = rows_found(probing.probe_object(probing.ProbeTask(path=uri)))
         assert len(proxy.requests) < 20
-        ((other, packets),) = rows_found(probe_medium(ProbeTask(path=str(tmp_path / "frag.mp4"))))
+        other, packets = probed(tmp_path / "frag.mp4")
         packets_alike(frames, packets)
         assert columns(video) == columns(other)
         assert capfd.readouterr().err == ""

@@ -11,15 +11,11 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import OutputError
-from framedex.execution.engine import Outcome
 from framedex.execution.local_pool import run_local
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions
-from framedex.storage import stores
 from tests.support import proxy as proxies
 from tests.support.datasets import content, run
 from tests.support.media import Medium
-from tests.support.object_datasets import same, segments
+from tests.support.object_datasets import index_here, same, segments
 from tests.support.proxy import Proxy, Spoil
 from tests.support.s3 import Bucket
 
@@ -31,18 +27,18 @@ class TestWriting:
         out = f"{bucket.uri}/I"
         run("index", f"{bucket.uri}/v/h264_default.mp4", "--root", f"{bucket.uri}/v", "--out", out, "--workers", 1)
 
-        def meanwhile(*arguments: Any, **options: Any) -> Iterator[Outcome[Any, Any]]:
+        def meanwhile(*arguments: Any, **options: Any) -> Iterator[Any]:
             run("index", f"{bucket.uri}/w", "--root", f"{bucket.uri}/v", "--out", out, "--workers", 1)
-            return run_local(*arguments, **options | {"workers": 0})
+            return run_local(*arguments, **options)
 
         bucket.put("w/c.mp4", medium("h264_baseline.mp4"))
-        options = {"sources": [f"{bucket.uri}/v"], "out": Index(out).path}
+        given = Index(out).path, f"{bucket.uri}/v"
         with pytest.raises(OutputError, match="another run"):
-            build_index(IndexOptions(**options, engine=meanwhile))  # type: ignore[arg-type]
+            index_here(*given, engine=meanwhile)
         index = Index(out)
         found = sorted(uri.rpartition("/")[2] for uri in index.columns(["uri"])["uri"].to_pylist())
         assert found == ["c.mp4", "h264_default.mp4"]
-        build_index(IndexOptions(**options, workers=0))  # type: ignore[arg-type]
+        index_here(*given)
         assert len(Index(out)) == len(Index(out).listing) == 3
 
     def test_half_a_part_that_a_killed_run_left_is_passed_over(
@@ -107,7 +103,7 @@ class TestWriting:
     def test_a_dataset_that_takes_the_place_of_another_leaves_nothing_of_it(
         self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv(stores.RETRIES, "0")
+        monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "0")
         monkeypatch.setattr("framedex.storage.objects.TRIES", 1)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
         run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
@@ -126,7 +122,7 @@ class TestWriting:
     def test_a_run_that_is_broken_off_goes_on_and_keeps_others_out(
         self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv(stores.RETRIES, "0")
+        monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "0")
         monkeypatch.setattr("framedex.storage.objects.TRIES", 1)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
         run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)

@@ -8,7 +8,6 @@ import pytest
 
 from framedex.errors import FramedexError, StorageError
 from framedex.storage import objects, stores, web
-from framedex.storage.objects import fetch, head
 from tests.support.web import serving
 
 CONTENT = bytes(range(256)) * 40
@@ -25,9 +24,9 @@ def test_a_redirect_within_the_server_is_followed(spelling: str, folder: Path) -
     redirects: dict[str, str] = {}
     with serving(folder, etags=True, redirects=redirects) as home:
         redirects["/old.bin"] = spelling.format(home=home, host=home.removeprefix("http://"))
-        facts = head(f"{home}/old.bin")
+        facts = objects.head(f"{home}/old.bin")
         assert facts.size_bytes == len(CONTENT)
-        data, same = fetch(f"{home}/old.bin", 10, 300, facts)
+        data, same = objects.fetch(f"{home}/old.bin", 10, 300, facts)
         assert (bytes(data), same) == (CONTENT[10:300], facts)
 
 
@@ -44,7 +43,7 @@ def test_a_redirect_to_another_server_is_refused_and_that_one_not_asked(folder: 
             f"{home.replace('http', 'https')}/a.bin",
         ):
             redirects["/old.bin"] = location
-            for ask in (head, lambda uri: fetch(uri, 0, 10)):
+            for ask in (objects.head, lambda uri: objects.fetch(uri, 0, 10)):
                 with pytest.raises(StorageError, match="FRAMEDEX_STORAGE_REDIRECTS=scheme") as error:
                     ask(f"{home}/old.bin")
                 assert (error.value.kind, error.value.where) == ("redirected", f"{home}/old.bin")
@@ -60,7 +59,7 @@ def test_a_redirect_to_what_is_no_web_address_of_its_own_is_refused(location: st
     with serving(folder, etags=True, redirects=redirects) as home:
         redirects["/old.bin"] = location.format(host=home.removeprefix("http://"))
         with pytest.raises(StorageError) as error:
-            head(f"{home}/old.bin")
+            objects.head(f"{home}/old.bin")
     assert error.value.kind == "redirected"
     assert "u:p" not in str(error.value)
 
@@ -75,8 +74,8 @@ def test_a_redirect_goes_where_the_user_says_without_credentials(folder: Path, m
         redirects["/old.bin"] = f"{other}/a.bin"
         monkeypatch.setenv(web.REDIRECTS, f"https://example.org, {other}")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-to-be-sent")
-        facts = head(f"{home}/old.bin")
-        assert bytes(fetch(f"{home}/old.bin", 5, 9, facts)[0]) == CONTENT[5:9]
+        facts = objects.head(f"{home}/old.bin")
+        assert bytes(objects.fetch(f"{home}/old.bin", 5, 9, facts)[0]) == CONTENT[5:9]
     assert len(asked) == 2
     for line in asked:
         assert not [word for word in ("Authorization", "Cookie", "not-to-be-sent") if word in line]
@@ -89,7 +88,7 @@ def test_a_loop_of_redirects_ends_soon(folder: Path) -> None:
         serving(folder, etags=True, redirects=loop, requests=asked) as home,
         pytest.raises(StorageError, match="circles"),
     ):
-        head(f"{home}/x")
+        objects.head(f"{home}/x")
     assert len(asked) == web.MOST_REDIRECTS + 1
 
 
@@ -103,21 +102,21 @@ def test_servers_that_redirects_may_lead_to_are_addresses(value: str, monkeypatc
 def test_what_a_server_refuses_has_its_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(stores.RETRIES, "0")
     with serving(folder, etags=True) as home:
-        facts = head(f"{home}/a.bin")
+        facts = objects.head(f"{home}/a.bin")
         with pytest.raises(StorageError) as error:
-            head(f"{home}/missing.bin")
+            objects.head(f"{home}/missing.bin")
         assert error.value.kind == "missing"
         (folder / "a.bin").write_bytes(CONTENT[::-1])
         with pytest.raises(StorageError) as error:
-            fetch(f"{home}/a.bin", 0, 10, facts)
+            objects.fetch(f"{home}/a.bin", 0, 10, facts)
         assert error.value.kind == "changed"
-        assert bytes(fetch(f"{home}/a.bin", len(CONTENT) - 3, len(CONTENT) + 9)[0]) == CONTENT[::-1][-3:]
+        assert bytes(objects.fetch(f"{home}/a.bin", len(CONTENT) - 3, len(CONTENT) + 9)[0]) == CONTENT[::-1][-3:]
         assert bytes(objects.fetch_end(f"{home}/a.bin", 7)[0]) == CONTENT[::-1][-7:]
 
 
 def test_many_ranges_come_over_few_connections(folder: Path) -> None:
     with serving(folder, etags=True) as home:
-        facts = head(f"{home}/a.bin")
+        facts = objects.head(f"{home}/a.bin")
         ranges = [(begin, begin + 100) for begin in range(0, 10_000, 100)]
         found = objects.fetch_many(f"{home}/a.bin", ranges, facts)
     assert b"".join(map(bytes, found)) == CONTENT[:10_000]
@@ -131,5 +130,5 @@ def test_a_server_that_is_gone_is_asked_again_and_then_said_to_be(
     monkeypatch.setenv(stores.RETRIES, "1")
     monkeypatch.setattr(objects, "TRIES", 1)
     with pytest.raises(StorageError) as error:
-        head(f"{home}/a.bin")
+        objects.head(f"{home}/a.bin")
     assert error.value.kind == "unanswered"

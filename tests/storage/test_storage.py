@@ -12,11 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framedex import DiskCache
 from framedex.errors import FramedexError, SourceError, StorageError
-from framedex.storage import objects, stores, uris
-from framedex.storage.cache import DiskCache
-from framedex.storage.errors import without_secrets
-from framedex.storage.objects import Facts, facts_of
+from framedex.storage import errors, objects, stores, uris
 from framedex.storage.places import Stored, place
 from framedex.storage.reader import ObjectFile, ObjectReader
 from tests.support import proxy as proxies
@@ -128,7 +126,7 @@ def test_a_reader_gives_what_a_file_gives_however_it_is_asked(bucket: Bucket, mo
     for name, size in {"BLOCK_BYTES": 700, "NEXT_BYTES": 1500, "TAIL_BYTES": 3000}.items():
         monkeypatch.setattr(f"framedex.storage.reader.{name}", size)
 
-    def here(_: str, ranges: Sequence[tuple[int, int]], __: Facts) -> list[memoryview]:
+    def here(_: str, ranges: Sequence[tuple[int, int]], __: objects.Facts) -> list[memoryview]:
         return [memoryview(content)[begin:end] for begin, end in ranges]
 
     for seed in range(300):
@@ -236,9 +234,12 @@ def test_refused_credentials_are_said_at_once(bucket: Bucket, proxy: Proxy, stat
 def test_messages_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-token-of-some-length")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "another-secret")
-    said = without_secrets("GET http://host/x?X-Amz-Signature=77 with a-token-of-some-length and another-secret")
+    said = errors.without_secrets("GET http://host/x?X-Amz-Signature=77 with a-token-of-some-length and another-secret")
     assert said == "GET http://host/x?… with *** and ***"
-    assert without_secrets("Error performing HEAD http://user:word@host/x") == "Error performing HEAD http://…@host/x"
+    assert (
+        errors.without_secrets("Error performing HEAD http://user:word@host/x")
+        == "Error performing HEAD http://…@host/x"
+    )
 
 
 def test_what_is_missing_is_a_missing_file(bucket: Bucket) -> None:
@@ -325,7 +326,7 @@ class TestCache:
         script = """
 import resource, signal, sys
 from framedex.storage import objects
-from framedex.storage.cache import DiskCache
+from framedex import DiskCache
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # no file of this process may become longer
 facts = objects.head(sys.argv[1])
@@ -341,10 +342,10 @@ for _ in range(2):
 
 def test_an_etag_has_its_quotes_wherever_it_came_from() -> None:
     seen = {"last_modified": datetime(2026, 1, 1, tzinfo=UTC), "size": 3}
-    assert facts_of(seen | {"e_tag": "0x1F"}) == facts_of(seen | {"e_tag": '"0x1F"'})
+    assert objects.facts_of(seen | {"e_tag": "0x1F"}) == objects.facts_of(seen | {"e_tag": '"0x1F"'})
     assert (
-        facts_of(seen | {"e_tag": 'W/"1F"'}).tag
-        == facts_of(seen | {"e_tag": None}).tag
+        objects.facts_of(seen | {"e_tag": 'W/"1F"'}).tag
+        == objects.facts_of(seen | {"e_tag": None}).tag
         == "modified 1767225600000000000"
     )
 
@@ -352,4 +353,4 @@ def test_an_etag_has_its_quotes_wherever_it_came_from() -> None:
 def test_a_request_knows_what_it_is_for() -> None:
     request = HttpRequest(number=0, method="GET", path="/b/a", headers={})
     assert proxies.Proxy(endpoint="", requests=[request]).count("GET", "/b/") == 1
-    assert Facts(size_bytes=1, mtime_ns=0, tag="modified 5").etag is None
+    assert objects.Facts(size_bytes=1, mtime_ns=0, tag="modified 5").etag is None

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from framedex.indexer.schema import SCHEMA_VERSION, VIDEOS
 from tests.loader.contact_sheets.test_inspect import Node, Page
 from tests.support.datasets import run
 
@@ -43,8 +42,5 @@ def rename_media(index: Path, name: Callable[[int], str]) -> None:
     path = index / "videos" / "part-000000.parquet"
     table = pq.read_table(path)
     names = pa.array([name(number) for number in range(len(table))])
-    place = VIDEOS.get_field_index("uri")
-    stamped = table.set_column(place, VIDEOS.field(place), names).replace_schema_metadata(
-        {"framedex.schema_version": SCHEMA_VERSION}
-    )
-    pq.write_table(stamped, path)
+    place = table.schema.get_field_index("uri")
+    pq.write_table(table.set_column(place, table.schema.field(place), names), path)

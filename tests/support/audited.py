@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.audit_data import LABELS, synthetic_media
-from framedex.files.atomic import write_json_aside
-from framedex.files.parquet_parts import table_of, write_part
-from framedex.indexer.parts.layout import HEADER, LISTING_NAME
-from framedex.indexer.parts.listing_table import Row
-from framedex.indexer.parts.part_pairs import PartPairs
+from framedex.auditor.tables.database import Database, database
+from framedex.auditor.tables.subject import opened
+from framedex.files import atomic, parquet_parts
+from framedex.indexer.parts import layout, listing_table, part_pairs
 from framedex.indexer.schema import FORMAT, LISTING, SCHEMA_VERSION
 from tests.support.datasets import run
 
 
-def sound_row(number: int) -> Row:
+def sound_row(number: int) -> listing_table.Row:
     """Return the `videos` row of a video in which no check finds anything. Different numbers give different names."""
     seed = number
     while True:
@@ -49,19 +50,19 @@ def write_rows(out: Path, *parts: list[dict[str, Any]], labels: dict[str, str] |
     """
     out.mkdir(parents=True)
     header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
-    write_json_aside(out / HEADER, header)
+    atomic.write_json_aside(out / layout.HEADER, header)
     for rows in parts:
-        pairs = PartPairs(out)
+        pairs = part_pairs.PartPairs(out)
         for row in rows:
             pairs.add([(row, {"media_id": row["media_id"], "pts": [], "size": [], "flags": []})])
         pairs.flush()
     if labels is not None:
         listed = [row for rows in parts for row in rows]
-        table = table_of(
+        table = parquet_parts.table_of(
             [{"media_id": row["media_id"], "listing_row": 0, "listed_uri": row["uri"]} for row in listed], LISTING
         )
         own = [labels.get(row["uri"], LABELS[0]) for row in listed]
-        write_part(out / LISTING_NAME, table.append_column("label", [own]), version=SCHEMA_VERSION)
+        parquet_parts.write_part(out / layout.LISTING_NAME, table.append_column("label", [own]), version=SCHEMA_VERSION)
     return out
 
 
@@ -69,3 +70,10 @@ def found(*arguments: object, code: int = 0) -> dict[str, dict[str, Any]]:
     """Run `framedex audit ARGUMENTS --json`; return its findings by check."""
     answer = json.loads(run("audit", *arguments, "--json", code=code).stdout)
     return {finding["check"]: finding for finding in answer["findings"]}
+
+
+@contextlib.contextmanager
+def audited_database(folder: str | Path) -> Iterator[Database]:
+    """Give the database that an audit of an index or a dataset asks."""
+    with opened(folder) as audited, database(audited) as db:
+        yield db

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from framedex.indexer.bitstream.av1_vpx.av1_headers import (
-    ALL_FRAMES,
-    INTER_FRAME,
-    INTRA_ONLY_FRAME,
-    KEY_FRAME,
-    SWITCH_FRAME,
-)
+KEY_FRAME, INTER_FRAME, INTRA_ONLY_FRAME, SWITCH_FRAME = range(4)  # frame_type, 6.8.2
+ALL_FRAMES = 0xFF  # refresh_frame_flags of a frame that takes every reference slot
 
 
 class BitWriter:

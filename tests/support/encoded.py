@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from framedex.sharder.packing.encoders import ENCODERS
 from tests.support.datasets import run, write_clips
 
+CODECS = ("h264", "hevc", "av1")  # those of --encode
 Pixels = NDArray[np.uint8]
 
 
@@ -26,6 +30,11 @@ def encode_clips(
     words = ("shard", index, "--clips", path, "--out", out, "--pack", "clips", "--encode", codec, "--workers", 2)
     run(*words, *arguments, code=code)
     return out
+
+
+def change_encoder(monkeypatch: pytest.MonkeyPatch, codec: str, **changes: str) -> None:
+    """Let a codec have another encoder, or its encoder other options."""
+    monkeypatch.setitem(ENCODERS, codec, replace(ENCODERS[codec], **changes))
 
 
 def psnr(found: Pixels, expected: Pixels) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import struct
 import tarfile
 import zlib
@@ -14,17 +16,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from framedex.indexer.parts.index import Index
-from framedex.indexer.parts.packets import Packets
-from framedex.indexer.runs.build import IndexReport, build_index
-from framedex.indexer.runs.work import IndexOptions
+import framedex
+from framedex import Index
+from tests.support.datasets import run
 
 Row = dict[str, Any]
 
 
-def indexed(out: Path, *sources: object, **options: Any) -> tuple[IndexReport, Index]:
-    """Index sources with one worker; return the report and the index."""
-    report = build_index(IndexOptions(sources=[str(source) for source in sources], out=out, workers=1, **options))
+def indexed(out: Path, *sources: object, **options: Any) -> tuple[Any, Index]:
+    """Index sources in this process; return the report and the index."""
+    report = framedex.index([str(source) for source in sources], out, workers=0, progress=False, **options)
     return report, Index(out)
 
 
@@ -40,7 +41,18 @@ def listing(index: Path) -> dict[str, Row]:
     return {named[row["media_id"]]: row for row in Index(index).listing.to_pylist()}
 
 
-def only(tmp_path: Path, *sources: object, **options: Any) -> tuple[Row, Packets]:
+def medium_id(uri: str, member: str | None = None) -> str:
+    """Return the name of a medium as docs/format.md defines it."""
+    name = uri if member is None else f"{uri}\0{member}"
+    return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+def planned(out: Path, source: Path, *options: object) -> dict[str, Any]:
+    """Return what a dry run says that it would do."""
+    return dict(json.loads(run("index", source, "--out", out, "--dry-run", "--json", *options).output))
+
+
+def only(tmp_path: Path, *sources: object, **options: Any) -> tuple[Row, Any]:
     """Index sources that form one medium; return its row and its packets."""
     _, index = indexed(tmp_path / "INDEX", *sources, **options)
     (row,) = index.videos.to_pylist()

@@ -23,10 +23,8 @@ import numpy
 import pyarrow
 
 from benchmarks.exactness import Oracle, full_decode
-from framedex.indexer.parts.index import Index
-from framedex.indexer.probing.probe import Depth
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions
+from framedex import Index
+from framedex import index as make_index
 from tests.support.media import HAZARDS, RECIPES, make, make_long
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +32,7 @@ EDITS = ("bitstream_edits", "h26x_edits", "mpeg_edits", "still_edits")
 MEDIA_SOURCES = tuple(f"tests/support/{name}.py" for name in ("media", *EDITS))
 INDEX_SOURCES = (*MEDIA_SOURCES, "indexer", "framedex")
 KEPT = 6  # versions of one thing
+Depth = Literal["auto", "tables", "packets"]
 Kind = Literal["media", "hazards"]
 RECIPES_OF = {"media": RECIPES, "hazards": HAZARDS}
 CONTENTS = ".contents.json"
@@ -137,7 +136,7 @@ def index(depth: Depth) -> Index:
     """Return an index of all recipes at a depth."""
 
     def build(place: Path) -> None:
-        report = build_index(IndexOptions(sources=[str(media())], out=place / "INDEX", depth=depth, workers=0))
+        report = make_index(media(), place / "INDEX", depth=depth, workers=0, progress=False)
         assert report.problems == []
 
     return Index(folder(f"index-{depth}", *INDEX_SOURCES, make=build) / "INDEX")

@@ -7,9 +7,19 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from framedex.sharder.packing.mp4 import FILE_TYPE, UNITY_MATRIX, box, full_box
-
+FILE_TYPE = b"isom" + struct.pack(">I", 0x200) + b"isomiso4"
+UNITY_MATRIX = struct.pack(">9I", 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
 VISUAL_ENTRY = struct.pack(">6xH16xHHIIIH32sHh", 1, 64, 48, 0x480000, 0x480000, 0, 1, b"", 24, -1)
+
+
+def box(kind: bytes, *payloads: bytes) -> bytes:
+    """Return a box (ISO/IEC 14496-12, 4.2)."""
+    return struct.pack(">I", 8 + sum(map(len, payloads))) + kind + b"".join(payloads)
+
+
+def full_box(kind: bytes, version: int, flags: int, *payloads: bytes) -> bytes:
+    """Return a box that begins with a version and flags."""
+    return box(kind, bytes([version]) + flags.to_bytes(3, "big"), *payloads)
 
 
 @dataclass(kw_only=True)

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from framedex import ClipDataset
+from framedex.indexer.runs import build, work
+from framedex.storage import stores
+
+
+def index_here(out: str | Path, *sources: object, **how: Any) -> None:
+    """Index sources in this process; `how`: other options of a run."""
+    build.build_index(work.IndexOptions(sources=[str(source) for source in sources], out=out, workers=0, **how))
+
+
+def forget_connections() -> None:
+    """Forget which stores were opened, with the access and the servers that environment variables gave then."""
+    stores._store.cache_clear()
 
 
 def segments(folder: Path) -> Path:

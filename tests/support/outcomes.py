@@ -11,9 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
+import av
 import pytest
-
-from framedex.core.pyav import ffmpeg_version
 
 NO_GPU = "there is no NVIDIA GPU here"
 A_GPU = "there is an NVIDIA driver here"
@@ -88,7 +87,7 @@ class Outcomes:
         return {
             "command": self._command,
             "python": platform.python_version(),
-            "ffmpeg": ffmpeg_version(),
+            "ffmpeg": av.ffmpeg_version_info,
             "libraries": found,
             "system": platform.platform(),
             "tests": dict(sorted(self._counts.items())),

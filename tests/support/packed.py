@@ -11,7 +11,7 @@ from typing import Any
 
 import av
 
-from framedex.indexer.containers.planes import picture_md5
+from tests.support.planes import picture_md5
 
 Sample = dict[str, bytes]
 

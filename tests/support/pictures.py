@@ -7,11 +7,14 @@ import av.filter
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.routing.colour import rgb_from_ycc
 from framedex.sharder.decoding.rgb import RgbConverter
 
 WIDTH, HEIGHT, PATCH = 320, 256, 64
 Planes = tuple[NDArray[np.uint16], ...]
+LUMA_WEIGHTS = {  # of red and blue, by ITU-T H.273, table 4
+    1: (0.2126, 0.0722), 2: (0.299, 0.114), 4: (0.30, 0.11), 5: (0.299, 0.114), 6: (0.299, 0.114), 7: (0.212, 0.087),
+    9: (0.2627, 0.0593),
+}  # fmt: skip
 FORMATS = {8: "yuv420p", 10: "yuv420p10le"}
 
 
@@ -40,7 +43,16 @@ def pattern(name: str) -> NDArray[np.float64]:
     graph.configure()
     frame = graph.pull()
     assert isinstance(frame, av.VideoFrame)
-    return RgbConverter().picture(frame) / 255
+    return rgb_of(frame) / 255
+
+
+def rgb_of(picture: av.VideoFrame, *colours: int) -> NDArray[np.uint8]:
+    """Return uint8 [H, W, 3]: a picture as framedex converts it.
+
+    Args:
+        colours: the matrix and the range. None: those that the picture states.
+    """
+    return RgbConverter(*colours).picture(picture)
 
 
 def flat(seed: int) -> NDArray[np.float64]:
@@ -55,9 +67,15 @@ def patch_middles(rgb: NDArray[np.uint8]) -> NDArray[np.int64]:
     return rgb[PATCH // 2 :: PATCH, PATCH // 2 :: PATCH].reshape(-1, 3).astype(np.int64)
 
 
+def ycc_from_rgb(red: float, blue: float) -> NDArray[np.float64]:
+    """Return float64 [3, 3]: luma and chroma from colours, by the weights of red and blue (ITU-T H.273, 8.3)."""
+    luma = np.array([red, 1 - red - blue, blue])
+    return np.stack([luma, (np.eye(3)[2] - luma) / 2 / (1 - blue), (np.eye(3)[0] - luma) / 2 / (1 - red)])
+
+
 def planes_of(rgb: NDArray[np.float64], matrix: int, *, full_range: bool, bits: int) -> Planes:
     """Return 4:2:0 planes Y, Cb, Cr, uint16, for a matrix and range (ITU-T H.273 8.3); chroma: mean of 2 × 2 pixels."""
-    ycc = rgb @ np.linalg.inv(rgb_from_ycc(matrix)).T
+    ycc = rgb @ ycc_from_rgb(*LUMA_WEIGHTS[matrix]).T
     height, width = rgb.shape[:2]
     chroma = ycc[..., 1:].reshape(height // 2, 2, width // 2, 2, 2).mean((1, 3))
     step, most = 1 << (bits - 8), (1 << bits) - 1

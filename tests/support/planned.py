@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +12,15 @@ from pathlib import Path
 import av
 import av.logging
 import numpy as np
+import pytest
 from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 
 from framedex.core.pyav import open_encoder
-from framedex.indexer.bitstream.base.pictures import NO_START, Pictures
+from framedex.indexer.bitstream.base.pictures import NO_START, BitstreamError, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
-from framedex.indexer.containers.planes import picture_md5
 from tests.support.media import picture
+from tests.support.planes import picture_md5
 
 INTRA_ONLY = 1  # AV_CODEC_PROP_INTRA_ONLY
 
@@ -107,6 +109,23 @@ def scan(stream: Stream) -> Pictures:
     for data in stream.packets:
         scanner.feed(data)
     return scanner.finish()
+
+
+def scan_packets(codec: str, *packets: bytes, configuration: bytes = b"") -> Pictures:
+    """Return the result of a codec's scanner for packets that need no container. Raises BitstreamError."""
+    return scan(Stream(decoder="", codec=codec, packets=packets, extradata=configuration))
+
+
+def raises_bitstream_error(
+    match: str | None = None,
+) -> contextlib.AbstractContextManager[pytest.ExceptionInfo[BitstreamError]]:
+    """Expect that a scanner refuses a stream in these words."""
+    return pytest.raises(BitstreamError, match=match)
+
+
+def bitstream_errors_alone() -> contextlib.AbstractContextManager[None]:
+    """Let a scanner refuse a stream; whatever else it raises is an error of the test."""
+    return contextlib.suppress(BitstreamError)
 
 
 def presented(pictures: Pictures, hidden: frozenset[int] = frozenset()) -> list[int]:

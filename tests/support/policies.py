@@ -7,28 +7,48 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from framedex.sharder.policies.reading import make_policy
+from framedex.sharder.policies.reading import PolicyFile, find_policy
 from framedex.sharder.sampling.records import Sampling, Timeline
 from tests.support.policy_reference import Clips
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 Document = dict[str, Any]
+# The policies of docs/policies.md.
+NAMES = (
+    "fps",
+    "segments",
+    "stride",
+    "frames",
+    "seconds",
+    "keyframes",
+    "windows",
+    "random",
+    "uniform",
+    "around",
+    "per_row",
+)
 
 
 def timeline(gaps: list[int], base: int = 100, *, every_start: int = 1, name: str = "") -> Timeline:
     pts = np.concatenate([[7], 7 + np.cumsum(gaps)[:-1]]).astype(np.int64)
-    return Timeline(
-        pts=pts,
-        duration_pts=int(sum(gaps)),
-        time_base=Fraction(1, base),
-        starts=np.arange(0, len(pts), every_start),
-        name=name,
-    )
+    starts = np.arange(0, len(pts), every_start)
+    return video_of(pts, int(sum(gaps)), Fraction(1, base), starts=starts, name=name)
+
+
+def video_of(pts: NDArray[np.int64], duration_pts: int, time_base: Fraction, **more: Any) -> Timeline:
+    """Return a video with these timestamps and, unless stated, no start points."""
+    return Timeline(pts=pts, duration_pts=duration_pts, time_base=time_base, **more)
+
+
+def policy_of(said: Document | Path | str) -> PolicyFile:
+    """Return the checked content of a policy: of a document, a file, a name or YAML."""
+    return find_policy(said)
 
 
 def run(document: Document, video: Timeline, row: Document | None = None) -> Sampling:
-    return make_policy(document, where="test").policy.sample(video, row or {})
+    return policy_of(document).policy.sample(video, row or {})
 
 
 def sample(document: Document, video: Timeline, row: Document | None = None) -> list[list[int]]:

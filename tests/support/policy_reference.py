@@ -6,12 +6,37 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
-from framedex.sharder.sampling.records import Timeline
+import numpy as np
+from numpy.typing import NDArray
 
 Place = Fraction | int
 Clips = list[tuple[list[int], list[bool]]]
+
+
+class Video(Protocol):
+    """What a policy knows of a video."""
+
+    @property
+    def pts(self) -> NDArray[np.int64]:
+        """In presentation order, ascending."""
+
+    @property
+    def duration_pts(self) -> int:
+        """From the first frame's pts to the end of the last frame."""
+
+    @property
+    def time_base(self) -> Fraction:
+        """Unit of both, in seconds."""
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Presentation numbers of the frames where decoding may start."""
+
+    @property
+    def seconds(self) -> Fraction:
+        """Duration of the video."""
 
 
 @dataclass
@@ -24,11 +49,11 @@ class Stretch:
     end: Fraction
 
 
-def frame_times(timeline: Timeline) -> list[Fraction]:
+def frame_times(timeline: Video) -> list[Fraction]:
     return [(int(pts) - int(timeline.pts[0])) * timeline.time_base for pts in timeline.pts]
 
 
-def choose(timeline: Timeline, stretch: Stretch, time: Fraction, how: str) -> int:
+def choose(timeline: Video, stretch: Stretch, time: Fraction, how: str) -> int:
     """Return the frame of a stretch for a time, found by checking every frame; of equally good ones, the first."""
     times = frame_times(timeline)
     frames = range(stretch.first, stretch.stop)
@@ -42,7 +67,7 @@ def choose(timeline: Timeline, stretch: Stretch, time: Fraction, how: str) -> in
     return next(frame for frame in frames if times[frame] == best)
 
 
-def stretch_of_frames(timeline: Timeline, first: int, last: int, *, include_end: bool) -> Stretch | None:
+def stretch_of_frames(timeline: Video, first: int, last: int, *, include_end: bool) -> Stretch | None:
     """Return the stretch of a range of frames; None if it has no frame or reaches before the video.
 
     Otherwise, the range works like a Python slice.
@@ -56,7 +81,7 @@ def stretch_of_frames(timeline: Timeline, first: int, last: int, *, include_end:
     return Stretch(frames[0], frames[-1] + 1, times[frames[0]], times[frames[-1] + 1])
 
 
-def expected(document: dict[str, Any], timeline: Timeline, stretch: Stretch | None = None) -> Clips:
+def expected(document: dict[str, Any], timeline: Video, stretch: Stretch | None = None) -> Clips:
     """Return (frames, mask) of every clip that a policy without jitter and tolerance finds."""
     if stretch is None:
         stretch = Stretch(0, len(timeline.pts), Fraction(0), timeline.duration_pts * timeline.time_base)
@@ -85,7 +110,7 @@ def expected(document: dict[str, Any], timeline: Timeline, stretch: Stretch | No
     return [clips[int(Fraction(2 * part + 1, 2 * most) * len(clips))] for part in range(most)]
 
 
-def first_seconds(timeline: Timeline, stretch: Stretch, seconds: Fraction) -> Stretch:
+def first_seconds(timeline: Video, stretch: Stretch, seconds: Fraction) -> Stretch:
     """Return the part of a stretch that is before a time, counted from its beginning."""
     end = min(stretch.end, stretch.start + seconds)
     times = frame_times(timeline)
@@ -93,7 +118,7 @@ def first_seconds(timeline: Timeline, stretch: Stretch, seconds: Fraction) -> St
     return Stretch(stretch.first, stretch.first + len(frames), stretch.start, end)
 
 
-def is_inside(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str, Any]) -> bool:
+def is_inside(place: Place, timeline: Video, stretch: Stretch, document: dict[str, Any]) -> bool:
     if isinstance(place, Fraction):
         return stretch.start <= place < stretch.end
     if document["policy"] == "around" and place < stretch.first:
@@ -101,17 +126,17 @@ def is_inside(place: Place, timeline: Timeline, stretch: Stretch, document: dict
     return place < (len(starts_before(stretch.stop, timeline)) if document["policy"] == "keyframes" else stretch.stop)
 
 
-def starts_before(frame: int, timeline: Timeline) -> list[int]:
+def starts_before(frame: int, timeline: Video) -> list[int]:
     return [start for start in timeline.starts.tolist() if start < frame]
 
 
-def taken(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str, Any]) -> int:
+def taken(place: Place, timeline: Video, stretch: Stretch, document: dict[str, Any]) -> int:
     if isinstance(place, Fraction):
         return choose(timeline, stretch, place, document.get("choose", "nearest"))
     return int(timeline.starts[place]) if document["policy"] == "keyframes" else place
 
 
-def end_of(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str, Any]) -> int:
+def end_of(place: Place, timeline: Video, stretch: Stretch, document: dict[str, Any]) -> int:
     """Return the frame of a stretch that is nearest to a place outside of it."""
     times = frame_times(timeline)
     if document["policy"] == "keyframes":
@@ -165,7 +190,7 @@ def cut(places: list[Any], length: int | None) -> Iterator[list[Any]]:
         yield clip + [outside] * ((length or len(clip)) - len(clip))
 
 
-def rate_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+def rate_places(document: dict[str, Any], timeline: Video, stretch: Stretch) -> Iterator[list[Place]]:
     step, time = 1 / number_of(document, "fps"), stretch.start + number_of(document, "start_seconds")
     times = list(itertools.takewhile(lambda time: time < stretch.end, (time + k * step for k in itertools.count())))
     if times and "frames" not in document:
@@ -195,17 +220,17 @@ def multiple_of(document: dict[str, Any], count: int) -> int:
     return max(multiple, count - count % multiple)
 
 
-def stride_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+def stride_places(document: dict[str, Any], timeline: Video, stretch: Stretch) -> Iterator[list[Place]]:
     numbers = range(stretch.first + document.get("start", 0), stretch.stop, document["stride"])
     yield from cut(list(numbers), document.get("frames"))
 
 
-def keyframe_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+def keyframe_places(document: dict[str, Any], timeline: Video, stretch: Stretch) -> Iterator[list[Place]]:
     first, stop = (len(starts_before(frame, timeline)) for frame in (stretch.first, stretch.stop))
     yield from cut(list(range(first, stop, document.get("every", 1))), document.get("frames"))
 
 
-def segment_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+def segment_places(document: dict[str, Any], timeline: Video, stretch: Stretch) -> Iterator[list[Place]]:
     start = stretch.start + number_of(document, "start_seconds")
     while start < stretch.end:
         clip: list[Place] = []
@@ -222,7 +247,7 @@ def segment_places(document: dict[str, Any], timeline: Timeline, stretch: Stretc
         start += number_of(document, "every_seconds")
 
 
-def window_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+def window_places(document: dict[str, Any], timeline: Video, stretch: Stretch) -> Iterator[list[Place]]:
     length = document["frames"]
     by_time = "fps" in document
     if by_time:
@@ -241,7 +266,7 @@ def window_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch
         at += step
 
 
-def uniform_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+def uniform_places(document: dict[str, Any], timeline: Video, stretch: Stretch) -> Iterator[list[Place]]:
     if "clips" in document:
         yield from uniform_clips(document, timeline, stretch)
         return
@@ -272,7 +297,7 @@ def rounded(place: Fraction, rounding: str) -> Fraction:
     return Fraction(round(place)) if rounding == "half_even" else place + Fraction(1, 2)
 
 
-def uniform_clips(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+def uniform_clips(document: dict[str, Any], timeline: Video, stretch: Stretch) -> Iterator[list[Place]]:
     count, spread, by_time = document["clips"], document.get("spread", "centres"), "fps" in document
     apart: Any = 1 / number_of(document, "fps") if by_time else document["stride"]
     offsets = [k * apart for k in range(document["frames"])]
@@ -292,7 +317,7 @@ def uniform_clips(document: dict[str, Any], timeline: Timeline, stretch: Stretch
         yield [(start if by_time else int(start)) + offset for offset in offsets]
 
 
-def around_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+def around_places(document: dict[str, Any], timeline: Video, stretch: Stretch) -> Iterator[list[Place]]:
     for anchor in range(stretch.first, stretch.stop, document.get("every", 1)):
         if "frames" in document:
             yield [anchor + distance for distance in document["frames"]]

@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from framedex.auditor.browser.serve import bound
-from framedex.auditor.browser.server import Server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ class Response:
 class Client:
     """Sends requests to a running browser."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Any) -> None:
         self.address = server.address
 
     def raw(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import av
 import numpy as np
 
-from framedex.loader.routing.nvdec_headers import CodedPicture
 
-
-def planes_md5(frame: av.VideoFrame, shown: CodedPicture | None) -> str:
+def planes_md5(frame: av.VideoFrame, shown: Any) -> str:
     """Return the MD5 of the planes of a 4:2:0 picture, or only of the visible part that `shown` describes."""
     if shown is not None:
         assert (frame.width, frame.height) == (shown.width, shown.height)

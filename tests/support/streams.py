@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.containers.decoders import RANGE_NUMBERS
-from framedex.sharder.clips.medium import Medium
-from framedex.sharder.decoding.rgb import RgbConverter
 from tests.support import media
 from tests.support.datasets import run
+from tests.support.pictures import rgb_of
 
 
 def same_item(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
@@ -29,13 +27,10 @@ def same_value(one: object, other: object) -> bool:
     return type(one) is type(other) and (one == other or (one != one and other != other))
 
 
-def full_rgb(path: Path, medium: Medium) -> list[NDArray[np.uint8]]:
+def full_rgb(path: Path, medium: Any) -> list[NDArray[np.uint8]]:
     """Return uint8 [H, W, 3] of every frame of a file, decoded from its beginning to its end."""
-    converter = RgbConverter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0), threads=1)
-    return [
-        converter.rows(frame, frame.height, frame.width, None).reshape(frame.height, frame.width, 3).copy()
-        for frame in media.full_decode(path)
-    ]
+    colours = medium.color_matrix, {"limited": 1, "full": 2}.get(medium.color_range, 0)
+    return [rgb_of(frame, *colours) for frame in media.full_decode(path)]
 
 
 def pack(index: Path, out: Path, policy: str, *options: object, code: int = 0) -> Path:

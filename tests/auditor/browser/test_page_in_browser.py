@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framedex import ClipDataset
-from framedex.indexer.parts.index import Index
+from framedex import ClipDataset, Index
 from tests.support import chromium
 from tests.support.audit_reports import HOSTILE
 from tests.support.datasets import run, shard_clips

@@ -13,10 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.auditor.browser import media, shown
-from framedex.auditor.browser.media import CONSECUTIVE, SPREAD
-from framedex.indexer.parts.index import Index
 from tests.loader.contact_sheets.test_inspect import clips_of_two_videos
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
@@ -116,8 +114,8 @@ def test_a_medium_of_an_index_shows_frames_spread_over_it(index_client: Client) 
     key = key_of(index_client, "h264_default.mp4")
     told = index_client.get("item", key=key).json()
     numbers = [frame["frame"] for frame in told["frames"]]
-    assert len(numbers) == SPREAD
-    assert [read_barcode(picture(index_client, key=key, place=place)) for place in range(SPREAD)] == numbers
+    assert len(numbers) == media.SPREAD
+    assert [read_barcode(picture(index_client, key=key, place=place)) for place in range(media.SPREAD)] == numbers
     assert told["count"] == 50
 
 
@@ -125,7 +123,7 @@ def test_a_medium_of_an_index_shows_consecutive_frames(index_client: Client) -> 
     key = key_of(index_client, "h264_vfr.mkv")
     told = index_client.get("item", key=key, first=40).json()
     numbers = [frame["frame"] for frame in told["frames"]]
-    assert numbers == list(range(40, min(40 + CONSECUTIVE, told["count"])))
+    assert numbers == list(range(40, min(40 + media.CONSECUTIVE, told["count"])))
     assert read_barcode(picture(index_client, key=key, first=40, place=4)) == 44
     assert "no such frame" in index_client.get("item", key=key, first=told["count"]).json()["error"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from tests.loader.contact_sheets.test_inspect import clips_of_two_videos
 from tests.support.datasets import run, shard_clips
 from tests.support.running import allow_interrupts, environment

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.auditor.browser.address import Address
-from framedex.auditor.browser.serve import bound
+from framedex.auditor.browser import address, serve
 from framedex.errors import FramedexError
 from tests.support.datasets import content
 from tests.support.served import Client, served
@@ -136,16 +135,16 @@ def test_a_number_in_other_digits_is_explained(number: str, client: Client) -> N
 
 
 def test_each_browser_has_a_token_of_its_own() -> None:
-    tokens = {Address(port=1).token for _ in range(10)}
+    tokens = {address.Address(port=1).token for _ in range(10)}
     assert len(tokens) == 10
     assert min(map(len, tokens)) >= 43
-    assert Address(port=1).token not in repr(Address(port=1))
+    assert address.Address(port=1).token not in repr(address.Address(port=1))
 
 
 def test_a_port_that_is_taken_is_an_error(client: Client, synthetic: Path) -> None:
     with (
         pytest.raises(FramedexError, match=f"--port {client.address.port}"),
-        bound(synthetic / "DS", port=client.address.port, root=None, longest_side=None),
+        serve.bound(synthetic / "DS", port=client.address.port, root=None, longest_side=None),
     ):
         pass
 

@@ -13,19 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from framedex.auditor.report.histograms import Counted, measured, of_names, of_numbers
-from framedex.auditor.report.media_table import Column, MediaTable, as_script
-from framedex.auditor.report.report import MOST_BYTES
+from framedex.auditor.report import histograms, media_table
 from tests.support.audit_reports import ROWS, rename_media, written
 
-COUNTED = Counted(name="n", title="N", form="numbers", axis="units", of="media", sql="")
+MOST_BYTES = 1_000_000  # of a report without pictures
+COUNTED = histograms.Counted(name="n", title="N", form="numbers", axis="units", of="media", sql="")
 NUMBERS = arrays(np.float64, st.integers(1, 60), elements=st.floats(0, 1e9) | st.integers(0, 50).map(float))
 
 
 @given(NUMBERS)
 def test_every_number_is_in_one_bar(values: np.ndarray) -> None:
-    found = of_numbers(COUNTED, values)
-    values = measured(values)
+    found = histograms.of_numbers(COUNTED, values)
+    values = histograms.measured(values)
     assert sum(bar.count for bar in found.bars) + found.zeros == len(values) == found.total
     assert len(found.bars) < 60
     for bar in found.bars:
@@ -36,22 +35,22 @@ def test_every_number_is_in_one_bar(values: np.ndarray) -> None:
 
 
 def test_an_axis_is_logarithmic_where_numbers_span_more_than_two_decades() -> None:
-    assert of_numbers(COUNTED, np.array([1.0, 50, 101])).logarithmic
-    assert not of_numbers(COUNTED, np.array([1.0, 50, 100])).logarithmic
-    with_zero = of_numbers(COUNTED, np.array([0.0, 0, 1, 1000]))
+    assert histograms.of_numbers(COUNTED, np.array([1.0, 50, 101])).logarithmic
+    assert not histograms.of_numbers(COUNTED, np.array([1.0, 50, 100])).logarithmic
+    with_zero = histograms.of_numbers(COUNTED, np.array([0.0, 0, 1, 1000]))
     assert (with_zero.logarithmic, with_zero.zeros) == (True, 2)
 
 
 def test_many_names_share_a_last_bar() -> None:
-    found = of_names(COUNTED, [f"label {n}" for n in range(40)], list(range(40, 0, -1)))
+    found = histograms.of_names(COUNTED, [f"label {n}" for n in range(40)], list(range(40, 0, -1)))
     assert (len(found.bars), found.others, found.other_count) == (12, 28, sum(range(1, 29)))
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=12), max_size=30), st.booleans())
 def test_texts_come_out_of_the_script_as_they_went_in(texts: list[str], ascending: bool) -> None:
     values: list[str | None] = sorted(texts) if ascending else list(texts)
-    column = Column(key="name", title="Name", form="text", values=[value or None for value in values])
-    script = as_script(MediaTable(of="media", total=len(texts), columns=[column]))
+    column = media_table.Column(key="name", title="Name", form="text", values=[value or None for value in values])
+    script = media_table.as_script(media_table.MediaTable(of="media", total=len(texts), columns=[column]))
     assert not set(script) & set("<>&\u2028\u2029")
     assert _decoded(json.loads(script)["columns"][0]) == column.values
 

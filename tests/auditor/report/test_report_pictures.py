@@ -14,9 +14,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.audit_data import write_index
-from framedex.auditor.report.pictures import PictureTask, Strip
-from framedex.auditor.report.timelines import MOST_FRAMES
-from framedex.execution.engine import Calls, Outcome
+from framedex.execution.engine import Outcome
 from tests.loader.contact_sheets.test_inspect import Node
 from tests.support.audit_reports import Report, written
 from tests.support.datasets import run
@@ -110,9 +108,7 @@ def test_costly_pictures_are_of_start_points_and_few_media_have_any(
 def test_a_medium_that_ends_its_decoder_has_no_pictures(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crashing(
-        calls: Calls[PictureTask, list[Strip]], **options: object
-    ) -> Iterator[Outcome[PictureTask, list[Strip]]]:
+    def crashing(calls: Any, **options: object) -> Iterator[Any]:
         yield from (Outcome(item=task, kind="crash", message="the process died") for task in calls.items)
 
     monkeypatch.setattr("framedex.auditor.report.pictures.run_local", crashing)
@@ -143,7 +139,7 @@ def test_a_long_video_is_shown_around_its_longest_gap(tmp_path: Path) -> None:
     write_index(tmp_path / "INDEX", 40, seconds=200.0)
     page, facts = written(tmp_path / "INDEX", tmp_path / "r.html", "--check", "long_gaps", "--no-pictures")
     timeline = facts["timeline"]
-    assert timeline["shown"] == MOST_FRAMES < timeline["frames"]
+    assert timeline["shown"] == 2000 < timeline["frames"]
     assert timeline["longest_gap_seconds"] > 3
     (section,) = [node for node in page.all("section") if node.attributes["id"] == "timeline"]
     assert f"of {timeline['frames']:,}, those around its longest gap" in section.text

@@ -14,13 +14,11 @@ import pytest
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
+import framedex
+from framedex import Index
 from framedex.indexer.audio import probe_audio as audio
-from framedex.indexer.parts.index import Index
-from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions
 from tests.support.counted import some
-from tests.support.probed import rows_found
+from tests.support.probed import facts_of, probed, rows_found
 from tests.support.sounding_media import MEDIA, SCATTERED, make
 
 Row = dict[str, Any]
@@ -91,9 +89,8 @@ def laid_out(video: Row, frames: Row, path: Path) -> tuple[NDArray[Any], NDArray
     return np.concatenate(pieces, axis=1)[:, inside], position[inside]
 
 
-def probe(path: Path, depth: Depth) -> tuple[Row, Row]:
-    (row,) = rows_found(probe_medium(ProbeTask(path=str(path), depth=depth)))
-    return row
+def probe(path: Path, depth: str) -> tuple[Row, Row]:
+    return probed(path, depth=depth)
 
 
 def check(path: Path, video: Row, frames: Row) -> None:
@@ -167,9 +164,7 @@ def test_an_index_gives_audio_back(sounding: Callable[[str], Path], tmp_path: Pa
     (tmp_path / "media").mkdir()
     for name in names:
         (tmp_path / "media" / name).symlink_to(sounding(name))
-    build_index(
-        IndexOptions(sources=[str(tmp_path / "media")], out=tmp_path / "INDEX", workers=1, follow_symlinks=True)
-    )
+    framedex.index(tmp_path / "media", tmp_path / "INDEX", workers=0, follow_symlinks=True, progress=False)
     index = Index(tmp_path / "INDEX")
     for row in some(index.videos.to_pylist()):
         audio = index.audio(row["media_id"])
@@ -189,12 +184,12 @@ def test_a_video_without_audio_has_none(index: Index) -> None:
 
 
 @pytest.mark.parametrize("depth", ["auto", "packets"])
-def test_corpus_audio_is_what_a_full_decode_presents_or_has_a_reason(corpus: Path, depth: Depth) -> None:
+def test_corpus_audio_is_what_a_full_decode_presents_or_has_a_reason(corpus: Path, depth: str) -> None:
     found = {}
     for path in sorted(corpus.iterdir()):
         if path.suffix in {".md", ".py", ".json"} or not path.is_file():
             continue
-        for video, frames in rows_found(probe_medium(ProbeTask(path=str(path), depth=depth)))[:1]:
+        for video, frames in rows_found(facts_of(path, depth=depth))[:1]:
             if video.get("audio_stream_index") is None or video["status"] != "ok":
                 continue
             found[path.name] = video.get("audio_problem")

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framedex import Index
 from framedex.indexer.bitstream.base.pictures import BitstreamError, segments, unwrap_order_counts
-from framedex.indexer.bitstream.h26x import h264, h264_pictures, h264_sets, hevc, hevc_sets
-from framedex.indexer.bitstream.h26x.nal import ParameterSets, split_annex_b
-from framedex.indexer.parts.index import Index
-from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
+from framedex.indexer.bitstream.h26x import h264, h264_pictures, h264_sets, hevc, hevc_sets, nal
+from tests.support.flags import CLOSED, LEADING, NON_REFERENCE, OPEN, START
 
 
 @given(
@@ -108,7 +107,9 @@ def _sps(*parameters: str) -> object:
     context.time_base, context.options = Fraction(1, 25), {"x264-params": ":".join(parameters)}
     context.flags |= int(av.codec.context.Flags.global_header)
     context.open()
-    nals = [bytes(context.extradata or b"")[start:end] for start, end in split_annex_b(bytes(context.extradata or b""))]
+    nals = [
+        bytes(context.extradata or b"")[start:end] for start, end in nal.split_annex_b(bytes(context.extradata or b""))
+    ]
     return next(h264_sets.parse_sps(nal)[1] for nal in nals if nal[0] & 31 == h264_sets.SPS)
 
 
@@ -174,7 +175,7 @@ def test_a_sei_unit_of_tiny_payloads_is_read_whole() -> None:
 
 def test_parameter_sets_that_change_without_end_are_refused() -> None:
     def change(count: int, facts: Callable[[int], object]) -> None:
-        sets = ParameterSets()
+        sets = nal.ParameterSets()
         for number in range(count):
             sets.meet((8, number), b"", None)
         for number in range(10_000):

@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 
 from framedex.indexer.bitstream.base.bits import HEADER_BYTES
 from framedex.indexer.bitstream.base.pictures import BitstreamError
-from framedex.indexer.bitstream.h26x import bulk
-from framedex.indexer.bitstream.h26x.h264 import H264Scanner
-from framedex.indexer.bitstream.h26x.hevc import HevcScanner
-from framedex.indexer.bitstream.h26x.nal import split_length_prefixed, unescape
-from framedex.indexer.containers.opening import demux_packets, open_container
+from framedex.indexer.bitstream.h26x import bulk, h264, hevc, nal
 from framedex.indexer.probing.by_samples import PIECE_BYTES, pieces
 from tests.support.media import RECIPES
+from tests.support.planned import demux
 
-NalScannerType = type[H264Scanner] | type[HevcScanner]
-SCANNERS: dict[str, NalScannerType] = {"h264": H264Scanner, "hevc": HevcScanner}
+NalScannerType = type[h264.H264Scanner] | type[hevc.HevcScanner]
+SCANNERS: dict[str, NalScannerType] = {"h264": h264.H264Scanner, "hevc": hevc.HevcScanner}
 
 
 def together(packets: list[bytes], gap: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,10 +64,8 @@ def in_step(make: NalScannerType, configuration: bytes, packets: list[bytes], pi
 
 
 def read_packets(path: Path) -> tuple[str, bytes, list[bytes]]:
-    with open_container(str(path)) as container:
-        stream = container.streams.video[0]
-        name, configuration = stream.codec_context.codec.canonical_name, stream.codec_context.extradata or b""
-        return name, configuration, [bytes(packet) for packet in demux_packets(container, stream.index)]
+    stream = demux(path)
+    return stream.codec, stream.extradata, list(stream.packets)
 
 
 def assert_same(make: NalScannerType, configuration: bytes, packets: list[bytes]) -> None:
@@ -163,7 +158,7 @@ def test_units_are_those_that_are_found_one_by_one(made: list[tuple[list[bytes],
         if units.unread[number]:
             continue
         try:
-            spans, inner = split_length_prefixed(packet, length_size)
+            spans, inner = nal.split_length_prefixed(packet, length_size)
         except ValueError:
             assert units.damaged[number]
             continue
@@ -173,7 +168,7 @@ def test_units_are_those_that_are_found_one_by_one(made: list[tuple[list[bytes],
         found = zip(units.start[mine] - offset[number], units.end[mine] - offset[number], strict=True)
         assert list(found) == spans
         for row, (start, end) in zip(mine, spans, strict=True):
-            assert heads[row, : length[row]].tobytes() == unescape(packet[start : min(end, start + HEADER_BYTES)])
+            assert heads[row, : length[row]].tobytes() == nal.unescape(packet[start : min(end, start + HEADER_BYTES)])
             assert not heads[row, length[row] :].any()
 
 

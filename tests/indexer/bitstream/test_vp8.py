@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.av1_vpx.vp8 import Vp8Scanner, parse_key_frame
-from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
+from framedex.indexer.bitstream.av1_vpx.vp8 import parse_key_frame
 from tests.exactness.test_av_corpus import check_random_access, read_packets
 from tests.support import media
+from tests.support.planned import bitstream_errors_alone, raises_bitstream_error, scan_packets
 
 
 def frame(
@@ -28,11 +28,7 @@ def frame(
 KEY, INTER, HIDDEN = frame(key=True), frame(), frame(shown=False)
 
 
-def scan(*packets: bytes) -> Pictures:
-    scanner = Vp8Scanner(b"")
-    for packet in packets:
-        scanner.feed(packet)
-    return scanner.finish()
+scan = partial(scan_packets, "vp8")
 
 
 def test_starts_are_key_frames_and_hidden_frames_are_skipped() -> None:
@@ -78,7 +74,7 @@ def test_frames_before_the_first_key_frame_give_no_picture() -> None:
 
 
 def test_empty_packets_are_refused_and_empty_streams_are_not() -> None:
-    with pytest.raises(BitstreamError, match="packet 1 is empty") as caught:
+    with raises_bitstream_error("packet 1 is empty") as caught:
         scan(KEY, b"")
     assert caught.value.kind == "zero_size"
     assert len(scan().start) == 0
@@ -86,7 +82,7 @@ def test_empty_packets_are_refused_and_empty_streams_are_not() -> None:
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6))
 def test_the_scanner_raises_nothing_but_bitstream_errors(packets: list[bytes]) -> None:
-    with contextlib.suppress(BitstreamError):
+    with bitstream_errors_alone():
         scan(KEY, *packets)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.av1_vpx.vp9 import FrameHeaders, Vp9Scanner, split_superframe
-from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
+from framedex.indexer.bitstream.av1_vpx.vp9 import FrameHeaders, split_superframe
 from tests.exactness.test_av_corpus import check_random_access, read_packets
 from tests.support import media
+from tests.support.planned import bitstream_errors_alone, raises_bitstream_error, scan_packets
 
 RGB = 7
 
@@ -82,11 +82,7 @@ KEY, INTER, SHOW = Frame(key=True).write(), Frame().write(), Frame(existing=True
 HIDDEN = Frame(shown=False).write()
 
 
-def scan(*packets: bytes) -> Pictures:
-    scanner = Vp9Scanner(b"")
-    for packet in packets:
-        scanner.feed(packet)
-    return scanner.finish()
+scan = partial(scan_packets, "vp9")
 
 
 frames = st.builds(
@@ -150,7 +146,7 @@ def test_starts_are_packets_that_begin_with_a_key_frame() -> None:
 
 
 def test_packets_with_several_shown_frames_are_refused() -> None:
-    with pytest.raises(BitstreamError, match="packet 1 holds 2 shown frames") as caught:
+    with raises_bitstream_error("packet 1 holds 2 shown frames") as caught:
         scan(KEY, superframe(INTER, INTER))
     assert caught.value.kind == "packing"
 
@@ -198,14 +194,14 @@ def test_damaged_packets_are_marked_and_the_rest_is_read(damage: bytes) -> None:
 
 
 def test_empty_packets_are_refused_and_empty_streams_are_not() -> None:
-    with pytest.raises(BitstreamError, match="empty"):
+    with raises_bitstream_error("empty"):
         scan(b"")
     assert len(scan().start) == 0
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6))
 def test_the_scanner_raises_nothing_but_bitstream_errors(packets: list[bytes]) -> None:
-    with contextlib.suppress(BitstreamError):
+    with bitstream_errors_alone():
         scan(KEY, *packets, *(packet + b"\xc0\1\xc0" for packet in packets))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from framedex import Index
 from framedex.indexer.containers.opening import demux_packets, open_container
-from framedex.indexer.parts.index import Index
 from tests.support.datasets import run
 from tests.support.ffmpeg import ffmpeg
 

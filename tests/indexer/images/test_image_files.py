@@ -18,9 +18,9 @@ from PIL import Image
 from framedex.errors import MediaError
 from framedex.indexer.images.image_endings import jpeg_problem, png_problem, webp_problem
 from framedex.indexer.images.image_facts import BrokenImageError, facts_of
-from framedex.indexer.timeline import CLOSED, DAMAGED
 from tests.support.counted import some
 from tests.support.datasets import run
+from tests.support.flags import CLOSED, DAMAGED
 from tests.support.images import bomb, chunk, encoded, grey16, indexed, only, rows, sequence, write
 
 

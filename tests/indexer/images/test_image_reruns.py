@@ -6,26 +6,20 @@ import json
 import os
 from pathlib import Path
 
-from framedex.indexer.parts.index import Index
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions, plan_work
-from framedex.indexer.sources.discover import media_id
-from framedex.indexer.sources.image_times import rate_of
+from framedex import Index
 from tests.support.datasets import run
-from tests.support.images import encoded, sequence, tar_of, write
+from tests.support.images import encoded, indexed, medium_id, planned, sequence, tar_of, write
 
 # Reruns
 
 
 def changes(tmp_path: Path) -> list[str]:
     """Index `data` again, check the report against the plan of a dry run, and return the planned uris."""
-    options = IndexOptions(sources=[str(tmp_path / "data")], out=tmp_path / "INDEX", workers=1)
-    planned = [uri for uri, _ in plan_work(options).probe]
-    before = plan_work(options).unchanged
-    report = build_index(options)
-    assert report.unchanged == before
-    assert (report.ok > 0) == bool(planned)
-    return planned
+    plan = planned(tmp_path / "INDEX", tmp_path / "data")
+    report, _ = indexed(tmp_path / "INDEX", tmp_path / "data")
+    assert report.unchanged == plan["unchanged"]
+    assert (report.ok > 0) == bool(plan["probe"])
+    return list(plan["probe"])
 
 
 def test_a_rerun_sees_what_was_added_removed_or_changed(tmp_path: Path) -> None:
@@ -36,14 +30,14 @@ def test_a_rerun_sees_what_was_added_removed_or_changed(tmp_path: Path) -> None:
     write(tmp_path / "data/a", {"frame10.png": encoded(10)})
     assert changes(tmp_path) == ["a"]
     index = Index(tmp_path / "INDEX")
-    assert index.packets(media_id("a")).path == ["frame0.png", "frame1.png", "frame2.png", "frame10.png"]
+    assert index.packets(medium_id("a")).path == ["frame0.png", "frame1.png", "frame2.png", "frame10.png"]
     (tmp_path / "data/b/frame0.png").unlink()
     assert changes(tmp_path) == ["b"]
     write(tmp_path / "data/b", {"frame1.png": encoded(11)})
     assert changes(tmp_path) == ["b"]
     (tmp_path / "data/b/timestamps.txt").write_text("3\n4\n")
     assert changes(tmp_path) == ["b"]
-    assert Index(tmp_path / "INDEX").packets(media_id("b")).pts.tolist() == [3_000_000, 4_000_000]
+    assert Index(tmp_path / "INDEX").packets(medium_id("b")).pts.tolist() == [3_000_000, 4_000_000]
     assert changes(tmp_path) == []
 
 
@@ -54,19 +48,18 @@ def test_a_rerun_leaves_a_tar_alone_until_it_changes(tmp_path: Path) -> None:
     os.utime(path, ns=(1, 1))  # the same content
     assert changes(tmp_path) == []
     tar_of(path, [("b/0.png", encoded(2)), ("c/0.png", encoded(3))])
-    report = build_index(IndexOptions(sources=[str(path)], out=tmp_path / "INDEX", workers=1))
-    assert report.ok == 2
+    assert indexed(tmp_path / "INDEX", path)[0].ok == 2
     assert changes(tmp_path) == []
 
 
 def test_another_rate_is_a_reason_to_look_again(tmp_path: Path) -> None:
     sequence(tmp_path / "data/s")
     tar_of(tmp_path / "data/t.tar", [("a.png", encoded())])
-    options = {"sources": [str(tmp_path / "data")], "out": tmp_path / "INDEX", "workers": 1}
-    build_index(IndexOptions(**options))  # type: ignore[arg-type]
-    assert build_index(IndexOptions(**options, image_fps=rate_of("25"))).ok == 2  # type: ignore[arg-type]
-    assert build_index(IndexOptions(**options, image_fps=rate_of("25"))).unchanged == 2  # type: ignore[arg-type]
-    assert build_index(IndexOptions(**options, image_fps=rate_of("25"), verify=True)).ok == 2  # type: ignore[arg-type]
+    out, data = tmp_path / "INDEX", tmp_path / "data"
+    indexed(out, data)
+    assert indexed(out, data, image_fps="25")[0].ok == 2
+    assert indexed(out, data, image_fps="25")[0].unchanged == 2
+    assert indexed(out, data, image_fps="25", verify=True)[0].ok == 2
 
 
 # The command

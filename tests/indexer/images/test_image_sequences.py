@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from framedex.errors import SourceError
 from framedex.files.natural_order import natural_key
-from framedex.indexer.runs.work import IndexOptions, plan_work
-from framedex.indexer.sources.discover import discover, media_id
+from framedex.indexer.sources.discover import discover
 from framedex.indexer.sources.sequences import group_names
 from tests.support.datasets import run
-from tests.support.images import encoded, indexed, only, rows, sequence, write, write_rows
+from tests.support.images import encoded, indexed, medium_id, only, planned, rows, sequence, write, write_rows
 
 # Order and grouping
 
@@ -166,11 +165,11 @@ def test_rows_of_one_sequence_are_a_medium_in_their_order(tmp_path: Path) -> Non
     assert packets.path == [f"frame{n}.png" for n in order]
     assert packets.crc32 is not None
     assert packets.crc32.tolist() == [zlib.crc32(encoded(n)) for n in order]
-    assert row["media_id"] == media_id("data", member="walk") != media_id("data")
+    assert row["media_id"] == medium_id("data", "walk") != medium_id("data")
     listing = {row["media_id"]: row for row in index.listing.to_pylist()}
     assert (listing[row["media_id"]]["label"], listing[row["media_id"]]["shot"]) == (7, None)
     assert rows(index)["data/frame1.png"]["frame_count"] == 1
-    assert plan_work(IndexOptions(sources=[str(tmp_path / "l.jsonl")], out=tmp_path / "INDEX")).unchanged == 2
+    assert planned(tmp_path / "INDEX", tmp_path / "l.jsonl")["unchanged"] == 2
 
 
 def test_a_sequence_of_several_folders_is_an_error(tmp_path: Path) -> None:

@@ -15,20 +15,17 @@ import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.images.probe_images import ImageTask, probe_images
-from framedex.indexer.runs.work import IndexOptions, plan_work
-from framedex.indexer.sources.discover import media_id
-from framedex.indexer.sources.image_times import rate_of
-from framedex.indexer.timeline import CLOSED, DAMAGED
+from framedex.indexer.images.probe_images import ImageTask
 from tests.support.counted import some
-from tests.support.images import encoded, indexed, only, rows, tar_of, write
-from tests.support.probed import rows_found
+from tests.support.flags import CLOSED, DAMAGED
+from tests.support.images import encoded, indexed, medium_id, only, planned, rows, tar_of, write
+from tests.support.probed import facts_of, rows_found
 
 
 def test_sequences_of_a_tar_are_media_whose_offsets_point_into_it(tmp_path: Path) -> None:
     files = [(f"{take}/frame{n}.png", encoded(n + 10 * len(take))) for take in ("a", "bb") for n in (10, 9)]
     path = tar_of(tmp_path / "t.tar", [*files, ("top.png", encoded(1)), ("notes.txt", b"x"), ("a/._frame9.png", b"x")])
-    _, index = indexed(tmp_path / "INDEX", path, image_fps=rate_of("25"))
+    _, index = indexed(tmp_path / "INDEX", path, image_fps="25")
     found = rows(index)
     assert {name: row["frame_count"] for name, row in found.items()} == {"t.tar/.": 1, "t.tar/a": 2, "t.tar/bb": 2}
     raw, expected = path.read_bytes(), dict(files)
@@ -57,8 +54,8 @@ def test_every_image_of_a_tar_can_be_a_medium(tmp_path: Path) -> None:
     path = tar_of(tmp_path / "t.tar", [(f"a/{n}.png", encoded(n)) for n in range(3)])
     _, index = indexed(tmp_path / "INDEX", path, images="single")
     assert list(rows(index)) == [f"t.tar/a/{n}.png" for n in range(3)]
-    assert plan_work(IndexOptions(sources=[str(path)], out=tmp_path / "INDEX", images="single")).unchanged == 1
-    assert plan_work(IndexOptions(sources=[str(path)], out=tmp_path / "INDEX")).unchanged == 0
+    assert planned(tmp_path / "INDEX", path, "--images", "single")["unchanged"] == 1
+    assert planned(tmp_path / "INDEX", path)["unchanged"] == 0
 
 
 def test_every_sequence_of_a_tar_has_the_tars_columns(tmp_path: Path) -> None:
@@ -67,7 +64,7 @@ def test_every_sequence_of_a_tar_has_the_tars_columns(tmp_path: Path) -> None:
     for _ in range(2):  # the second time is a rerun
         _, index = indexed(tmp_path / "INDEX", tmp_path / "l.csv")
         labels = {row["media_id"]: row["label"] for row in index.listing.to_pylist()}
-        assert labels == {media_id("t.tar", member=take): 5 for take in "abc"}
+        assert labels == {medium_id("t.tar", take): 5 for take in "abc"}
 
 
 def test_tars_are_found_in_folders(tmp_path: Path) -> None:
@@ -157,7 +154,7 @@ def test_no_cut_and_no_change_of_a_tar_is_more_than_a_row(
         raw[place] = byte
     del raw[data.draw(st.integers(0, len(raw))) :]
     path.write_bytes(raw)
-    for video, frames in some(rows_found(probe_images(str(path), ImageTask(form="tar"), verify=True))):
+    for video, frames in some(rows_found(facts_of(path, images=ImageTask(form="tar"), verify=True))):
         assert video["status"] in ("ok", "refused", "failed")
         if video["status"] == "ok":
             assert (frames["offset"] + frames["size"] <= len(raw)).all()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.sources.image_times import rate_of
+import framedex
 from tests.support.datasets import run
 from tests.support.images import only, sequence, write_rows
 
@@ -22,7 +22,7 @@ def test_images_without_times_come_one_a_second(tmp_path: Path) -> None:
     "rate, base", [("30000/1001", (1001, 30000)), ("25", (1, 25)), ("29.97", (100, 2997)), ("0.5", (2, 1))]
 )
 def test_a_rate_is_exact(tmp_path: Path, rate: str, base: tuple[int, int]) -> None:
-    row, packets = only(tmp_path, sequence(tmp_path / "s"), image_fps=rate_of(rate))
+    row, packets = only(tmp_path, sequence(tmp_path / "s"), image_fps=rate)
     assert ((row["time_base_num"], row["time_base_den"]), row["pts_source"]) == (base, "listed")
     assert (packets.pts.tolist(), row["duration_pts"]) == ([0, 1, 2], 3)
 
@@ -30,14 +30,14 @@ def test_a_rate_is_exact(tmp_path: Path, rate: str, base: tuple[int, int]) -> No
 @pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "1e999999999", "1/0", "", "x", "1/3/4", str(1 << 40), "0.0"])
 def test_what_is_no_rate_is_an_error(rate: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="frames a second"):
-        rate_of(rate)
+        framedex.index(tmp_path, tmp_path / "I", image_fps=rate)
     assert "--image-fps" in run("index", tmp_path, "--out", tmp_path / "I", f"--image-fps={rate}", code=2).output
 
 
 @pytest.mark.parametrize("text", ["0\n0.5\n\n# late\n2.25\n", "frame2.png 2.25\nframe0.png 0\nframe1.png 5e-1\n"])
 def test_a_timestamps_file_times_its_folder(tmp_path: Path, text: str) -> None:
     (sequence(tmp_path / "s") / "timestamps.txt").write_text(text)
-    row, packets = only(tmp_path, tmp_path / "s", image_fps=rate_of("25"))
+    row, packets = only(tmp_path, tmp_path / "s", image_fps="25")
     assert packets.pts.tolist() == [0, 500_000, 2_250_000]
     assert (row["time_base_den"], row["pts_source"], row["is_vfr"]) == (1_000_000, "listed", True)
     assert row["duration_pts"] == 2_250_000 + 1_125_000

@@ -19,13 +19,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from framedex.core.pyav import LENIENT_METADATA
-from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
-from framedex.indexer.mp4.sample_tables import SampleTable, read_layout, read_sample_table
-from framedex.sharder.packing.mp4 import box, full_box
+from framedex.indexer.mp4 import boxes, sample_tables
 from tests.support.counted import some
 from tests.support.ffmpeg import ffmpeg
 from tests.support.media import RECIPES
-from tests.support.mp4_boxes import TrackTables, movie, random_fragments, random_tables
+from tests.support.mp4_boxes import TrackTables, box, full_box, movie, random_fragments, random_tables
 
 SHOWN_AS_KEYS = {"mjpeg", "prores", "png", "dnxhd"}  # libavformat marks every packet of these as a key frame
 FLAGS_FROM_PICTURES = {"h264", "av1", "vp9"}  # libavformat parses the bitstream and ignores stss
@@ -53,18 +51,20 @@ REMUXES = {
 }
 
 
-def read_file(path: Path, track_id: int) -> SampleTable:
+def read_file(path: Path, track_id: int) -> sample_tables.SampleTable:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        layout = read_layout(lambda offset, length: os.pread(descriptor, length, offset), path.stat().st_size)
-        return read_sample_table(layout, track_id)
+        layout = sample_tables.read_layout(
+            lambda offset, length: os.pread(descriptor, length, offset), path.stat().st_size
+        )
+        return sample_tables.read_sample_table(layout, track_id)
     finally:
         os.close(descriptor)
 
 
-def read_bytes(content: bytes, track_id: int = 1) -> SampleTable:
-    layout = read_layout(lambda offset, length: content[offset : offset + length], len(content))
-    return read_sample_table(layout, track_id)
+def read_bytes(content: bytes, track_id: int = 1) -> sample_tables.SampleTable:
+    layout = sample_tables.read_layout(lambda offset, length: content[offset : offset + length], len(content))
+    return sample_tables.read_sample_table(layout, track_id)
 
 
 def check_against_demuxer(path: Path) -> int:
@@ -79,14 +79,16 @@ def check_against_demuxer(path: Path) -> int:
         for stream in streams:
             try:
                 table = read_file(path, stream.id)
-            except (UntrustedTables, TruncatedError):
+            except (boxes.UntrustedTables, boxes.TruncatedError):
                 continue
             read += 1
             check_columns(table, packets[stream.index], stream)
     return read
 
 
-def check_columns(table: SampleTable, packets: list[av.Packet[Any]], stream: av.video.stream.VideoStream) -> None:
+def check_columns(
+    table: sample_tables.SampleTable, packets: list[av.Packet[Any]], stream: av.video.stream.VideoStream
+) -> None:
     codec = stream.codec_context.name
     assert table.offset.tolist() == [packet.pos for packet in packets]
     assert table.size.tolist() == [packet.size for packet in packets]
@@ -151,7 +153,9 @@ def test_random_fragments_are_read_as_the_demuxer_reads_them(tmp_path: Path) -> 
 
 def test_headers_of_tracks(medium: Callable[[str], Path], corpus: Path) -> None:
     content = medium("h264_audio.mp4").read_bytes()
-    tracks = read_layout(lambda offset, length: content[offset : offset + length], len(content)).movie.tracks
+    tracks = sample_tables.read_layout(
+        lambda offset, length: content[offset : offset + length], len(content)
+    ).movie.tracks
     assert {track_id: track.handler for track_id, track in tracks.items()} == {1: b"vide", 2: b"soun"}
     for name in ("rotate90.mp4", "rotate180.mov", "cont_h264.mp4"):
         with av.open(str(corpus / name)) as container:
@@ -175,7 +179,7 @@ def test_only_headers_are_read(medium: Callable[[str], Path]) -> None:
             touched[offset : offset + length] = True
             return content[offset : offset + length]
 
-        table = read_sample_table(read_layout(read, len(content)), 1)
+        table = sample_tables.read_sample_table(sample_tables.read_layout(read, len(content)), 1)
         for offset, size in some(zip(table.offset.tolist(), table.size.tolist(), strict=True)):
             assert not touched[offset : offset + size].any()
 
@@ -200,7 +204,7 @@ PLAIN = TrackTables(sizes=[5, 6, 7, 8], stts=[(4, 20)], stss=[1], chunks=[2, 2])
     ],
 )
 def test_what_is_not_certain_is_refused(tables: TrackTables, reason: str) -> None:
-    with pytest.raises(UntrustedTables, match=reason):
+    with pytest.raises(boxes.UntrustedTables, match=reason):
         read_bytes(movie([tables]))
 
 
@@ -210,7 +214,7 @@ def test_absurd_counts_are_refused_at_once() -> None:
     assert len(read_bytes(bytes(content)).size) == 4
     for count in (5, 1 << 20, 2**32 - 1):
         content[at : at + 4] = struct.pack(">I", count)
-        with pytest.raises(UntrustedTables):
+        with pytest.raises(boxes.UntrustedTables):
             read_bytes(bytes(content))
 
 
@@ -226,11 +230,11 @@ def test_damage_to_the_structure_is_refused() -> None:
         (content.replace(b"rle ", b"encv"), "encrypted"),
         (content.replace(full_box(b"url ", 0, 1), full_box(b"url ", 0, 0)), "another file"),
     ):
-        with pytest.raises(UntrustedTables, match=reason):
+        with pytest.raises(boxes.UntrustedTables, match=reason):
             read_bytes(broken)
-    with pytest.raises(UntrustedTables, match="there is no track 9"):
+    with pytest.raises(boxes.UntrustedTables, match="there is no track 9"):
         read_bytes(content, 9)
-    with pytest.raises(TruncatedError):
+    with pytest.raises(boxes.TruncatedError):
         read_bytes(content[:-1])
 
 
@@ -247,7 +251,7 @@ def test_mutations_end_in_a_table_or_a_reason(seed: int) -> None:
     whole = bytes(content[: draw.choice([len(content), draw.randrange(len(content))])])
     try:
         table = read_bytes(whole)
-    except (UntrustedTables, TruncatedError):
+    except (boxes.UntrustedTables, boxes.TruncatedError):
         return
     assert (table.offset >= 0).all()
     assert (table.offset + table.size <= len(whole)).all()

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from framedex.core.pyav import ffmpeg_version
-from framedex.indexer.parts.index import Index
-from framedex.indexer.probing.probe import ProbeTask, probe_medium
-from framedex.indexer.timeline import DAMAGED, NOT_REPRODUCIBLE
+from framedex import Index
 from tests.support.datasets import run, shard_clips
+from tests.support.flags import DAMAGED, NOT_REPRODUCIBLE
 from tests.support.media import HAZARDS, make
+from tests.support.probed import facts_of
 
 COLUMNS = ("proof", "proved_by", "not_reproducible_gop_count", "first_difference", "depth")
 
@@ -45,12 +44,12 @@ def test_an_index_says_what_was_proved_and_a_rerun_proves_what_was_not(
     _, row, _ = indexed(folder)
     assert [row[name] for name in COLUMNS] == [None, None, None, None, "tables"]
     _, row, report = indexed(folder, "--prove", 3)
-    assert [row[name] for name in COLUMNS] == ["sampled", ffmpeg_version(), 0, None, "tables"]
+    assert [row[name] for name in COLUMNS] == ["sampled", av.ffmpeg_version_info, 0, None, "tables"]
     assert report["changed"] == 1
     assert indexed(folder, "--prove", 5)[2]["unchanged"] == 1
     assert indexed(folder)[2]["unchanged"] == 1
     _, row, _ = indexed(folder, "--verify")
-    assert [row[name] for name in COLUMNS] == ["every_frame", ffmpeg_version(), 0, None, "packets"]
+    assert [row[name] for name in COLUMNS] == ["every_frame", av.ffmpeg_version_info, 0, None, "packets"]
     assert indexed(folder, "--prove", 3)[2]["unchanged"] == 1
 
 
@@ -88,12 +87,12 @@ def test_a_frame_that_differs_makes_more_of_the_file_be_read(
         return np.ones(50, np.bool_)
 
     monkeypatch.setattr(f"framedex.indexer.probing.{where}._differing", differing)
-    task = ProbeTask(path=str(medium("h264_default.mp4")), depth="auto" if where == "table_facts" else depth, prove=1)  # type: ignore[arg-type]
-    (found,) = probe_medium(task)
+    path = medium("h264_default.mp4")
+    (found,) = facts_of(path, depth="auto" if where == "table_facts" else depth, prove=1)
     assert found.proof is not None
     assert found.timeline is not None
     assert (found.proof.proof, found.proof.first_difference, found.timeline.depth) == (proof, None, depth)
     if where == "table_facts":
-        (refused,) = probe_medium(replace(task, depth="tables"))
+        (refused,) = facts_of(path, depth="tables", prove=1)
         assert refused.problem is not None
         assert refused.problem.kind == "untrusted_tables"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from framedex.indexer.plans.reach import Reach
 from framedex.indexer.proofs.sampled import SHORT, STARTS_BACK, drawn, shapes_of_some
 from framedex.indexer.proofs.shapes import Shape, shapes_of
-from framedex.indexer.timeline import (
+from tests.support.flags import (
     CLOSED,
     CONTINUES,
     DAMAGED,

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.facts import MediumFacts
 from framedex.indexer.plans.reach import drops_leading
-from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.proofs.full_decode import decode_all
 from framedex.indexer.proofs.sampled import demuxed_packets, differing
 from framedex.indexer.proofs.shapes import shapes_of
 from framedex.indexer.proofs.side_by_side import Proof, Stream, same_picture, stream_of
-from framedex.indexer.schema import EVERY_FRAME, SAMPLED
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, START, USED_SHIFT
+from tests.support.probed import facts_of
 
 CLEAN = (
     "h264_default.mp4",
@@ -46,7 +45,7 @@ class Indexed:
 def indexed(medium: Callable[[str], Path]) -> Callable[[str], Indexed]:
     def probe(name: str) -> Indexed:
         path = medium(name)
-        (found,) = probe_medium(ProbeTask(path=str(path), depth="packets"))
+        (found,) = facts_of(path, depth="packets")
         packets, coding, described = found.packets, found.coding, found.stream
         assert packets is not None
         assert coding is not None
@@ -150,15 +149,15 @@ def test_pictures_are_the_same_only_with_the_same_format_size_and_pixels() -> No
 @pytest.mark.parametrize("name", [*CLEAN, "h264_vfr.mkv", "h264_fragmented.mp4", "hevc_main10.mov"])
 @pytest.mark.parametrize("depth", ["auto", "packets"])
 def test_a_clean_medium_is_proved_at_every_depth(name: str, depth: str, medium: Callable[[str], Path]) -> None:
-    (asked,) = probe_medium(ProbeTask(path=str(medium(name)), depth=depth, prove=4))  # type: ignore[arg-type]
-    (plain,) = probe_medium(ProbeTask(path=str(medium(name)), depth=depth))  # type: ignore[arg-type]
+    (asked,) = facts_of(medium(name), depth=depth, prove=4)
+    (plain,) = facts_of(medium(name), depth=depth)
     assert asked.proof is not None
-    assert (asked.proof.proof, asked.proof.first_difference) == (SAMPLED, None)
+    assert (asked.proof.proof, asked.proof.first_difference) == ("sampled", None)
     assert asked.timeline == plain.timeline  # the same depth
-    (whole,) = probe_medium(ProbeTask(path=str(medium(name)), verify=True))
+    (whole,) = facts_of(medium(name), verify=True)
     assert whole.proof is not None
     assert (whole.proof.proof, whole.proof.first_difference, whole.proof.not_reproducible_gop_count) == (
-        EVERY_FRAME,
+        "every_frame",
         None,
         0,
     )

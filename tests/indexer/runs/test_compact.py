@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from framedex import Index
 from framedex.errors import FormatError
 from framedex.indexer.parts import part_pairs
-from framedex.indexer.parts.index import Index
 from framedex.indexer.runs import compact
 from tests.indexer.runs.test_killed import content
 from tests.support.datasets import run

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from tests.support.datasets import run
 from tests.support.images import sequence
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import av
 import av.error
@@ -18,18 +19,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from framedex import Index
+from framedex import index as framedex_index
 from framedex.errors import FormatError, OutputError
-from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
-from framedex.indexer.parts.index import Index
-from framedex.indexer.probing import probe
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.schema import FRAMES, SCHEMA_VERSION, VIDEOS
+from tests.support import running as pool
 from tests.support.counted import some
 from tests.support.datasets import run
 from tests.support.media import remux
-from tests.support.probed import rows_found
+from tests.support.probed import probed
 from tests.support.running import environment
 
 Medium = Callable[[str], Path]
@@ -45,9 +43,9 @@ def folder(tmp_path: Path, medium: Medium) -> Path:
     return videos
 
 
-def build(folder: Path, **options: object) -> tuple[Index, object]:
+def build(folder: Path, **options: Any) -> tuple[Index, Any]:
     out = folder.parent / "INDEX"
-    report = build_index(IndexOptions(sources=[str(folder)], out=out, workers=2, **options))  # type: ignore[arg-type]
+    report = framedex_index(folder, out, **{"workers": 2, "progress": False} | options)
     return Index(out), report
 
 
@@ -100,13 +98,13 @@ def test_audio_facts(index: Index) -> None:
 def test_a_rerun_probes_only_what_is_new_changed_or_failed(folder: Path, medium: Medium) -> None:
     (folder / "broken.mp4").write_text("not a video")
     _, first = build(folder)
-    assert (first.ok, first.failed, first.unchanged) == (3, 1, 0)  # type: ignore[attr-defined]
+    assert (first.ok, first.failed, first.unchanged) == (3, 1, 0)
     os.utime(folder / "h264_vfr.mkv", ns=(1, 1))  # a new mtime alone is not a change
     shutil.copy(medium("h264_baseline.mp4"), folder / "h264_default.mp4")  # changed
     shutil.copy(medium("h264_slices.mov"), folder / "new.mov")
     shutil.copy(medium("h264_single.mp4"), folder / "broken.mp4")  # repaired
     index, second = build(folder)
-    assert (second.ok, second.failed, second.unchanged) == (3, 0, 2)  # type: ignore[attr-defined]
+    assert (second.ok, second.failed, second.unchanged) == (3, 0, 2)
     assert len(index.videos) == 5
     assert {row["status"] for row in rows(index).values()} == {"ok"}
     assert rows(index)["h264_default.mp4"]["profile"] == "Constrained Baseline"
@@ -126,7 +124,7 @@ def test_user_columns_can_change_without_probing(folder: Path) -> None:
     listing = folder / "listing.csv"
     for label in ("cat", "dog"):
         listing.write_text(f"uri,label\nh264_default.mp4,{label}\n")
-        report = build_index(IndexOptions(sources=[str(listing)], out=out, workers=1))
+        report = framedex_index(listing, out, workers=0, progress=False)
     assert report.unchanged == 1
     assert Index(out).listing["label"].to_pylist() == ["dog"]
 
@@ -184,7 +182,7 @@ def test_another_root_is_refused(folder: Path) -> None:
 
 def test_a_folder_with_something_else_is_refused_untouched(folder: Path) -> None:
     with pytest.raises(OutputError, match="something else"):
-        build_index(IndexOptions(sources=[str(folder)], out=folder))
+        framedex_index(folder, folder, progress=False)
     assert sorted(path.name for path in folder.iterdir()) == ["h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4"]
 
 
@@ -227,7 +225,7 @@ def _sleep_die_or_echo(item: str) -> str:
 
 def test_a_crash_or_a_hang_costs_one_item_and_order_is_kept() -> None:
     items = ["a", "crash", "b", "hang", "c", "raise", "d"]
-    outcomes = list(run_local(Calls(function=_sleep_die_or_echo, items=items, timeout_seconds=3), workers=2))
+    outcomes = pool.outcomes(_sleep_die_or_echo, items, workers=2, timeout_seconds=3)
     assert [outcome.item for outcome in outcomes] == items
     assert [outcome.result for outcome in outcomes] == ["a", None, "b", None, "c", None, "d"]
     assert [outcome.kind for outcome in outcomes if outcome.kind] == ["crash", "timeout", "internal_error"]
@@ -243,18 +241,16 @@ def _raise_as_libav_does(code: int) -> None:
 
 def test_too_large_an_allocation_costs_one_item_and_not_the_run() -> None:
     sizes = [1 << 20, 3 << 30, 1 << 20, 1 << 40, 1 << 20]
-    outcomes = list(
-        run_local(Calls(function=_allocate, items=sizes, timeout_seconds=60), workers=1, memory_bytes=2 << 30)
-    )
+    outcomes = pool.outcomes(_allocate, sizes, memory_bytes=2 << 30)
     assert [outcome.kind for outcome in outcomes] == [None, "memory", None, "memory", None]
     assert outcomes[1].message == "needs more memory than the 2 GiB it may have"
-    (outcome,) = run_local(Calls(function=_raise_as_libav_does, items=[12], timeout_seconds=60), workers=1)
+    (outcome,) = pool.outcomes(_raise_as_libav_does, [12])
     assert outcome.kind == "memory"
 
 
 def test_the_least_memory_that_may_be_asked_for_is_enough_for_plain_video(folder: Path) -> None:
     _, report = build(folder, memory_bytes=1 << 30)
-    assert (report.ok, report.failed) == (3, 0)  # type: ignore[attr-defined]
+    assert (report.ok, report.failed) == (3, 0)
 
 
 def _process_id_then_hang(item: str) -> None:
@@ -330,7 +326,7 @@ def test_frames_of_one_medium_are_found_among_many_row_groups(
 
 
 def test_the_prober_never_raises_for_a_bad_medium(tmp_path: Path) -> None:
-    ((video, frames),) = rows_found(probe.probe_medium(probe.ProbeTask(path=str(tmp_path / "missing.mp4"))))
+    video, frames = probed(tmp_path / "missing.mp4")
     assert (video["status"], video["error_kind"]) == ("failed", "missing")
     assert frames["pts"] == []
 

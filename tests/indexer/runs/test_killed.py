@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from framedex import Index
 from framedex.errors import FormatError
-from framedex.indexer.parts.index import Index
 from tests.support.depth import rounds
 from tests.support.running import environment
 

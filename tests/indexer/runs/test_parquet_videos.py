@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -14,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framedex.indexer.parts.index import Index
-from framedex.indexer.sources.discover import discover
+from framedex import Index
 from tests.support.counted import some
 from tests.support.datasets import run, write_clips
 from tests.support.images import Row, encoded, indexed, rows
@@ -156,8 +156,10 @@ def test_a_column_of_binaries_holds_videos_too(tmp_path: Path, videos: list[Path
 def test_a_file_with_a_uri_column_is_a_listing(tmp_path: Path, videos: list[Path]) -> None:
     table = pa.table({"uri": [str(videos[0])], "hash": [b"1"]})
     write(tmp_path / "t.parquet", table)
-    (item,) = discover([str(tmp_path / "t.parquet")]).listed
-    assert (item.path, item.columns) == (str(videos[0]), {"hash": b"1"})
+    _, index = indexed(tmp_path / "INDEX", tmp_path / "t.parquet")
+    (row,), (listed,) = index.videos.to_pylist(), index.listing.to_pylist()
+    assert os.path.join(index.root, row["uri"]) == str(videos[0])
+    assert (listed["media_id"], listed["hash"]) == (row["media_id"], b"1")
 
 
 def test_a_glob_names_files_of_videos(tmp_path: Path, videos: list[Path]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.make_video import encode, repeat
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from tests.support.datasets import content, run
 from tests.support.images import sequence
 

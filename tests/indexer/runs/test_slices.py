@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from framedex.execution.slices import Slice
+from framedex import Index
 from framedex.indexer.parts import part_pairs
-from framedex.indexer.parts.index import Index
 from tests.support.datasets import content, run
 from tests.support.images import tar_of
 from tests.support.running import environment
@@ -154,5 +153,5 @@ def test_a_slice_is_not_finished_by_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["3/3", "-1/3", "x/3", "1", "0/0", ""])
 def test_a_slice_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        Slice.parse(text)
+    refusal = run("index", "x", "--out", "I", f"--task={text}", code=2).output
+    assert "--task" in refusal

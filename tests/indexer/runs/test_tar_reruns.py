@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import ClipDataset, Index
 from framedex.indexer.sources.sidecars import SAMPLE_NAMES
-from framedex.sharder.selection.explicit_clips import UriResolver
-from tests.support.datasets import run, write_clips
+from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.images import encoded, indexed, listing, rows, tar_of
 from tests.support.media import Medium
+from tests.support.object_datasets import index_here
 from tests.support.packed import samples
 
 
@@ -29,7 +29,7 @@ def test_a_run_that_is_stopped_within_a_tar_reads_it_again(tmp_path: Path, video
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        indexed(tmp_path / "INDEX", tar, on_progress=stop)
+        index_here(tmp_path / "INDEX", tar, on_progress=stop)
     report, index = indexed(tmp_path / "INDEX", tar)
     assert (report.ok, len(rows(index))) == (6, 6)
 
@@ -134,10 +134,13 @@ def test_streams_of_videos_in_a_tar_are_named(tmp_path: Path, corpus: Path) -> N
     index = Index(tmp_path / "INDEX")
     known = {(row["member"], row["stream_index"]): row["media_id"] for row in index.videos.to_pylist()}
     assert len(known) == 4
-    resolver = UriResolver(index)
-    found = {(member, stream): resolver.media_id(f"t.tar/{member}", stream) for member, stream in known}
-    assert found == known
-    assert resolver.media_id("t.tar/a.mp4") in known.values()
+    named = {key: {"uri": f"t.tar/{key[0]}", "stream": key[1], "frames": [0]} for key in known}
+    dataset = ClipDataset(
+        shard_clips(index.path, tmp_path / "D", [*named.values(), {"uri": "t.tar/a.mp4", "frames": [0]}])
+    )
+    found = dataset.column("media_id").tolist()
+    assert found[:-1] == [known[key] for key in named]
+    assert found[-1] in known.values()
 
 
 def test_a_video_that_the_end_of_a_tar_cuts_off_is_verified(tmp_path: Path, medium: Medium) -> None:

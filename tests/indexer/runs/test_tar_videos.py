@@ -13,10 +13,7 @@ import webdataset
 
 from framedex import index as framedex_index
 from framedex.errors import MediaError, SourceError
-from framedex.execution.slices import Slice
 from framedex.indexer.runs import build
-from framedex.indexer.runs.slices import build_slice, finish_index
-from framedex.indexer.runs.work import IndexOptions, parted, plan_work
 from framedex.indexer.sources import tar_members
 from tests.support.datasets import run
 from tests.support.images import encoded, indexed, listing, rows, tar_of
@@ -225,15 +222,13 @@ def test_slices_write_what_one_run_writes(tmp_path: Path, video: bytes) -> None:
         tar_of(tmp_path / f"data{n}.tar", [(f"{n}-{k}.mp4", video) for k in range(3)])
     source = str(tmp_path / "data*.tar")
     whole = tmp_path / "WHOLE"
-    build.build_index(IndexOptions(sources=[source], out=whole, workers=1))
-    sliced = IndexOptions(sources=[source], out=tmp_path / "SLICED", workers=1)
+    run("index", source, "--out", whole)
+    sliced = "index", source, "--out", tmp_path / "SLICED"
     for number in (1, 0):
-        build_slice(sliced, Slice(number=number, count=2))
-    report = finish_index(sliced)
-    assert report.ok == 21
+        run(*sliced, "--task", f"{number}/2")
+    assert json.loads(run(*sliced, "--finish", "--json").output)["ok"] == 21
     names = sorted(path.relative_to(whole) for path in whole.rglob("*.parquet"))
-    items = plan_work(IndexOptions(sources=[source], out=tmp_path / "NONE")).items
-    assert len(names) == 1 + 2 * len(parted(items, 256)) == 5
+    assert len(names) == 1 + 2 * 2, "the listing, and two parts of videos and of frames"
     assert [path for path in names if (tmp_path / "SLICED" / path).read_bytes() != (whole / path).read_bytes()] == []
 
 

@@ -11,10 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from framedex import Index, index
 from framedex.errors import SourceError
-from framedex.indexer.parts.index import Index
-from framedex.indexer.runs.build import build_index
-from framedex.indexer.runs.work import IndexOptions, plan_work
 from framedex.indexer.sources.discover import default_root, discover
 from framedex.storage.uris import relative
 from tests.support.datasets import run
@@ -238,14 +236,14 @@ def test_a_name_that_is_not_utf8_is_a_row_and_not_the_end(tmp_path: Path, medium
     videos.mkdir()
     shutil.copy(medium("h264_single.mp4"), videos / "good.mp4")
     shutil.copy(medium("h264_single.mp4"), os.path.join(os.fsencode(videos), b"caf\xe9.mp4"))
-    report = build_index(IndexOptions(sources=[str(videos)], out=out, workers=1))
+    report = index(videos, out, workers=0, progress=False)
     assert (report.ok, report.failed) == (1, 1)
     rows = {row["uri"]: (row["status"], row["error_kind"]) for row in Index(out).videos.to_pylist()}
     assert rows == {"good.mp4": ("ok", None), "caf\\xe9.mp4": ("failed", "file_name")}
-    named = plan_work(
-        IndexOptions(sources=[os.fsdecode(os.fsencode(videos) + b"/caf\xe9.mp4")], out=tmp_path / "OTHER")
-    )
-    assert list(named.unopened) == [("caf\\xe9.mp4", None)]
+    named = index(os.fsdecode(os.fsencode(videos) + b"/caf\xe9.mp4"), tmp_path / "OTHER", workers=0, progress=False)
+    assert [problem["uri"] for problem in named.problems] == ["caf\\xe9.mp4"]
+    (row,) = Index(tmp_path / "OTHER").videos.to_pylist()
+    assert (row["uri"], row["member"], row["error_kind"]) == ("caf\\xe9.mp4", None, "file_name")
 
 
 def test_what_no_file_name_or_label_can_be_is_a_row(tree: Path) -> None:

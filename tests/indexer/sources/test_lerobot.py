@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from framedex import Index, shard
 from framedex.errors import SourceError
-from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.lerobot import read_lerobot
-from framedex.sharder.shard import shard
 from tests.support.datasets import run
 
 DATA = Path(__file__).parents[2] / "data/lerobot"

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import framedex
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.errors import FramedexError, SourceError
-from framedex.indexer.parts.index import Index
 from tests.support.datasets import run
 
 Place = Callable[[str], None]

@@ -14,22 +14,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex import ClipDataset, ClipLoader, ClipSampler
+from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import StaleError
-from framedex.indexer.parts.index import Index
 from framedex.loader import clip_loader
-from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched, NvdecClip
 from framedex.loader.batches.frames import CpuFrames, Finish
-from framedex.loader.routing.driver import DecoderLimits, DriverSupport
 from tests.support.datasets import shard_clips
+from tests.support.gpu import driver
 from tests.support.media import read_barcode
 
 CLIPS, FOR_GPU = 48, ("h264_default.mp4", "hevc_closed.mp4")
-LIMITS = DecoderLimits(
-    least_width=16, least_height=16, most_width=8192, most_height=8192, most_macroblocks=1 << 20, engines=7
-)
-SUPPORT = DriverSupport(limits={(codec, 1, bits): LIMITS for codec in ("h264", "hevc") for bits in (8, 10)})
+SUPPORT = driver(*((codec, 1, bits) for codec in ("h264", "hevc") for bits in (8, 10)), least_width=16, engines=7)
 
 
 class PlayedGpu(CpuFrames):
@@ -49,7 +44,7 @@ class PlayedGpu(CpuFrames):
         self.parts: list[int] = []
         self.decoders = [self._decode, self._decode]
 
-    def _decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
+    def _decode(self, clips: Sequence[Fetched], report: Any) -> list[Any]:
         self.parts.append(len(clips))
         time.sleep(self._seconds * len(clips))
         if any(clip.item["clip_id"] in self._fails_on for clip in clips):

@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex import ClipDataset, ClipLoader, ClipSampler
+from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import FramedexError, InternalError, StaleError
-from framedex.indexer.parts.index import Index
 from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from framedex.loader.routing.share import is_on_cpu
 from tests.support.datasets import run, shard_clips

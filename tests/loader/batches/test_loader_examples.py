@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from tests.support.datasets import shard_clips
 from tests.support.running import ROOT, environment
 

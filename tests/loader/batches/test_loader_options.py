@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from framedex import ClipDataset, ClipLoader, ClipSampler
+from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import FramedexError
-from framedex.indexer.parts.index import Index
 from tests.loader.batches.test_rotation import _turned
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.images import encoded

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from framedex.loader.bench.advice import advice
 from framedex.loader.bench.machine_load import Load
 from framedex.loader.bench.measure import BenchOptions, BenchResult, Cost

@@ -16,11 +16,7 @@ from numpy.typing import NDArray
 from benchmarks import loader as seed_benchmark
 from benchmarks.make_video import encode
 from framedex import ClipDataset
-from framedex.loader.bench.compare import DIFFERENT, PeerResult, differences, enlarged, run_peer, thumbnails
-from framedex.loader.bench.machine_load import LoadSampler
-from framedex.loader.bench.measure import EpochOrder, as_pictures, peer_clips, recipe_cost
-from framedex.loader.bench.peer import PeerClip, PeerOptions
-from framedex.loader.bench.peers import PEERS
+from framedex.loader.bench import compare, machine_load, measure, peer, peers
 from tests.support.datasets import run, shard_clips
 from tests.support.media import full_decode
 
@@ -38,19 +34,19 @@ def dataset(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
 
 
 def small(pictures: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    return thumbnails(enlarged(np.stack(pictures)))
+    return compare.thumbnails(compare.enlarged(np.stack(pictures)))
 
 
 def test_cost_is_what_the_recipes_say(dataset: Path) -> None:
     clips = [ClipDataset(dataset).clip(number) for number in range(4)]
-    cost = recipe_cost(clips)
+    cost = measure.recipe_cost(clips)
     assert (cost.clips, cost.frames, cost.wanted_frames) == (4, 13, 13)
     assert cost.bytes == sum(int(clip.recipe.packet_size.sum()) for clip in clips)
     assert cost.decoded_frames == sum(len(clip.recipe.packet_rank) for clip in clips) >= 13
 
 
 def test_an_epoch_visits_every_clip_once_in_another_order_each_time() -> None:
-    order = EpochOrder(np.array([2, 3, 5, 7, 11, 13, 17, 19, 23]), seed=4)
+    order = measure.EpochOrder(np.array([2, 3, 5, 7, 11, 13, 17, 19, 23]), seed=4)
     first, second = list(order), list(order)
     assert sorted(first) == sorted(second) == order.numbers.tolist()
     assert first != second
@@ -58,13 +54,13 @@ def test_an_epoch_visits_every_clip_once_in_another_order_each_time() -> None:
 
 def test_a_padded_clip_is_not_asked_of_others(dataset: Path) -> None:
     clips = ClipDataset(dataset)
-    asked = peer_clips({number: clips.clip(number) for number in range(4)})
+    asked = measure.peer_clips({number: clips.clip(number) for number in range(4)})
     assert [clip.frames for clip in asked] == [tuple(frames) for frames in CLIPS]
 
 
 def test_floats_and_planes_are_the_same_pictures() -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (2, 8, 6, 3), np.uint8)
-    assert np.array_equal(as_pictures(pictures.transpose(0, 3, 1, 2).astype(np.float32) / 255), pictures)
+    assert np.array_equal(measure.as_pictures(pictures.transpose(0, 3, 1, 2).astype(np.float32) / 255), pictures)
 
 
 def test_the_next_frame_is_another_picture_and_another_matrix_or_scaler_is_not(medium: Callable[[str], Path]) -> None:
@@ -82,8 +78,8 @@ def test_the_next_frame_is_another_picture_and_another_matrix_or_scaler_is_not(m
         )
 
     ours, theirs = scaled(Interpolation.BILINEAR, "itu601"), scaled(Interpolation.BICUBIC, "itu709")
-    assert differences(ours, theirs).max() < DIFFERENT
-    assert differences(ours[:-1], theirs[1:]).min() > DIFFERENT
+    assert compare.differences(ours, theirs).max() < compare.DIFFERENT
+    assert compare.differences(ours[:-1], theirs[1:]).min() > compare.DIFFERENT
 
 
 def test_a_frame_number_in_small_digits_tells_frames_apart() -> None:
@@ -92,46 +88,50 @@ def test_a_frame_number_in_small_digits_tells_frames_apart() -> None:
     for number, pixels in enumerate(plain):
         for bit in range(6):
             pixels[100:120, 80 + 10 * bit : 88 + 10 * bit] = 235 if number >> bit & 1 else 16
-    assert differences(thumbnails(plain[:-1]), thumbnails(plain[1:])).min() > DIFFERENT
+    assert compare.differences(compare.thumbnails(plain[:-1]), compare.thumbnails(plain[1:])).min() > compare.DIFFERENT
 
 
 @pytest.mark.usefixtures("torchcodec")
 def test_torchcodec_gives_the_frames_of_the_index_and_others_are_found_out(dataset: Path) -> None:
     clips = ClipDataset(dataset)
-    asked = peer_clips({number: clips.clip(number) for number in range(4)})
-    ours = {clip.number: thumbnails(enlarged(clips[clip.number]["frames"])) for clip in asked}
-    options = PeerOptions(batch_size=2, workers=0)
-    right = run_peer("torchcodec", asked, options, limit_seconds=120, ours=ours)
+    asked = measure.peer_clips({number: clips.clip(number) for number in range(4)})
+    ours = {clip.number: compare.thumbnails(compare.enlarged(clips[clip.number]["frames"])) for clip in asked}
+    options = peer.PeerOptions(batch_size=2, workers=0)
+    right = compare.run_peer("torchcodec", asked, options, limit_seconds=120, ours=ours)
     assert right.reason is None
     assert (right.clips, right.compared, right.different) == (3, 12, 0)
     shifted = [replace(clip, frames=tuple(number - 1 for number in clip.frames)) for clip in asked[1:]]
-    wrong = run_peer("torchcodec", shifted, options, limit_seconds=120, ours=ours)
+    wrong = compare.run_peer("torchcodec", shifted, options, limit_seconds=120, ours=ours)
     assert (wrong.clips, wrong.compared, wrong.different) == (2, 8, 8)
 
 
 def test_a_peer_past_its_limit_is_stopped_and_says_so(dataset: Path) -> None:
-    asked = peer_clips({0: ClipDataset(dataset).clip(0)})
-    result = run_peer("torchcodec", asked, PeerOptions(batch_size=1, workers=1), limit_seconds=0.05, ours={})
+    asked = measure.peer_clips({0: ClipDataset(dataset).clip(0)})
+    result = compare.run_peer(
+        "torchcodec", asked, peer.PeerOptions(batch_size=1, workers=1), limit_seconds=0.05, ours={}
+    )
     assert (result.seconds, result.stopped_after, result.reason) == (None, 0.05, "past 0.05 s")
 
 
 def test_a_peer_that_cannot_run_says_why(dataset: Path) -> None:
-    asked = peer_clips({0: ClipDataset(dataset).clip(0)})
-    result = run_peer("DALI decoders.video", asked, PeerOptions(batch_size=1, workers=1), limit_seconds=60, ours={})
+    asked = measure.peer_clips({0: ClipDataset(dataset).clip(0)})
+    result = compare.run_peer(
+        "DALI decoders.video", asked, peer.PeerOptions(batch_size=1, workers=1), limit_seconds=60, ours={}
+    )
     assert result.seconds is None
     assert "GPU" in (result.reason or "") or "not installed" in (result.reason or "")
 
 
 @pytest.mark.usefixtures("torchcodec")
 def test_a_file_that_is_gone_is_the_peers_failure_alone(tmp_path: Path) -> None:
-    asked = [PeerClip(number=0, path=str(tmp_path / "gone.mp4"), frames=(0,), seconds=(0.0,))]
-    result = run_peer("torchcodec", asked, PeerOptions(batch_size=1, workers=0), limit_seconds=60, ours={})
+    asked = [peer.PeerClip(number=0, path=str(tmp_path / "gone.mp4"), frames=(0,), seconds=(0.0,))]
+    result = compare.run_peer("torchcodec", asked, peer.PeerOptions(batch_size=1, workers=0), limit_seconds=60, ours={})
     assert result.seconds is None
     assert result.reason
 
 
 def test_cpu_load_counts_a_busy_core() -> None:
-    with LoadSampler() as sampler:
+    with machine_load.LoadSampler() as sampler:
         until = time.perf_counter() + 0.5
         while time.perf_counter() < until:
             pass
@@ -167,7 +167,7 @@ def test_wrong_arguments_exit_with_2(dataset: Path, arguments: tuple[str, str]) 
 
 
 def test_every_peer_is_known_by_its_name() -> None:
-    assert set(PEERS) == {
+    assert set(peers.PEERS) == {
         "DALI decoders.video",
         "DALI readers.video",
         "PyNvVideoCodec",
@@ -177,7 +177,7 @@ def test_every_peer_is_known_by_its_name() -> None:
         "torchcodec, approximate",
         "torchcodec",
     }
-    assert PeerResult(name="OpenCV").seconds is None
+    assert compare.PeerResult(name="OpenCV").seconds is None
 
 
 @pytest.mark.slow

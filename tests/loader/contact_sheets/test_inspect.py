@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.indexer.parts.index import Index
 from framedex.loader.contact_sheets.drawing import GROUND, wrapped
 from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, waveform
 from framedex.loader.contact_sheets.sheet_html import html_sheet

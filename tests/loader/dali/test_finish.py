@@ -8,19 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import CpuFrames, Finish
 from framedex.loader.dali.gpu import GpuFrames
-from framedex.loader.routing.costs import ClipCost
-
-COST = ClipCost(codec="h264", cpu=0.0, gpu=0.0)
+from tests.support.fetched import fetched_clip
 
 
 def finished(finish: Finish, clips: list[Any]) -> tuple[Any, Any]:
     """Return a batch as GpuFrames and as CpuFrames finish it, in main memory."""
     frames = GpuFrames.__new__(GpuFrames)
     frames._finish, frames._device, frames._transformer = finish, torch.device("cpu"), None
-    fetched = [Fetched(number=0, item={}, cost=COST, frames=clip.copy()) for clip in clips]
+    fetched = [fetched_clip(frames=clip.copy()) for clip in clips]
     ours = frames.finish([frames.given(clip) for clip in fetched])
     return ours, CpuFrames(finish).finish(clips)
 

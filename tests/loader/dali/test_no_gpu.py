@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from framedex import ClipDataset, ClipLoader
+from framedex import ClipDataset, ClipLoader, Index
 from framedex.errors import FramedexError
-from framedex.indexer.parts.index import Index
 from framedex.loader.arguments import placed
 from framedex.loader.dali import cuda
 from tests.support.datasets import run, shard_clips

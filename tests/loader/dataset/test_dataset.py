@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from framedex import ClipDataset, ClipLoader, ClipSampler
+from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
-from framedex.indexer.parts.index import Index
 from framedex.loader.batches.collate import collate_clips
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.media import read_barcode
+from tests.support.reading import encoded_clip, pictures_of
 
 
 @pytest.fixture(scope="module")
@@ -218,12 +218,10 @@ def test_padding_collate_marks_what_it_added() -> None:
 def test_an_undecodable_clip_is_an_error_that_names_it(index: Index, dataset_path: Path, tmp_path: Path) -> None:
     dataset = ClipDataset(dataset_path)
     clip = dataset.clip(0)
-    encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+    encoded = encoded_clip(dataset, clip)
     encoded.payload[:] = 0
-    from framedex.sharder.decoding.video import decode_rgb
-
     with pytest.raises(DecodeError, match=clip.clip_id):
-        decode_rgb(clip, encoded)
+        pictures_of(clip, encoded)
 
 
 WITHOUT = """

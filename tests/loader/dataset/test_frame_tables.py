@@ -15,7 +15,6 @@ import torch.utils.data
 
 from framedex import ClipDataset, ClipStream
 from framedex.errors import FormatError, FramedexError
-from framedex.loader.dataset.frame_tables import FrameColumns
 from tests.support.datasets import run
 from tests.support.streams import pack, same_item
 
@@ -44,7 +43,7 @@ def table(medium: Callable[[str], Path], tmp_path: Path) -> Path:
     return path
 
 
-def clips(table: Path, columns: FrameColumns, **policy: Any) -> ClipDataset:
+def clips(table: Path, columns: Any, **policy: Any) -> ClipDataset:
     """Return clips of the table's video."""
     own = policy or {"policy": "stride", "stride": 2, "frames": 4}
     return ClipDataset.from_index(table.with_name("INDEX"), own, frame_columns=columns, size=(8, 8))

@@ -16,23 +16,23 @@ from torch.utils.data import ConcatDataset, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from framedex import BucketSampler, ClipSampler, MixtureSampler
-from framedex.loader.order.elastic import ElasticSampler
 from tests.support.sampler_run import Numbers
 
-Make = Callable[..., ElasticSampler[Any]]
+Sampler = ClipSampler | MixtureSampler | BucketSampler
+Make = Callable[..., Sampler]
 PARTS = ConcatDataset([Numbers(31), Numbers(12), Numbers(4)])
 COUNT = 47
 
 
-def weighted(**how: Any) -> ElasticSampler[Any]:
+def weighted(**how: Any) -> Sampler:
     return ClipSampler(range(COUNT), weights=np.arange(COUNT) % 5, length=61, shuffle=True, **how)
 
 
-def mixed(**how: Any) -> ElasticSampler[Any]:
+def mixed(**how: Any) -> Sampler:
     return MixtureSampler(PARTS, rates=[2, 3, 1], until="all_exhausted", shuffle=True, **how)
 
 
-def bucketed(**how: Any) -> ElasticSampler[Any]:
+def bucketed(**how: Any) -> Sampler:
     return BucketSampler(range(COUNT), by=np.arange(COUNT) % 7, max_batch=3, shuffle=True, **how)
 
 
@@ -101,7 +101,7 @@ def test_epochs_differ_and_have_the_same_length_and_only_seed_and_epoch_decide(n
     assert [len(epoch) for epoch in epochs] == [len(sampler)] * 3
 
 
-def stateful(sampler: ElasticSampler[Any], workers: int) -> StatefulDataLoader:
+def stateful(sampler: Sampler, workers: int) -> StatefulDataLoader:
     how: dict[str, Any] = {"num_workers": workers}
     if workers:
         how |= {"prefetch_factor": 3, "multiprocessing_context": "fork"}

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framedex import ClipDataset, ClipSampler
+from framedex import ClipDataset, ClipSampler, Index
 from framedex.errors import FramedexError
-from framedex.indexer.parts.index import Index
 from framedex.loader.order.order import epoch_order, rank_share, share_length
 from tests.support.datasets import run, shard_clips
 

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipStream, Framing, MultiViewDataset
 from framedex.errors import FramedexError
-from framedex.indexer.containers.planes import native_planes
 from framedex.sharder.decoding.cutout import cut
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.media import Recipe, full_decode, make
+from tests.support.planes import native_planes
 from tests.support.scenes import write_scenes
 
 FRAMES = [0, -1, 3, 4]
@@ -122,7 +122,7 @@ def test_rgb_of_more_than_8_bits_is_that_of_ffmpeg(home: Path, name: str) -> Non
 def test_colours_are_within_a_few_of_65535_levels_of_the_formula(home: Path, name: str) -> None:
     dataset = ClipDataset(home / "D", dtype="uint16")
     for frame, picture in some(shown(dataset[clip_of(dataset, f"{name}.mkv")]["frames"], decoded(home, f"{name}.mkv"))):
-        planes = sixteen(picture) if name.endswith("le") else list(native_planes(picture))
+        planes = sixteen(picture) if name.endswith("le") else native_planes(picture)
         unit = 4 if name.endswith("le") else 1
         luma = (planes[0].astype(np.float64) / unit - 16) / 219
         blue, red = ((plane.astype(np.float64) / unit - 128) / 224 for plane in planes[1:])

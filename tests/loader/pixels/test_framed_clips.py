@@ -13,22 +13,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import framedex
-from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, Framing, MultiViewDataset, SmartResize
+from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, Framing, Index, MultiViewDataset, SmartResize
 from framedex.errors import DecodeError, FramedexError
-from framedex.indexer.parts.index import Index
-from framedex.loader.batches.fetched import Fetched
-from framedex.loader.batches.rotation import upright
 from framedex.loader.pixels.cutouts import Draw, cutout_of
-from framedex.loader.routing.costs import ClipCost
 from framedex.sharder.decoding.cutout import cut
 from tests.loader.batches.test_rotation import _turned
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
+from tests.support.fetched import fetched_clip
 from tests.support.media import picture
 from tests.support.scenes import write_scenes
 
 NAMES = ("h264_default.mp4", "hevc_main10.mov", "h264_yuv444.mp4", "h264_cropped.mp4", "hevc_open_gop.mkv")
-COST = ClipCost(codec="h264", cpu=0.0, gpu=0.0)
 FRAMINGS = {
     "fit": Framing(size=(96, 96), resize="fit"),
     "crop": Framing(size=(96, 96), resize="crop", flip=0.5),
@@ -188,7 +184,7 @@ def test_turned_frames_are_framed_upright(turn: str, medium: Callable[[str], Pat
     degrees = plain[0]["rotation_degrees"]
     framing = Framing(crop=(100, 60), position="random", flip=1.0)
     (batch,) = ClipLoader(plain, framing=framing, rotation="apply", output="numpy")
-    turned = upright(plain[0]["frames"], degrees)
+    turned = np.rot90(plain[0]["frames"], degrees // 90, (1, 2))
     assert turned.shape[1:3] == (176, 144)
     pixels = ClipDataset(stored, framing=framing).pixels
     cutout = pixels.cutout((176, 144), 3, pixels.draw(plain.clip(0), 0))
@@ -244,7 +240,7 @@ def test_the_gpu_cuts_as_the_cpu_does() -> None:
     order = np.array([2, 0, -1, 0])
     checked = 0
     for turns in range(4):
-        turned = upright(unique, 90 * turns)
+        turned = np.rot90(unique, turns, (1, 2))
         frames = turned[np.maximum(order, 0)]
         frames[order < 0] = 0
         for framing in (
@@ -253,7 +249,7 @@ def test_the_gpu_cuts_as_the_cpu_does() -> None:
             Framing(flip=1.0),
         ):
             cutout = cutout_of(framing, turned.shape[1:3], 4, Draw(seed=turns, epoch=0, name="clip"))
-            clip = Fetched(number=0, item={}, cost=COST, order=order, turns=turns, cutout=cutout)
+            clip = fetched_clip(order=order, turns=turns, cutout=cutout)
             assert np.array_equal(arranged(torch.from_numpy(unique), clip).numpy(), cut(frames, cutout))
             checked += 1
     assert checked == 12

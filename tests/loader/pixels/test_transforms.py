@@ -15,9 +15,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import framedex
-from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, Framing, MultiViewDataset
+from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, Framing, Index, MultiViewDataset
 from framedex.errors import FramedexError, TransformError
-from framedex.indexer.parts.index import Index
 from tests.support.datasets import run, shard_clips
 from tests.support.running import environment
 from tests.support.scenes import write_scenes

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.errors import DecodeError
-from framedex.indexer.parts.index import Index
 from framedex.loader.routing.colour import (
     DALI_MATRIX,
     LUMA_WEIGHTS,
@@ -23,8 +22,6 @@ from framedex.loader.routing.colour import (
     has_correction,
     rgb_from_ycc,
 )
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_pictures, decode_rgb
 from tests.support.datasets import shard_clips
 from tests.support.pictures import (
@@ -36,8 +33,10 @@ from tests.support.pictures import (
     pattern,
     planes_of,
     psnr,
+    rgb_of,
     upsampled,
 )
+from tests.support.reading import encoded_clip
 
 FULL = 2  # libav's number of full range
 BT709, BT601, SMPTE240, BT2020 = 1, 6, 7, 9
@@ -69,7 +68,7 @@ def on_gpu(planes: Planes, matrix: int, full_range: bool, bits: int) -> NDArray[
 
 def on_cpu(planes: Planes, matrix: int, full_range: bool, bits: int) -> NDArray[np.uint8]:
     frame = frame_of(planes, matrix, full_range=full_range, bits=bits)
-    return RgbConverter().picture(frame)
+    return rgb_of(frame)
 
 
 @pytest.mark.parametrize(("matrix", "full_range", "bits"), PASSED)
@@ -106,7 +105,7 @@ def test_a_stream_that_states_nothing_is_bt601_of_limited_range_on_the_cpu_whate
     frame.color_range = 0
     stated = on_cpu(planes, BT601, False, 8)
     assert stated.shape[0] > 720
-    assert np.array_equal(RgbConverter().picture(frame), stated)
+    assert np.array_equal(rgb_of(frame), stated)
 
 
 @pytest.mark.parametrize("said_full", [False, True])
@@ -168,7 +167,7 @@ def test_dali_s_affine_map_rounds_and_saturates_as_assumed(rng: np.random.Genera
     assert (output.as_array()[0] != expected).mean() < 1e-3
 
 
-def _hevc_clip(index: Index, tmp_path: Path) -> tuple[ClipDataset, Clip]:
+def _hevc_clip(index: Index, tmp_path: Path) -> tuple[ClipDataset, Any]:
     clips = [{"uri": "hevc_closed.mp4", "clip_id": "c", "frames": [3]}]
     dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
     return dataset, dataset.clip(0)
@@ -176,17 +175,17 @@ def _hevc_clip(index: Index, tmp_path: Path) -> tuple[ClipDataset, Clip]:
 
 def test_the_medium_s_colour_decides_where_the_stream_states_another(index: Index, tmp_path: Path) -> None:
     dataset, clip = _hevc_clip(index, tmp_path)
-    encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+    encoded = encoded_clip(dataset, clip)
     stated = replace(clip, medium=replace(clip.medium, color_matrix=BT709, color_range="full"))
     ((_, picture),) = decode_pictures(stated, encoded)
     assert picture.colorspace != BT709  # FFmpeg's HEVC decoder uses the stream's value
-    assert np.array_equal(decode_rgb(stated, encoded)[0], RgbConverter(BT709, FULL).picture(picture))
+    assert np.array_equal(decode_rgb(stated, encoded)[0], rgb_of(picture, BT709, FULL))
     assert not np.array_equal(decode_rgb(stated, encoded), decode_rgb(clip, encoded))
 
 
 @pytest.mark.parametrize("matrix", [8, 10, 14])
 def test_a_matrix_that_is_not_linear_in_ycc_is_refused_in_words(index: Index, tmp_path: Path, matrix: int) -> None:
     dataset, clip = _hevc_clip(index, tmp_path)
-    encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+    encoded = encoded_clip(dataset, clip)
     with pytest.raises(DecodeError, match=f"colour matrix {matrix}"):
         decode_rgb(replace(clip, medium=replace(clip.medium, color_matrix=matrix)), encoded)

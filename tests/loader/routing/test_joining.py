@@ -13,16 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex import ClipDataset
-from framedex.indexer.bitstream.h26x.nal import join_length_prefixed
-from framedex.indexer.parts.index import Index
+from framedex import ClipDataset, Index
 from framedex.loader.routing.joining import groups, movie_feed
 from framedex.loader.routing.movie import GpuMovie, MovieStream, begins_with_idr, gpu_movie
 from framedex.loader.routing.nvdec_headers import CodedPicture
-from framedex.sharder.reading.sources import EncodedClip
-from framedex.sharder.schema import PAD
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
+from tests.support.reading import encoded_clip, encoded_of
 from tests.support.shown_planes import planes_md5
 
 NAMES = ("h264_default.mp4", "h264_cropped.mp4", "hevc_closed.mp4", "hevc_main10.mov")
@@ -40,9 +37,9 @@ def test_frames_of_joined_clips_are_those_of_a_full_decode(
     dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
     movies, wanted, expected = [], [], []
     for clip in some(map(dataset.clip, range(len(dataset))), len(WANTED)):
-        movie = gpu_movie(clip, dataset.sources.read(clip.source, clip.recipe, clip.medium.states))
+        movie = gpu_movie(clip, encoded_clip(dataset, clip))
         assert movie is not None
-        unique, place = np.unique(clip.recipe.position[clip.recipe.position != PAD], return_index=True)
+        unique, place = np.unique(clip.recipe.position[clip.recipe.position >= 0], return_index=True)
         movies.append(movie)
         wanted.append(unique.astype(np.int32))
         expected.append([truth[number] for number in clip.frame_index[place].tolist()])
@@ -117,8 +114,8 @@ def test_groups_are_of_one_kind_and_no_longer_than_allowed(given_movies: list[tu
 )
 def test_of_hevc_plain_idr_pictures_may_follow(head: bytes, follows: bool) -> None:
     delimiter = bytes([35 << 1, 1, 0x50])
-    packet = join_length_prefixed([delimiter, head + bytes(8)], 4)
-    encoded = EncodedClip(payload=np.frombuffer(packet, np.uint8), packet_first=np.array([0, len(packet)]))
+    packet = b"".join(len(unit).to_bytes(4, "big") + unit for unit in (delimiter, head + bytes(8)))
+    encoded = encoded_of([packet])
     record = bytes(21) + bytes([0b11, 0])  # lengths of four bytes, no parameter sets
     assert begins_with_idr(b"\1" + record[1:], encoded) == follows
 

@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import av
-import numpy as np
 import pytest
 
-from framedex.indexer.bitstream.h26x import h264, hevc
-from framedex.indexer.bitstream.h26x.nal import join_length_prefixed
+from framedex.indexer.bitstream.h26x import h264, hevc, nal
 from framedex.indexer.containers.opening import packet_with
 from framedex.loader.routing.nvdec_headers import (
     SCANNERS,
@@ -23,8 +21,8 @@ from framedex.loader.routing.nvdec_headers import (
     nvdec_record,
     nvdec_sets,
 )
-from framedex.sharder.reading.sources import EncodedClip
 from tests.support.media import RECIPES
+from tests.support.reading import encoded_of
 from tests.support.shown_planes import planes_md5
 
 NAMES = [name for name, recipe in RECIPES.items() if recipe.codec in ("libx264", "libx265")]
@@ -63,9 +61,7 @@ def test_a_record_says_full_range_and_decodes_to_the_same_planes(name: str, medi
     assert others == [unit for unit in after[1] if SCANNERS[codec].unit_type(unit[0]) != SEQUENCE_SET[codec]]
     assert nvdec_record(codec, written) == written
 
-    payload = np.frombuffer(b"".join(packets), np.uint8)
-    first = np.cumsum([0, *map(len, packets)])
-    rewritten = nvdec_packets(codec, record, EncodedClip(payload=payload, packet_first=first))
+    rewritten = nvdec_packets(codec, record, encoded_of(packets))
     assert rewritten is not None
     data, at = rewritten.payload.tobytes(), rewritten.packet_first.tolist()
     assert not any(unit in data for unit in nvdec_sets(codec, record))
@@ -82,7 +78,7 @@ def test_a_record_says_full_range_and_decodes_to_the_same_planes(name: str, medi
 def _with_sets(codec: str, record: bytes, packet: bytes) -> bytes:
     """Return a packet that repeats the record's parameter sets."""
     length_size, units = PARSERS[codec].parse_configuration(record)
-    return join_length_prefixed(units, length_size) + packet
+    return nal.join_length_prefixed(units, length_size) + packet
 
 
 @pytest.mark.parametrize("name", ["h264_default.mp4", "hevc_closed.mp4"])
@@ -97,9 +93,7 @@ def test_sets_that_packets_repeat_say_full_range_as_well(name: str, medium: Call
         _with_sets(codec, record, packets[4]),
         *packets[5:],
     ]
-    encoded = EncodedClip(
-        payload=np.frombuffer(b"".join(repeated), np.uint8), packet_first=np.cumsum([0, *map(len, repeated)])
-    )
+    encoded = encoded_of(repeated)
     rewritten = nvdec_packets(codec, record, encoded)
     assert rewritten is not None
     data, at = rewritten.payload.tobytes(), rewritten.packet_first.tolist()
@@ -117,10 +111,10 @@ def test_what_cannot_be_rewritten_is_left_to_the_cpu(medium: Callable[[str], Pat
     with av.open(str(medium("h264_default.mp4"))) as container:
         record = bytes(container.streams.video[0].codec_context.extradata or b"")
     other = (sorted(nvdec_sets("h264", record))[0][:-3] + b"\x55\x55\x80").join([b"", b""])
-    packet = join_length_prefixed([other], 4)
-    encoded = EncodedClip(payload=np.frombuffer(packet, np.uint8), packet_first=np.array([0, len(packet)]))
+    packet = nal.join_length_prefixed([other], 4)
+    encoded = encoded_of([packet])
     assert nvdec_packets("h264", record, encoded) is None
-    cut = EncodedClip(payload=np.frombuffer(packet[:-2], np.uint8), packet_first=np.array([0, len(packet) - 2]))
+    cut = encoded_of([packet[:-2]])
     assert nvdec_packets("h264", record, cut) is None
     assert nvdec_record("h264", b"") is None
     assert nvdec_record("h264", record[:9]) is None

@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.indexer.bitstream.av1_vpx.vp9 import FrameHeaders, split_superframe
-from framedex.indexer.parts.index import Index
 from framedex.loader.routing.colour import colour_obstacle
-from framedex.loader.routing.driver import DecoderLimits, DriverSupport
 from framedex.loader.routing.movie import gpu_movie
 from framedex.loader.routing.routes import PROVEN_PROFILES, RULES, gpu_obstacle, has_hidden_frames
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.reading.sources import EncodedClip
 from tests.exactness.test_av_corpus import read_packets
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
+from tests.support.gpu import driver
+from tests.support.reading import encoded_clip, encoded_of
 
 VP9 = {
     "vp9_noalt.webm": None,
@@ -29,9 +28,6 @@ VP9 = {
     "vp9_altref.webm": "hidden frames",
     "vp9_size_change.webm": "changing parameter sets",
 }
-ROOM = DecoderLimits(
-    least_width=48, least_height=16, most_width=4096, most_height=4096, most_macroblocks=65536, engines=1
-)
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +49,6 @@ def vp9(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> ClipDataset:
     return ClipDataset(shard_clips(folder / "INDEX", folder / "D", clips))
 
 
-def _read(dataset: ClipDataset, clip: Clip) -> EncodedClip:
-    return dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
-
-
 def _clips(dataset: ClipDataset) -> dict[str, Clip]:
     return {clip.clip_id: clip for clip in map(dataset.clip, range(len(dataset)))}
 
@@ -72,7 +64,7 @@ def _recipe(clip: Clip, **facts: Any) -> Clip:
 def test_what_was_proven_passes_and_becomes_a_movie(proven: ClipDataset) -> None:
     for clip in some(_clips(proven).values()):
         assert gpu_obstacle(clip) is None, clip.clip_id
-        movie = gpu_movie(clip, _read(proven, clip))
+        movie = gpu_movie(clip, encoded_clip(proven, clip))
         assert movie is not None
         assert movie.movie.dtype == np.uint8
         assert (movie.correction.shape, movie.correction.dtype) == ((3, 4), np.float32)
@@ -117,12 +109,12 @@ def test_every_rule_is_tried(proven: ClipDataset) -> None:
 
 def test_a_device_takes_what_its_driver_says(proven: ClipDataset) -> None:
     clips = _clips(proven)
-    caps = DriverSupport(limits={("h264", 1, 8): ROOM, ("hevc", 1, 8): ROOM})
+    caps = driver(("h264", 1, 8), ("hevc", 1, 8))
     assert gpu_obstacle(clips["h264_default.mp4"], caps=caps) is None
     assert str(gpu_obstacle(clips["hevc_main10.mov"], caps=caps)).startswith(
         "driver: this device has no decoder for hevc"
     )
-    none = DriverSupport(reason="no NVIDIA video driver")
+    none = driver(reason="no NVIDIA video driver")
     assert gpu_obstacle(clips["h264_default.mp4"], caps=none) == "driver: no NVIDIA video driver"
 
 
@@ -143,17 +135,18 @@ def test_vp9_passes_by_its_packets(vp9: ClipDataset) -> None:
     assert gpu_obstacle(small["vp9_noalt.webm"]) == "size: 160x120"
     clips = {name: _medium(clip, width=160, height=128) for name, clip in small.items()}
     assert {clip.medium.profile for clip in clips.values()} <= set(PROVEN_PROFILES["vp9"])
-    found = {name: gpu_obstacle(clip, _read(vp9, clip)) for name, clip in clips.items()}
+    found = {name: gpu_obstacle(clip, encoded_clip(vp9, clip)) for name, clip in clips.items()}
     assert found == VP9
     assert gpu_obstacle(clips["vp9_noalt.webm"]) == "hidden frames: not known without its packets"
     assert (
-        gpu_obstacle(_medium(clips["vp9_noalt.webm"], color_range="full"), _read(vp9, clips["vp9_noalt.webm"]))
+        gpu_obstacle(_medium(clips["vp9_noalt.webm"], color_range="full"), encoded_clip(vp9, clips["vp9_noalt.webm"]))
         is not None
     )
     assert (
-        gpu_obstacle(_medium(clips["vp9_noalt.webm"], color_matrix=1), _read(vp9, clips["vp9_noalt.webm"])) is not None
+        gpu_obstacle(_medium(clips["vp9_noalt.webm"], color_matrix=1), encoded_clip(vp9, clips["vp9_noalt.webm"]))
+        is not None
     )
-    movie = gpu_movie(clips["vp9_noalt.webm"], _read(vp9, clips["vp9_noalt.webm"]))
+    movie = gpu_movie(clips["vp9_noalt.webm"], encoded_clip(vp9, clips["vp9_noalt.webm"]))
     assert movie is not None
     assert movie.correction == pytest.approx(np.eye(3, 4), abs=1e-6)
 
@@ -172,8 +165,7 @@ def test_hidden_frames_of_the_corpus_are_found(corpus: Path, name: str, hidden: 
     packets = read_packets(corpus / name).data
     spans = [split_superframe(packet) for packet in packets]
     heads = [packet[start:end] for packet, its in zip(packets, spans, strict=True) for start, end in its]
-    first = np.cumsum([0, *map(len, packets)])
-    encoded = EncodedClip(payload=np.frombuffer(b"".join(packets), np.uint8), packet_first=first)
+    encoded = encoded_of(packets)
     assert has_hidden_frames(encoded) == hidden == (not FrameHeaders(heads).shown.all())
 
 
@@ -192,8 +184,7 @@ def test_hidden_frames_of_the_corpus_are_found(corpus: Path, name: str, hidden: 
 )
 def test_the_first_and_the_last_byte_tell_what_a_packet_is(packet: bytes, hidden: bool) -> None:
     for packets in ([packet], [b"\x82\0", packet], [packet, b"\x86\0"]):
-        first = np.cumsum([0, *map(len, packets)])
-        encoded = EncodedClip(payload=np.frombuffer(b"".join(packets), np.uint8), packet_first=first)
+        encoded = encoded_of(packets)
         assert has_hidden_frames(encoded) == hidden
-    empty = EncodedClip(payload=np.frombuffer(packet, np.uint8), packet_first=np.array([0, len(packet), len(packet)]))
+    empty = encoded_of([packet, b""])
     assert has_hidden_frames(empty)

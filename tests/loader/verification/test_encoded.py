@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ import pytest
 from PIL import Image
 
 import framedex
+from framedex import Index
 from framedex.errors import FormatError
-from framedex.indexer.parts.index import Index
 from framedex.loader.verification.nearness import mean_squares, nearness
-from framedex.loader.verification.report import VerifyReport
-from framedex.sharder.packing.encoders import ENCODERS
 from tests.support.datasets import run
-from tests.support.encoded import encode_clips
+from tests.support.encoded import change_encoder, encode_clips
 from tests.support.images import tar_of, write
 from tests.support.media import picture
 
@@ -40,11 +37,11 @@ def dataset(index: Index, tmp_path: Path) -> Path:
 def encoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The encoder that verification finds: the one that packed, or one that gives other bytes."""
     if request.param == "another":
-        monkeypatch.setitem(ENCODERS, "h264", replace(ENCODERS["h264"], preset="fast"))
+        change_encoder(monkeypatch, "h264", preset="fast")
     return str(request.param)
 
 
-def verified(dataset: Path) -> VerifyReport:
+def verified(dataset: Path) -> Any:
     return framedex.verify(dataset, workers=1, progress=False)
 
 
@@ -118,7 +115,7 @@ def test_colours_that_the_dataset_describes_wrongly_are_found(
 
 
 def test_a_missing_encoder_is_an_error_with_a_remedy(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENCODERS, "h264", replace(ENCODERS["h264"], name="missing"))
+    change_encoder(monkeypatch, "h264", name="missing")
     assert "install PyAV's own wheels" in run("verify", dataset, code=1).output
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from tests.conftest import Truth
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips

@@ -9,15 +9,14 @@ import pytest
 
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.checks import RefusedError
-from framedex.sharder.policies.by_time import FpsPolicy
-from framedex.sharder.policies.reading import make_policy
+from framedex.sharder.policies import by_time, reading
 
 FPS: dict[str, Any] = {"policy": "fps", "fps": 1}
 
 
 def refusal(document: object) -> PolicyError:
     with pytest.raises(PolicyError) as refused:
-        make_policy(document, where="a.yaml")
+        reading.make_policy(document, where="a.yaml")
     return refused.value
 
 
@@ -91,12 +90,12 @@ def test_nothing_but_a_list_is_one(value: object) -> None:
 
 def test_an_empty_key_is_the_default() -> None:
     empty = dict.fromkeys(("frames", "choose", "seed", "jitter_seconds", "min_frames", "filter", "split"))
-    assert make_policy(FPS | empty, where="a.yaml") == make_policy(FPS, where="a.yaml")
+    assert reading.make_policy(FPS | empty, where="a.yaml") == reading.make_policy(FPS, where="a.yaml")
 
 
 def test_records_are_frozen_and_have_no_other_attributes() -> None:
-    policy = make_policy(FPS, where="a.yaml").policy
-    assert isinstance(policy, FpsPolicy)
+    policy = reading.make_policy(FPS, where="a.yaml").policy
+    assert isinstance(policy, by_time.FpsPolicy)
     with pytest.raises(dataclasses.FrozenInstanceError):
         policy.fps = 2  # type: ignore[misc, assignment]
     assert not hasattr(policy, "__dict__")
@@ -104,4 +103,4 @@ def test_records_are_frozen_and_have_no_other_attributes() -> None:
 
 def test_values_that_do_not_go_together_are_a_policy_error_in_code_too() -> None:
     with pytest.raises(RefusedError, match="more than a clip has"):
-        FpsPolicy(fps=1, frames=2, min_frames=3)
+        by_time.FpsPolicy(fps=1, frames=2, min_frames=3)

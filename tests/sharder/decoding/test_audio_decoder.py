@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from framedex import AudioOptions
 from framedex.core.pyav import audio_plane
 from framedex.errors import DecodeError
-from framedex.sharder.clips.audio import AudioFacts, AudioOptions, AudioRecipe, ClipAudioPlan, plan_audio
-from framedex.sharder.decoding.audio import INTEGERS, SAMPLE_TYPES, as_float, decode_audio
-from framedex.sharder.decoding.clip_audio import decode_clip_audio, plan_clip_audio
+from framedex.sharder.clips.audio import AudioFacts, AudioRecipe, ClipAudioPlan, plan_audio
+from framedex.sharder.decoding import audio, clip_audio
 from tests.support.audio_media import NOISY, RECIPES, Truth, encode, truth
 from tests.support.ffmpeg import ffmpeg, ffmpeg_version
 
@@ -50,7 +50,7 @@ def planned(plan: ClipAudioPlan) -> AudioRecipe:
 
 def decoded(known: Truth, begin: int, end: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     recipe = plan_audio(known.packets, known.facts, Fraction(begin, known.facts.rate), Fraction(end, known.facts.rate))
-    return decode_audio(known.facts, recipe, known.payload_of(recipe))
+    return audio.decode_audio(known.facts, recipe, known.payload_of(recipe))
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in NOISY])
@@ -164,11 +164,11 @@ def test_damaged_packets_and_missing_bytes_are_refused(sound: Callable[[str], tu
     recipe = plan_audio(known.packets, known.facts, Fraction(1), Fraction(2))
     payload = known.payload_of(recipe)
     with pytest.raises(DecodeError, match="bytes for packets"):
-        decode_audio(known.facts, recipe, payload[:-1])
+        audio.decode_audio(known.facts, recipe, payload[:-1])
     with pytest.raises(DecodeError, match="the decoder stops"):
-        decode_audio(known.facts, recipe, bytes(len(payload)))
+        audio.decode_audio(known.facts, recipe, bytes(len(payload)))
     with pytest.raises(DecodeError, match="channels at"):
-        decode_audio(replace(known.facts, channels=1, layout="mono"), recipe, payload)
+        audio.decode_audio(replace(known.facts, channels=1, layout="mono"), recipe, payload)
 
 
 def test_a_clips_audio_is_the_same_stretch_of_the_whole_files(
@@ -177,12 +177,12 @@ def test_a_clips_audio_is_the_same_stretch_of_the_whole_files(
     _, known = sound("aac_surround.mp4")
     facts, options = known.facts, AudioOptions(rate=16_000, channels=2)
     seconds = Fraction(facts.end_sample - facts.first_sample, facts.rate)
-    plan = plan_clip_audio(facts, known.packets, Fraction(0), seconds, options)
-    whole = decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
+    plan = clip_audio.plan_clip_audio(facts, known.packets, Fraction(0), seconds, options)
+    whole = clip_audio.decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
     for _ in range(CLIPS):
         begin = Fraction(int(rng.integers(-1000, 4000)), 1000)
-        plan = plan_clip_audio(facts, known.packets, begin, begin + Fraction(1, 3), options)
-        clip = decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
+        plan = clip_audio.plan_clip_audio(facts, known.packets, begin, begin + Fraction(1, 3), options)
+        clip = clip_audio.decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
         assert clip.samples.dtype == np.float32
         assert clip.samples.shape == (2, len(clip.mask)) == (2, plan.count)
         places = np.arange(clip.first, clip.first + plan.count)
@@ -198,11 +198,11 @@ def test_frames_of_up_to_eight_channels_become_floats(sample_format: str, channe
     layout = {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}[channels]
     frame = av.AudioFrame(format=sample_format, layout=layout, samples=10)
     kind = sample_format.rstrip("p")
-    values = np.arange(10 * channels).reshape(channels, 10).astype(SAMPLE_TYPES[kind])
+    values = np.arange(10 * channels).reshape(channels, 10).astype(audio.SAMPLE_TYPES[kind])
     planes = values if sample_format.endswith("p") else [np.ascontiguousarray(values.T).reshape(-1)]
     for plane, content in zip([audio_plane(frame, number) for number in range(len(planes))], planes, strict=True):
         padded = np.zeros(plane.buffer_size // content.itemsize, content.dtype)
         padded[: len(content)] = content
         plane.update(padded.tobytes())
-    zero, scale = INTEGERS.get(kind, (0, 1.0))
-    assert np.array_equal(as_float(frame), ((values.astype(np.float64) - zero) * scale).astype(np.float32))
+    zero, scale = audio.INTEGERS.get(kind, (0, 1.0))
+    assert np.array_equal(audio.as_float(frame), ((values.astype(np.float64) - zero) * scale).astype(np.float32))

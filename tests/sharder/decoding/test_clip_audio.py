@@ -19,8 +19,7 @@ import pytest
 from av.audio.stream import AudioStream
 from numpy.typing import NDArray
 
-from framedex import ClipDataset
-from framedex.indexer.parts.index import Index
+from framedex import ClipDataset, Index
 from tests.support.datasets import run, write_clips
 from tests.support.media import picture
 

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex.sharder.decoding import compiled_rgb, rgb
-from framedex.sharder.decoding.rgb import RgbConverter
 
 SIZES = ((64, 32), (16, 16), (98, 50), (130, 18), (340, 256), (1920, 1088))  # width, height
 LIMITED, FULL = 1, 2
@@ -31,7 +30,7 @@ def noise(width: int, height: int, pixel_format: str = "yuv420p", seed: int = 0)
 def by_libswscale(picture: av.VideoFrame, matrix: int, color_range: int) -> NDArray[np.uint8]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rgb, "_compiled", lambda: None)
-        return RgbConverter(matrix, color_range).rows(picture, picture.height, picture.width)
+        return rgb.RgbConverter(matrix, color_range).rows(picture, picture.height, picture.width)
 
 
 @pytest.mark.parametrize("matrix", sorted(compiled_rgb.CHROMA))
@@ -64,7 +63,7 @@ def test_the_first_picture_of_a_kind_is_compared_and_later_ones_are_converted_by
     compiled = []
     plain = compiled_rgb.rows
     monkeypatch.setattr(compiled_rgb, "rows", lambda *given: compiled.append(given[0].width) or plain(*given))
-    converter, pictures = RgbConverter(1, LIMITED), [noise(64, 32, seed=seed) for seed in range(3)]
+    converter, pictures = rgb.RgbConverter(1, LIMITED), [noise(64, 32, seed=seed) for seed in range(3)]
     expected = [by_libswscale(picture, 1, LIMITED) for picture in pictures]
     slow: list[int] = []
     scaled = converter._scaled
@@ -76,7 +75,7 @@ def test_the_first_picture_of_a_kind_is_compared_and_later_ones_are_converted_by
 
 @pytest.mark.parametrize(("width", "height"), [(130, 4), (4, 2)])  # libswscale interpolates so few rows in another way
 def test_where_samples_differ_libswscale_converts(width: int, height: int) -> None:
-    converter, picture = RgbConverter(1, LIMITED), noise(width, height)
+    converter, picture = rgb.RgbConverter(1, LIMITED), noise(width, height)
     expected = by_libswscale(picture, 1, LIMITED)
     assert not np.array_equal(compiled_rgb.rows(picture, 1, LIMITED), expected)
     for _ in range(3):

@@ -8,9 +8,8 @@ import av
 import numpy as np
 import pytest
 
-from framedex.sharder.decoding import compiled_rgb
+from framedex.sharder.decoding import compiled_rgb, rgb
 from framedex.sharder.decoding.cropping import Cropper
-from framedex.sharder.decoding.rgb import RgbConverter
 from tests.sharder.decoding.test_compiled_rgb import by_libswscale, noise
 
 FORMATS = [
@@ -44,7 +43,7 @@ def test_parts_are_those_of_the_whole_picture(
         for rows, columns in parts(width, height):
             cut, (top, left) = cropper.part(picture, (rows, columns))
             fewer += cut.height * cut.width < height * width
-            converted = RgbConverter(1, 1).rows(cut, cut.height, cut.width)[:, : 3 * cut.width]
+            converted = rgb.RgbConverter(1, 1).rows(cut, cut.height, cut.width)[:, : 3 * cut.width]
             shown = converted.reshape(cut.height, cut.width, 3)[
                 rows.start - top.start : rows.stop - top.start, columns.start - left.start : columns.stop - left.start
             ]
@@ -72,12 +71,12 @@ def test_parts_of_two_fields_are_those_of_the_whole_picture(pixel_format: str) -
     cropper, fewer = Cropper(), 0
     for width, height in ((352, 288), (720, 486), (320, 260), (320, 256)):
         picture = interlaced(noise(width, height, pixel_format))
-        expected = RgbConverter(1, 1).rows(picture, height, width)[:, : 3 * width].reshape(height, width, 3)
+        expected = rgb.RgbConverter(1, 1).rows(picture, height, width)[:, : 3 * width].reshape(height, width, 3)
         expected = expected.copy()
         for rows, columns in parts(width, height):
             cut, (top, left) = cropper.part(picture, (rows, columns))
             fewer += cut.height < height
-            converted = RgbConverter(1, 1).rows(cut, cut.height, cut.width)[:, : 3 * cut.width]
+            converted = rgb.RgbConverter(1, 1).rows(cut, cut.height, cut.width)[:, : 3 * cut.width]
             shown = converted.reshape(cut.height, cut.width, 3)[
                 rows.start - top.start : rows.stop - top.start, columns.start - left.start : columns.stop - left.start
             ]
@@ -101,7 +100,7 @@ def test_compiled_code_does_not_take_pictures_that_are_stored_upside_down() -> N
     graph.push(upright)
     turned = graph.pull()
     assert turned.planes[0].line_size < 0
-    converter = RgbConverter(1, 1)
+    converter = rgb.RgbConverter(1, 1)
     expected = by_libswscale(upright, 1, 1), by_libswscale(turned, 1, 1)
     for _ in range(2):
         assert np.array_equal(converter.rows(upright, 32, 64), expected[0])

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from framedex import Index
 from framedex.errors import FramedexError
-from framedex.execution.engine import Calls, Outcome
-from framedex.execution.local_pool import run_local
-from framedex.indexer.parts.index import Index
+from framedex.execution.engine import Outcome
 from framedex.sharder.build import DEFAULTS
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
-from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing import cutting
-from framedex.sharder.packing.cutting import CuttingTask, Making, Part, cut
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
 from tests.support.datasets import run, write_clips
 from tests.support.media import RECIPES
+from tests.support.running import outcomes
 
-MAKING = Making(keep_damaged=False, pack="clips", audio=None, audio_format="flac")
+MAKING = cutting.Making(keep_damaged=False, pack="clips", audio=None, audio_format="flac")
 
 
 def wanted(name: str, *frames: int) -> WantedClip:
@@ -32,22 +31,24 @@ def wanted(name: str, *frames: int) -> WantedClip:
     )
 
 
-def said(steps: list[Step]) -> list[tuple[str | None, int, list[int]]]:
+def said(steps: list[Any]) -> list[tuple[str | None, int, list[int]]]:
     """Return the content of each step: the clip, the plan's progress, and the sizes of its members."""
     return [(step.outcome.clip_id, step.done, [len(member) for member in step.members]) for step in steps]
 
 
 @pytest.fixture
-def task(index: Index) -> CuttingTask:
+def task(index: Index) -> cutting.CuttingTask:
     """Return a task with clips of two media, one of which cannot be planned, and a clip known to be impossible."""
     first, second = index.videos["media_id"].to_pylist()[:2]
-    return CuttingTask(
+    return cutting.CuttingTask(
         index=index.path,
         making=MAKING,
         parts=[
-            Part(media_id=first, items=[wanted("a", 3, 9), wanted("past the end", 10**6)], done=1),
-            Part(media_id=None, items=[Failure(clip_id="no medium", uri="x", kind="request", message="")], done=2),
-            Part(media_id=second, items=[wanted("b", 5)], done=3),
+            cutting.Part(media_id=first, items=[wanted("a", 3, 9), wanted("past the end", 10**6)], done=1),
+            cutting.Part(
+                media_id=None, items=[Failure(clip_id="no medium", uri="x", kind="request", message="")], done=2
+            ),
+            cutting.Part(media_id=second, items=[wanted("b", 5)], done=3),
         ],
     )
 
@@ -72,15 +73,15 @@ def test_tasks_of_any_size_give_the_same_bytes_as_one_process(
     assert content(tmp_path / "A") == content(tmp_path / "B")
 
 
-def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: CuttingTask) -> None:
+def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: cutting.CuttingTask) -> None:
     steps = list(cutting._steps(Outcome(item=task, kind="crash", message="its process died")))
-    assert said(steps) == said(cut(task))
+    assert said(steps) == said(cutting.cut(task))
     assert [isinstance(step.outcome, Clip) for step in steps] == [True, False, False, True]
 
 
-def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: CuttingTask) -> None:
-    part = Part(media_id=task.parts[0].media_id, items=[wanted("a", 3)], done=1)
-    lonely = CuttingTask(index=index.path, making=MAKING, parts=[part])
+def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: cutting.CuttingTask) -> None:
+    part = cutting.Part(media_id=task.parts[0].media_id, items=[wanted("a", 3)], done=1)
+    lonely = cutting.CuttingTask(index=index.path, making=MAKING, parts=[part])
     [step] = cutting._steps(Outcome(item=lonely, kind="crash", message="its process died (exit code -11)"))
     assert isinstance(step.outcome, Failure)
     assert step.outcome.kind == "crash"
@@ -103,12 +104,8 @@ def test_a_small_plan_starts_no_process(index: Index, tmp_path: Path, monkeypatc
 
 
 def test_items_that_pass_keep_their_turn_and_have_no_result() -> None:
-    outcomes = list(
-        run_local(
-            Calls(function=abs, items=[-1, 2, -3, 4], timeout_seconds=60, passes=lambda item: item > 0), workers=1
-        )
-    )
-    assert [(outcome.item, outcome.result, outcome.kind) for outcome in outcomes] == [
+    found = outcomes(abs, [-1, 2, -3, 4], passes=lambda item: item > 0)
+    assert [(outcome.item, outcome.result, outcome.kind) for outcome in found] == [
         (-1, 1, None),
         (2, None, None),
         (-3, 3, None),
@@ -117,4 +114,4 @@ def test_items_that_pass_keep_their_turn_and_have_no_result() -> None:
 
 
 def test_the_options_that_make_clips_are_those_of_the_build() -> None:
-    assert DEFAULTS.making == Making(keep_damaged=False, pack=None, audio=None, audio_format="flac")
+    assert DEFAULTS.making == cutting.Making(keep_damaged=False, pack=None, audio=None, audio_format="flac")

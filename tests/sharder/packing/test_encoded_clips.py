@@ -13,14 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import framedex
-from framedex import ClipDataset, ClipLoader, EncodeOptions
+from framedex import ClipDataset, ClipLoader, EncodeOptions, Index
 from framedex.errors import PolicyError
-from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.stream_facts import describe_stream
-from framedex.loader.routing.routes import gpu_obstacle
-from framedex.sharder.packing.encode_options import ENCODE_CODECS
 from tests.support.datasets import run, shard_clips, write_clips
-from tests.support.encoded import encode_clips, psnr
+from tests.support.encoded import CODECS, change_encoder, encode_clips, psnr
+from tests.support.gpu import gpu_obstacles
 from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode
 from tests.support.packed import file_of, samples
 
@@ -44,7 +42,7 @@ def test_every_recipe_gives_the_right_frames_in_any_order(index: Index, tmp_path
     assert f"{len(clips)} nearest" in run("verify", tmp_path / "D").output
 
 
-@pytest.mark.parametrize("codec", ENCODE_CODECS)
+@pytest.mark.parametrize("codec", CODECS)
 def test_a_clip_holds_its_frames_alone_behind_one_key_frame(index: Index, tmp_path: Path, codec: str) -> None:
     wanted = [41, 2, 30, 2, -1, 17, 9, 8, 7, 49]
     dataset = encode_clips(index.path, tmp_path / "D", [{"uri": "h264_default.mp4", "frames": wanted}], codec=codec)
@@ -64,7 +62,7 @@ def test_a_clip_holds_its_frames_alone_behind_one_key_frame(index: Index, tmp_pa
     assert "1 nearest" in run("verify", dataset).output
 
 
-@pytest.mark.parametrize("codec", ENCODE_CODECS)
+@pytest.mark.parametrize("codec", CODECS)
 def test_the_manifest_describes_the_stream_as_a_player_sees_it(index: Index, tmp_path: Path, codec: str) -> None:
     clips = [{"uri": "h264_bt709.mp4", "frames": [4]}, {"uri": "h264_bt709.mp4", "frames": list(range(20))}]
     dataset = encode_clips(index.path, tmp_path / "D", clips, codec=codec)
@@ -83,7 +81,7 @@ def test_the_manifest_describes_the_stream_as_a_player_sees_it(index: Index, tmp
     assert "FFmpeg" in header["encode"]["encoder"]
 
 
-@pytest.mark.parametrize("codec", ENCODE_CODECS)
+@pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("uri", ["h264_bt709.mp4", "h264_default.mp4"])
 def test_colours_are_those_of_the_source(index: Index, tmp_path: Path, codec: str, uri: str) -> None:
     """Use BT.709 pictures of soft colours, for which a wrong matrix would cost at least 10 dB."""
@@ -162,11 +160,7 @@ def test_python_takes_a_codec_or_options_and_refuses_what_has_no_effect(index: I
 def test_an_encoder_that_is_missing_is_an_error_before_anything_is_written(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
-    from framedex.sharder.packing.encoders import ENCODERS
-
-    monkeypatch.setitem(ENCODERS, "h264", replace(ENCODERS["h264"], name="libx264_that_is_missing"))
+    change_encoder(monkeypatch, "h264", name="libx264_that_is_missing")
     words = ("shard", index.path, "--policy", "fps", "--out", tmp_path / "D", "--pack", "clips", "--encode", "h264")
     done = run(*words, code=1)
     assert "no working libx264_that_is_missing" in done.output
@@ -177,7 +171,7 @@ def test_an_encoder_that_is_missing_is_an_error_before_anything_is_written(
 def test_nvdec_may_decode_h264_clips_with_exact_colours(index: Index, tmp_path: Path) -> None:
     clips = [{"uri": name, "frames": [1, 4]} for name in ("h264_bt709.mp4", "hevc_main10.mov")]
     dataset = ClipDataset(encode_clips(index.path, tmp_path / "D", clips))
-    assert [gpu_obstacle(dataset.clip(number), colour="exact") for number in range(2)] == [None, None]
+    assert gpu_obstacles(dataset, colour="exact") == [None, None]
 
 
 def test_pictures_too_small_for_the_encoder_are_rows_and_the_others_are_kept(index: Index, tmp_path: Path) -> None:
@@ -279,7 +273,7 @@ def test_frames_of_damaged_gops_keep_their_flag(corpus: Path, tmp_path: Path) ->
     damaged = [dataset.clip(number).recipe.damaged for number in range(len(dataset))]
     assert True in damaged
     assert False in damaged
-    obstacles = [gpu_obstacle(dataset.clip(number)) for number in range(len(dataset))]
+    obstacles = gpu_obstacles(dataset)
     assert [obstacle is None for obstacle in obstacles] == [not flag for flag in damaged]
 
 

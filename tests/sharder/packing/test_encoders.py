@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from framedex import EncodeOptions
 from framedex.errors import UncuttableError
-from framedex.sharder.decoding.rgb import RgbConverter
-from framedex.sharder.packing.encode_options import ENCODE_CODECS, EncodeCodec, EncodeOptions
 from framedex.sharder.packing.encoders import ENCODERS, colour_of, encode, encoder_version
 from framedex.sharder.packing.yuv420 import MATRIX, planes_of
+from tests.support.encoded import CODECS
+from tests.support.pictures import rgb_of
 
 Pictures = list[NDArray[np.uint8]]
 
@@ -29,10 +31,10 @@ def moving(count: int, height: int, width: int) -> Pictures:
     return [np.ascontiguousarray(large[number : number + height, 3 * number :][:, :width]) for number in range(count)]
 
 
-@pytest.mark.parametrize("codec", ENCODE_CODECS)
+@pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [(96, 96), (130, 98), (144, 256)])
 @pytest.mark.parametrize("draw", [noise, moving])
-def test_the_same_pictures_give_the_same_bytes(codec: EncodeCodec, size: tuple[int, int], draw: object) -> None:
+def test_the_same_pictures_give_the_same_bytes(codec: Any, size: tuple[int, int], draw: object) -> None:
     assert callable(draw)
     pictures = draw(16, *size)
     litter, found = [], set()
@@ -44,15 +46,15 @@ def test_the_same_pictures_give_the_same_bytes(codec: EncodeCodec, size: tuple[i
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("codec", ENCODE_CODECS)
-def test_one_configuration_record_holds_for_clips_of_any_length(codec: EncodeCodec) -> None:
+@pytest.mark.parametrize("codec", CODECS)
+def test_one_configuration_record_holds_for_clips_of_any_length(codec: Any) -> None:
     pictures, options = noise(40, 96, 128), EncodeOptions(codec=codec)
     records = {encode(pictures[:count], (96, 128), options).configuration for count in (1, 2, 5, 16, 40)}
     assert len(records) == 1
 
 
-@pytest.mark.parametrize("codec", ENCODE_CODECS)
-def test_clips_shorter_than_the_reordering_are_encoded_every_time(codec: EncodeCodec) -> None:
+@pytest.mark.parametrize("codec", CODECS)
+def test_clips_shorter_than_the_reordering_are_encoded_every_time(codec: Any) -> None:
     """x265 takes decoding times of one or two frames from memory that it did not set; muxers refuse some of them."""
     pictures, options, litter = noise(2, 96, 128), EncodeOptions(codec=codec), []
     counts = []
@@ -63,8 +65,8 @@ def test_clips_shorter_than_the_reordering_are_encoded_every_time(codec: EncodeC
     assert counts == [1, 2] * 30
 
 
-@pytest.mark.parametrize("codec", ENCODE_CODECS)
-def test_a_lower_crf_takes_more_bytes(codec: EncodeCodec) -> None:
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_lower_crf_takes_more_bytes(codec: Any) -> None:
     pictures = moving(8, 144, 256)
     sizes = [
         sum(map(len, encode(pictures, (144, 256), EncodeOptions(codec=codec, crf=crf)).packets)) for crf in (12, 24, 40)
@@ -72,16 +74,16 @@ def test_a_lower_crf_takes_more_bytes(codec: EncodeCodec) -> None:
     assert sizes[0] > sizes[1] > sizes[2]
 
 
-@pytest.mark.parametrize("codec", ENCODE_CODECS)
-def test_the_version_of_the_encoder_is_known_and_takes_no_place_in_clips(codec: EncodeCodec) -> None:
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_version_of_the_encoder_is_known_and_takes_no_place_in_clips(codec: Any) -> None:
     options = EncodeOptions(codec=codec)
     assert encoder_version(options).startswith(ENCODERS[codec].name)
     stream = encode(noise(1, 128, 128), (128, 128), options)
     assert b"x26" not in stream.configuration + b"".join(stream.packets)
 
 
-@pytest.mark.parametrize("codec", ENCODE_CODECS)
-def test_a_size_below_the_least_is_refused(codec: EncodeCodec) -> None:
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_size_below_the_least_is_refused(codec: Any) -> None:
     least = ENCODERS[codec].least_side
     assert len(encode(noise(1, least, 200), (least, 200), EncodeOptions(codec=codec)).packets) == 1
     with pytest.raises(UncuttableError, match=f"{least} pixels or more"):
@@ -102,6 +104,6 @@ def test_every_flat_colour_comes_back_from_its_planes_within_two_levels() -> Non
     for colour in itertools.product(levels, repeat=3):
         picture = np.full((4, 4, 3), colour, np.uint8)
         frame = av.VideoFrame.from_ndarray(planes_of(picture), format="yuv420p")
-        back = RgbConverter(MATRIX, 1).picture(frame)
+        back = rgb_of(frame, MATRIX, 1)
         worst = max(worst, int(np.abs(back.astype(int) - picture).max()))
     assert 0 < worst <= 2

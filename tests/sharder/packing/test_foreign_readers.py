@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex.indexer.parts.index import Index
+from framedex import Index
 from tests.support.counted import some
 from tests.support.datasets import run, write_clips
 from tests.support.packed import Sample, samples, tars

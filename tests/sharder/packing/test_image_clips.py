@@ -22,12 +22,12 @@ from PIL import Image
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import DecodeError, StaleError
 from framedex.indexer.images.rgb import rgb_md5, rgb_of
-from framedex.sharder.policies.reading import read_policy
 from tests.conftest import Truth
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.images import encoded, sequence, tar_of, write
 from tests.support.media import read_barcode
+from tests.support.policies import policy_of
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
@@ -347,12 +347,12 @@ def test_images_are_packed_into_tars_and_verified_there(tmp_path: Path, shots: P
 
 # Views are those of several videos: tests/exactness/test_multi_view.py.
 @pytest.mark.parametrize(
-    "config", sorted(path.name for path in CONFIGS.glob("*.yaml") if read_policy(path).policy.views is None)
+    "config", sorted(path.name for path in CONFIGS.glob("*.yaml") if policy_of(path).policy.views is None)
 )
 def test_every_policy_samples_images(tmp_path: Path, config: str) -> None:
     sequence(tmp_path / "a", 160)
     row: dict[str, object] = {"uri": "a", "label": 1, "cuts": [0, 1.5, 4], "fold": 0, "fps": 10}
-    if read_policy(CONFIGS / config).policy.names_ranges:
+    if policy_of(CONFIGS / config).policy.names_ranges:
         row |= {"start": 0.5, "end": 4}
     (tmp_path / "l.jsonl").write_text(json.dumps(row))
     index = indexed(tmp_path, tmp_path / "l.jsonl")

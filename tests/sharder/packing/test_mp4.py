@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex import ClipDataset
-from framedex.indexer.containers.planes import picture_md5
-from framedex.indexer.parts.index import Index
+from framedex import ClipDataset, Index
 from framedex.sharder.packing.mp4 import movie_header
 from tests.conftest import Truth
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
 from tests.support.media import picture
+from tests.support.planes import picture_md5
 
 # Streams whose runs can be joined into one stream, because every start point is closed.
 CLOSED = [

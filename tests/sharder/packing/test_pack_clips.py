@@ -17,17 +17,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import ClipDataset
+from framedex import ClipDataset, Index
 from framedex.errors import StaleError, UncuttableError
-from framedex.indexer.parts.index import Index
-from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
-from framedex.loader.routing.routes import gpu_obstacle
-from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.packing.clip_files import ClipFiles
-from framedex.sharder.packing.tars import FileRanges, Tar
-from framedex.sharder.planning import spools as spool
-from framedex.sharder.planning.indexed_medium import IndexedMedium
-from framedex.sharder.planning.planner import Planner
+from framedex.sharder.packing.tars import Tar
+from framedex.sharder.planning import planner, spools
 from framedex.sharder.writing import writer
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content as bytes_of
@@ -35,8 +29,11 @@ from tests.sharder.planning.test_planner import packets_of
 from tests.support import planned
 from tests.support.counted import some
 from tests.support.datasets import run, write_clips
+from tests.support.flags import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
+from tests.support.gpu import gpu_obstacles
 from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode
 from tests.support.packed import described, file_of, one_go, samples, tars
+from tests.support.reading import indexed_medium, wanted_clip
 
 Medium = Callable[[str], Path]
 
@@ -139,7 +136,7 @@ def test_the_gate_to_nvdec_works_from_packed_facts(every_recipe: Path, index: In
     clips = [dataset.clip(number) for number in range(len(dataset))]
     assert {clip.medium.container for clip in clips} == {"mp4"}
     assert not any(clip.recipe.run_state.any() for clip in clips)
-    sent = {clip.medium.uri for clip in clips if gpu_obstacle(clip) is None}
+    sent = {clip.medium.uri for clip, why in zip(clips, gpu_obstacles(dataset), strict=True) if why is None}
     assert "hevc_closed.mp4" in sent
     assert "h264_default.mp4" in sent
     assert "h264_lossless.mp4" not in sent
@@ -242,7 +239,7 @@ def test_sources_that_change_while_they_are_copied_fail_their_clips_alone(
 ) -> None:
     copy = Tar._copy
 
-    def some(tar: Tar, piece: FileRanges) -> None:
+    def some(tar: Tar, piece: Any) -> None:
         copy(tar, piece)
         if sum(offset for offset, _ in piece.ranges) % 3 == 0:
             raise StaleError("changed", where=piece.source.path)
@@ -267,12 +264,12 @@ def test_what_was_demuxed_stays_until_it_is_copied(
 ) -> None:
     copy = Tar._copy
 
-    def slowly(tar: Tar, piece: FileRanges) -> None:
+    def slowly(tar: Tar, piece: Any) -> None:
         time.sleep(0.02)
         copy(tar, piece)
 
     monkeypatch.setattr(Tar, "_copy", slowly)
-    monkeypatch.setattr(spool, "MOST_BYTES", 1)
+    monkeypatch.setattr(spools, "MOST_BYTES", 1)
     for number in range(5):
         (tmp_path / "videos").mkdir(exist_ok=True)
         shutil.copy(corpus / "mkv_headerstrip.mkv", tmp_path / "videos" / f"{number}.mkv")
@@ -300,10 +297,7 @@ def test_a_codec_that_no_file_holds_is_a_row_with_advice(tmp_path: Path) -> None
 
 
 def test_a_clip_that_begins_with_pictures_nobody_shows_is_not_cut(index: Index) -> None:
-    (video,) = [row for row in index.videos.to_pylist() if row["uri"] == "h264_default.mp4"]
-    frames = np.array([3, 9])
-    medium = IndexedMedium(index, video, keep_damaged=False, one_stream=True)
-    clip = medium.clip(WantedClip(clip_id="a", frames=frames, mask=frames >= 0, columns={}))
+    clip = indexed_medium(index, "h264_default.mp4", one_stream=True).clip(wanted_clip(np.array([3, 9])))
     assert ClipFiles().cut(clip).unshown == 0
     shown = np.append(False, np.ones(len(clip.recipe.packet_size) - 1, np.bool_))
     with pytest.raises(UncuttableError, match="no decoder shows"):
@@ -330,7 +324,7 @@ def test_a_shard_size_that_is_none_is_a_usage_error(index: Index, tmp_path: Path
 
 
 def joined(flags: list[int], frames: list[int], *, drop_leading: bool = False) -> list[tuple[int, int]]:
-    begin, end = Planner(packets_of(flags), drop_leading=drop_leading).joined(np.array(frames))
+    begin, end = planner.Planner(packets_of(flags), drop_leading=drop_leading).joined(np.array(frames))
     return list(zip(begin.tolist(), end.tolist(), strict=True))
 
 

@@ -13,13 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from framedex import ClipDataset
+from framedex import ClipDataset, ImageOptions, Index
 from framedex.errors import PolicyError
-from framedex.indexer.parts.index import Index
-from framedex.loader.routing.routes import gpu_obstacle
-from framedex.sharder.packing.image_files import ImageOptions
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips, write_clips
+from tests.support.gpu import gpu_obstacles
 from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode
 from tests.support.packed import samples
 
@@ -137,7 +135,7 @@ def test_sources_that_are_no_byte_ranges_and_codecs_that_no_file_holds_are_store
 
 def test_stored_clips_go_to_the_cpu(index: Index, tmp_path: Path) -> None:
     dataset = pack(index.path, tmp_path / "D", [{"uri": "h264_default.mp4", "frames": [1]}])
-    assert gpu_obstacle(ClipDataset(dataset).clip(0)) is not None
+    assert None not in gpu_obstacles(ClipDataset(dataset))
 
 
 def test_clips_that_do_not_decode_and_sources_that_are_gone_are_rows(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from framedex import Index
 from framedex.files.atomic import ASIDE
-from framedex.indexer.parts.index import Index
 from framedex.sharder.schema import SHARDS_FOLDER
 from framedex.sharder.writing.checkpoints import PROGRESS_NAME
 from framedex.sharder.writing.tables import Tables

@@ -18,7 +18,6 @@ from framedex.files.fingerprint import fingerprint
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.samples import FileRanges, Member
 from framedex.sharder.packing import tars
-from framedex.sharder.packing.tars import TAR_END, Tar, index_path, sample_bytes
 from framedex.sharder.reading.sources import SourceFiles
 
 
@@ -31,7 +30,7 @@ def source(path: Path) -> ByteSource:
 
 
 def write(path: Path, samples: list[list[Member]]) -> Path:
-    tar = Tar(path, SourceFiles())
+    tar = tars.Tar(path, SourceFiles())
     for number, members in enumerate(samples):
         tar.add(f"{number:09d}", members)
         tar.settle()
@@ -80,7 +79,7 @@ def test_the_index_is_the_one_that_dalis_tool_makes(samples: list[list[Member]],
     path = write(tmp_path / "a.tar", samples)
     with IndexCreator(str(path), str(tmp_path / "theirs"), verbose=False) as creator:
         creator.create_index()
-    assert index_path(path).read_text() == (tmp_path / "theirs").read_text()
+    assert tars.index_path(path).read_text() == (tmp_path / "theirs").read_text()
 
 
 @settings(max_examples=30)
@@ -91,17 +90,17 @@ def test_offsets_point_at_contents_and_sizes_are_foretold(
     path = tmp_path_factory.mktemp("tar") / "a.tar"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tars, "BUFFER_BYTES", buffer * 100)
-        tar, total, places = Tar(path, SourceFiles()), 0, []
+        tar, total, places = tars.Tar(path, SourceFiles()), 0, []
         for number, lengths in enumerate(sizes):
             members = [Member(suffix=f"{n}", pieces=[os.urandom(length)]) for n, length in enumerate(lengths)]
             places += list(zip(tar.add(f"{number}", members), members, strict=True))
-            total += sample_bytes(members)
+            total += tars.sample_bytes(members)
             assert tar.size == total
             tar.settle()
             assert tar.size == total
         tar.close()
     content = path.read_bytes()
-    assert len(content) == total + len(TAR_END)
+    assert len(content) == total + len(tars.TAR_END)
     for offset, member in places:
         assert content[offset : offset + len(member)] == b"".join(map(bytes, member.pieces))  # type: ignore[arg-type]
 
@@ -114,7 +113,7 @@ def test_a_sample_whose_source_ends_early_leaves_no_trace(tmp_path: Path, buffer
     gone = [Member(suffix="a", pieces=[b"y" * 2000, FileRanges(source=source(file), ranges=[(4000, 2000)])])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tars, "BUFFER_BYTES", buffer)
-        tar = Tar(tmp_path / "a.tar", SourceFiles())
+        tar = tars.Tar(tmp_path / "a.tar", SourceFiles())
         tar.add(f"{0:09d}", good)
         tar.settle()
         tar.add(f"{1:09d}", gone)
@@ -128,7 +127,7 @@ def test_a_sample_whose_source_ends_early_leaves_no_trace(tmp_path: Path, buffer
 
 def test_an_interrupt_of_the_waiting_leaves_a_tar_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     member = [Member(suffix="a", pieces=[b"x" * 1000])]
-    tar = Tar(tmp_path / "a.tar", SourceFiles())
+    tar = tars.Tar(tmp_path / "a.tar", SourceFiles())
     tar.add(f"{0:09d}", member)
     with monkeypatch.context() as patch:
         patch.setattr(Future, "exception", Mock(side_effect=KeyboardInterrupt))
@@ -142,7 +141,7 @@ def test_an_interrupt_of_the_waiting_leaves_a_tar_as_it_is(tmp_path: Path, monke
 
 
 def test_a_tar_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
-    tar = Tar(tmp_path / "a.tar", SourceFiles())
+    tar = tars.Tar(tmp_path / "a.tar", SourceFiles())
     tar.add("0", [Member(suffix="a", pieces=[b"x"])])
     assert not (tmp_path / "a.tar").exists()
     tar.abandon()

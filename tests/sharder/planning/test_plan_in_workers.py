@@ -11,23 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framedex import Index
 from framedex.errors import PolicyError
 from framedex.execution.local_pool import run_local
-from framedex.indexer.parts.index import Index
 from framedex.sharder import plan_in_workers
 from framedex.sharder.build import DEFAULTS, build_from_policy
 from framedex.sharder.packing.cutting import Making
-from framedex.sharder.plan_in_workers import planned_in_workers
-from framedex.sharder.planning.batches import Round
-from framedex.sharder.planning.pieces import Media, MediumPiece, Piece, policy_pieces
-from framedex.sharder.policies.reading import make_policy
+from framedex.sharder.planning import batches, pieces
 from framedex.sharder.schema import CLIPS
-from framedex.sharder.writing import tables, writer
-from framedex.sharder.writing.planned_rows import PlannedRows
+from framedex.sharder.writing import planned_rows, tables, writer
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
 from tests.support.datasets import run, write_clips
 from tests.support.media import RECIPES
+from tests.support.policies import policy_of
 
 MAKING = Making(keep_damaged=False, pack=None, audio=None, audio_format="flac")
 POLICY = {"policy": "windows", "frames": 3, "step": 2, "last": "drop"}
@@ -93,7 +90,7 @@ def test_a_run_that_ended_goes_on_with_any_number_of_workers(index: Index, tmp_p
         if done > 0.6 * total:
             raise EndedError
 
-    file, out = make_policy(POLICY, where="test"), tmp_path / "DATASET"
+    file, out = policy_of(POLICY), tmp_path / "DATASET"
     with pytest.raises(EndedError):
         build_from_policy(index, out, file, replace(DEFAULTS, workers=2, on_progress=end))
     report = build_from_policy(index, out, file, replace(DEFAULTS, workers=then))
@@ -119,7 +116,7 @@ class Strange:
         error: What it raises instead.
     """
 
-    inner: Piece
+    inner: pieces.Piece
     home: int
     error: Exception | None = None
 
@@ -127,33 +124,33 @@ class Strange:
     def weight(self) -> int:
         return self.inner.weight
 
-    def round(self, media: Media) -> Round:
+    def round(self, media: pieces.Media) -> batches.Round:
         if self.error is not None:
             raise self.error
         if os.getpid() != self.home:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.inner.round(media)
 
-    def alone(self) -> list[Piece]:
+    def alone(self) -> list[pieces.Piece]:
         return [self]
 
 
-def asked_of(index: Index, count: int) -> list[Piece]:
+def asked_of(index: Index, count: int) -> list[pieces.Piece]:
     """Return what the policy wants of some media."""
-    return list(policy_pieces(index, make_policy(POLICY, where="test")))[:count]
+    return list(pieces.policy_pieces(index, policy_of(POLICY)))[:count]
 
 
-def planned(index: Index, asked: Iterable[Piece]) -> list[PlannedRows]:
-    return list(planned_in_workers(index, MAKING, asked, CLIPS, done=0, workers=2, engine=run_local))
+def planned(index: Index, asked: Iterable[pieces.Piece]) -> list[planned_rows.PlannedRows]:
+    return list(plan_in_workers.planned_in_workers(index, MAKING, asked, CLIPS, done=0, workers=2, engine=run_local))
 
 
-def media_of(rows: list[PlannedRows]) -> list[str]:
+def media_of(rows: list[planned_rows.PlannedRows]) -> list[str]:
     """Return the media that clips use, in order."""
     return list(dict.fromkeys(medium["media_id"] for each in rows for medium in each.media))
 
 
-def names(asked: list[Piece]) -> list[str]:
-    return [piece.mentioned.video["media_id"] for piece in asked if isinstance(piece, MediumPiece)]
+def names(asked: list[pieces.Piece]) -> list[str]:
+    return [piece.mentioned.video["media_id"] for piece in asked if isinstance(piece, pieces.MediumPiece)]
 
 
 @pytest.fixture
@@ -191,7 +188,7 @@ def test_an_error_ends_the_plan_behind_what_came_before(index: Index, workers_al
 def test_an_error_of_the_listing_does_not_overtake_what_came_before(index: Index, workers_alone: None) -> None:
     asked = asked_of(index, 5)
 
-    def broken() -> Iterator[Piece]:
+    def broken() -> Iterator[pieces.Piece]:
         yield from asked
         raise PolicyError("the listing ends here")
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from framedex.errors import DamageError, PolicyError
 from framedex.indexer.parts.packets import Packets
-from framedex.indexer.timeline import CLOSED, CONTINUES, DAMAGED, LEADING, NON_REFERENCE, OPEN, RESET, START
 from framedex.sharder.clips.recipe import coalesce
 from framedex.sharder.planning.planner import Planner
+from tests.support.flags import CLOSED, CONTINUES, DAMAGED, LEADING, NON_REFERENCE, OPEN, RESET, START
 
 
 def packets_of(flags: list[int], **columns: NDArray[np.int64]) -> Packets:

@@ -10,17 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
-from framedex.sharder.policies.reading import read_policy
-from framedex.sharder.policies.registry import POLICIES
-from framedex.sharder.sampling.records import Sampling, Timeline
-from tests.support.policies import CONFIGS, Document, clips_of, kinds, run, sample, timeline
-from tests.support.policy_reference import expected, frame_times
+from tests.support.policies import CONFIGS, NAMES, Document, clips_of, kinds, policy_of, run, sample, timeline, video_of
+from tests.support.policy_reference import Video, expected, frame_times
 from tests.support.policy_strategies import AT_RATE, ENDS, OWN, TERMS, VIDEOS
 
 
 @pytest.mark.parametrize("name", OWN)
 @given(data=st.data(), video=VIDEOS, terms=TERMS)
-def test_a_clip_has_min_frames_or_is_not_made(name: str, data: st.DataObject, video: Timeline, terms: Document) -> None:
+def test_a_clip_has_min_frames_or_is_not_made(name: str, data: st.DataObject, video: Video, terms: Document) -> None:
     document = {"policy": name} | data.draw(OWN[name]) | terms
     lengths = [len(mask) for _, mask in expected(document | {"last": "pad", "short": "pad", "pad": "constant"}, video)]
     document["min_frames"] = data.draw(st.integers(1, min(lengths, default=1)))
@@ -31,7 +28,7 @@ def test_a_clip_has_min_frames_or_is_not_made(name: str, data: st.DataObject, vi
 
 @given(video=VIDEOS, own=AT_RATE, tolerance=st.fractions(0, 1, max_denominator=100), terms=ENDS)
 def test_a_clip_beyond_the_tolerance_is_missed_and_no_other(
-    video: Timeline, own: Document, tolerance: Fraction, terms: Document
+    video: Video, own: Document, tolerance: Fraction, terms: Document
 ) -> None:
     document = {"policy": "fps"} | own | terms
     everything = run(document, video)
@@ -43,7 +40,7 @@ def test_a_clip_beyond_the_tolerance_is_missed_and_no_other(
         real = clip.frames[clip.mask].tolist()
         away = [abs(times[frame] - start - (first + k) / rate) for k, frame in enumerate(real)]
         (near if all(distance <= tolerance for distance in away) else far).append(clip)
-    assert clips_of(strict) == clips_of(Sampling(clips=near, missed=[]))
+    assert clips_of(strict) == [(clip.frames.tolist(), clip.mask.tolist()) for clip in near]
     assert [clip.number for clip in strict.clips] == [clip.number for clip in near]
     assert [missed.number for missed in strict.missed if missed.kind == "tolerance"] == [clip.number for clip in far]
     assert not any(missed.counts for missed in strict.missed)
@@ -119,8 +116,8 @@ def test_a_start_past_the_end_is_too_short() -> None:
         run({"policy": "stride", "stride": 1, "start": 5, "short": "error"}, FIVE)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_empty_video_is_too_short(name: str) -> None:
-    empty = Timeline(pts=np.zeros(0, np.int64), duration_pts=0, time_base=Fraction(1, 100))
-    made = read_policy(CONFIGS / f"{name}.yaml")
+    empty = video_of(np.zeros(0, np.int64), 0, Fraction(1, 100))
+    made = policy_of(CONFIGS / f"{name}.yaml")
     assert kinds(made.policy.sample(empty, {"start": 0, "end": 1})) == ["row" if name == "per_row" else "short"]

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.sampling.records import Timeline
 from tests.support.policies import THIRTY, Document, clips_of, kinds, run
-from tests.support.policy_reference import Stretch, expected, frame_times, stretch_of_frames
+from tests.support.policy_reference import Stretch, Video, expected, frame_times, stretch_of_frames
 from tests.support.policy_strategies import TERMS, TIMES, VIDEOS, WAYS
 
 
 @given(video=VIDEOS, way=WAYS, terms=TERMS, ends=st.tuples(TIMES, TIMES))
 def test_a_range_of_seconds_is_sampled_as_a_video_of_its_own(
-    video: Timeline, way: Document, terms: Document, ends: tuple[Fraction, Fraction]
+    video: Video, way: Document, terms: Document, ends: tuple[Fraction, Fraction]
 ) -> None:
     start, end = min(ends), max(ends)
     document = {"policy": "per_row"} | way | terms
@@ -36,7 +35,7 @@ def test_a_range_of_seconds_is_sampled_as_a_video_of_its_own(
 
 @given(video=VIDEOS, way=WAYS, ends=st.tuples(st.integers(-70, 70), st.integers(-70, 70)), include_end=st.booleans())
 def test_a_range_of_frames_is_a_python_slice(
-    video: Timeline, way: Document, ends: tuple[int, int], include_end: bool
+    video: Video, way: Document, ends: tuple[int, int], include_end: bool
 ) -> None:
     document = {"policy": "per_row", "unit": "frames", "include_end": include_end} | way
     sampling = run(document, video, {"start": float(ends[0]), "end": ends[1]})  # the numbers in a file list are floats
@@ -48,7 +47,7 @@ def test_a_range_of_frames_is_a_python_slice(
 
 
 @given(video=VIDEOS, cuts=st.lists(st.integers(0, 30), min_size=2, max_size=6, unique=True).map(sorted))
-def test_cuts_give_the_ranges_between_them(video: Timeline, cuts: list[int]) -> None:
+def test_cuts_give_the_ranges_between_them(video: Video, cuts: list[int]) -> None:
     document: Document = {"policy": "per_row", "fps": 2, "frames": 3}
     at_once = run(document | {"cuts": "shots"}, video, {"shots": cuts})
     one_by_one = [run(document, video, {"start": a, "end": b}) for a, b in itertools.pairwise(cuts)]

@@ -10,17 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.policies.reading import read_policy
-from framedex.sharder.sampling.records import Timeline
-from tests.support.policies import CONFIGS, THIRTY, Document, clips_of, kinds, run, sample, timeline
-from tests.support.policy_reference import expected
+from tests.support.policies import (
+    CONFIGS,
+    THIRTY,
+    Document,
+    clips_of,
+    kinds,
+    policy_of,
+    run,
+    sample,
+    timeline,
+    video_of,
+)
+from tests.support.policy_reference import Video, expected
 from tests.support.policy_strategies import OWN, TERMS, VIDEOS
 
 
 @pytest.mark.parametrize("name", OWN)
 @given(data=st.data(), video=VIDEOS, terms=TERMS)
 def test_a_policy_agrees_with_its_definition_on_any_timestamps(
-    name: str, data: st.DataObject, video: Timeline, terms: Document
+    name: str, data: st.DataObject, video: Video, terms: Document
 ) -> None:
     document = {"policy": name} | data.draw(OWN[name]) | terms
     sampling = run(document, video)
@@ -93,7 +102,7 @@ def test_frames_and_seconds_keep_their_order_and_repeats() -> None:
 
 def test_keyframes_are_start_points() -> None:
     assert sample({"policy": "keyframes", "every": 4, "frames": 2}, THIRTY) == [[0, 120], [240, -1]]
-    bare = Timeline(pts=THIRTY.pts, duration_pts=THIRTY.duration_pts, time_base=THIRTY.time_base)
+    bare = video_of(THIRTY.pts, THIRTY.duration_pts, THIRTY.time_base)
     assert kinds(run({"policy": "keyframes"}, bare)) == ["short"]
 
 
@@ -177,6 +186,6 @@ def test_numbers_far_beyond_64_bits_are_exact(document: Document) -> None:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_times_count_from_the_first_frame_wherever_the_clock_stands(path: Path) -> None:
-    policy, row = read_policy(path).policy, {"start": 1, "end": 6, "cuts": [0, 2.5, 7.1]}
+    policy, row = policy_of(path).policy, {"start": 1, "end": 6, "cuts": [0, 2.5, 7.1]}
     late = dataclasses.replace(THIRTY, pts=THIRTY.pts + 123_456_789)
     assert clips_of(policy.sample(late, row)) == clips_of(policy.sample(THIRTY, row))

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 import framedex
-from framedex.sharder.sampling.records import Timeline
-from tests.support.policies import Document, sample
+from tests.support.policies import Document, sample, video_of
+from tests.support.policy_reference import Video
 
 Item = dict[str, Any]
 TAKEN: dict[str, Any] = json.loads((Path(__file__).resolve().parents[2] / "data" / "qwen" / "taken.json").read_text())
@@ -34,8 +34,8 @@ def policy_of(way: Document) -> Document:
     }
 
 
-def steady(frames: int, rate: str) -> Timeline:
-    return Timeline(pts=np.arange(frames), duration_pts=frames, time_base=1 / Fraction(rate))
+def steady(frames: int, rate: str) -> Video:
+    return video_of(np.arange(frames), frames, 1 / Fraction(rate))
 
 
 def test_videos_of_a_constant_rate_give_the_frames_of_qwen_vl_utils() -> None:

@@ -8,10 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.policies.places import BLOCK
-from framedex.sharder.sampling.records import Timeline
 from tests.support.policies import THIRTY, Document, clips_of, run, sample, timeline
-from tests.support.policy_reference import frame_times
+from tests.support.policy_reference import Video, frame_times
 from tests.support.policy_strategies import AT_RATE, LENGTHS, RATES, VIDEOS
 
 RANDOM = st.one_of(st.fixed_dictionaries({"fps": RATES}), st.fixed_dictionaries({"stride": LENGTHS})).flatmap(
@@ -20,7 +18,7 @@ RANDOM = st.one_of(st.fixed_dictionaries({"fps": RATES}), st.fixed_dictionaries(
 
 
 @given(video=VIDEOS, own=RANDOM, clips=st.integers(1, 6))
-def test_random_clips_lie_inside_the_video_where_they_fit(video: Timeline, own: Document, clips: int) -> None:
+def test_random_clips_lie_inside_the_video_where_they_fit(video: Video, own: Document, clips: int) -> None:
     document: Document = {"policy": "random", "clips": clips, "short": "pad"} | own
     found = clips_of(run(document, video))
     frames = own["frames"]
@@ -63,7 +61,7 @@ def test_random_draws_are_the_same_for_ever() -> None:
 
 @given(video=VIDEOS, own=AT_RATE, jitter=st.fractions(0, 3, max_denominator=100), seed=st.integers(0, 9))
 def test_jitter_by_time_stays_near_in_order_and_inside(
-    video: Timeline, own: Document, jitter: Fraction, seed: int
+    video: Video, own: Document, jitter: Fraction, seed: int
 ) -> None:
     document = {"policy": "fps", "choose": "previous", "seed": seed} | own
     still, moved = (clips_of(run(document | {"jitter_seconds": str(j)}, video)) for j in (0, jitter))
@@ -83,7 +81,7 @@ def test_jitter_by_time_stays_near_in_order_and_inside(
 
 
 @given(video=VIDEOS, numbers=st.lists(st.integers(0, 70), min_size=1, max_size=9), jitter=st.integers(0, 30))
-def test_jitter_by_number_keeps_the_order_that_was_asked_for(video: Timeline, numbers: list[int], jitter: int) -> None:
+def test_jitter_by_number_keeps_the_order_that_was_asked_for(video: Video, numbers: list[int], jitter: int) -> None:
     document = {"policy": "frames", "frames": numbers, "jitter_frames": jitter, "last": "pad"}
     for frames, mask in clips_of(run(document, video)):
         pairs = [(asked, got) for asked, got, real in zip(numbers, frames, mask, strict=True) if real]
@@ -105,4 +103,4 @@ def test_no_two_blocks_of_clips_jitter_alike() -> None:
     document: Document = {"policy": "stride", "stride": 1, "frames": 1, "jitter_frames": 1000}
     moved = np.array(sample(document, video))[:, 0] - np.arange(300_000)
     assert abs(moved[2000:-2000].mean()) < 10
-    assert (moved[2000:3000] != moved[2000 + BLOCK : 3000 + BLOCK]).mean() > 0.9
+    assert (moved[2000:3000] != moved[2000 + (1 << 18) : 3000 + (1 << 18)]).mean() > 0.9

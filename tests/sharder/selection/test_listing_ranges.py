@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 
 from framedex import ClipDataset
 from framedex.errors import PolicyError
-from framedex.sharder.policies.reading import make_policy
-from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.selection.listing_ranges import range_columns
 from tests.sharder.planning.test_from_index import assert_same_clips, failure_rows
 from tests.support.datasets import run as framedex
-from tests.support.policies import THIRTY, Document, clips_of, kinds, run, sample
-from tests.support.policy_reference import Stretch, expected, frame_times, stretch_of_frames
+from tests.support.policies import THIRTY, Document, clips_of, kinds, policy_of, run, sample
+from tests.support.policy_reference import Stretch, Video, expected, frame_times, stretch_of_frames
 from tests.support.policy_strategies import OWN, TERMS, TIMES, VIDEOS
 
 COLUMNS = {"range": {"start": "from", "end": "to"}}
@@ -31,7 +29,7 @@ COLUMNS = {"range": {"start": "from", "end": "to"}}
 @pytest.mark.parametrize("name", OWN)
 @given(data=st.data(), video=VIDEOS, terms=TERMS, ends=st.tuples(TIMES, TIMES))
 def test_any_policy_samples_a_range_as_a_video_of_its_own(
-    name: str, data: st.DataObject, video: Timeline, terms: Document, ends: tuple[Fraction, Fraction]
+    name: str, data: st.DataObject, video: Video, terms: Document, ends: tuple[Fraction, Fraction]
 ) -> None:
     start, end = min(ends), max(ends)
     document = {"policy": name} | data.draw(OWN[name]) | terms
@@ -48,7 +46,7 @@ def test_any_policy_samples_a_range_as_a_video_of_its_own(
 @pytest.mark.parametrize("name", OWN)
 @given(data=st.data(), video=VIDEOS, terms=TERMS, first=st.integers(-70, 70), last=st.integers(-70, 70))
 def test_ranges_of_frames_may_include_their_end_and_count_from_the_back(
-    name: str, data: st.DataObject, video: Timeline, terms: Document, first: int, last: int
+    name: str, data: st.DataObject, video: Video, terms: Document, first: int, last: int
 ) -> None:
     document = {"policy": name} | data.draw(OWN[name]) | terms
     told = {"range": {"start": "from", "end": "to", "unit": "frames", "include_end": True}}
@@ -117,13 +115,13 @@ def test_a_row_that_names_no_stretch_is_a_failure_with_its_reason(row: Document,
 )
 def test_what_is_no_range_is_refused(wrong: Document, said: str) -> None:
     with pytest.raises(PolicyError, match=said):
-        make_policy({"policy": "fps", "fps": 1} | wrong, where="test")
+        policy_of({"policy": "fps", "fps": 1} | wrong)
 
 
 @pytest.mark.parametrize("said", [{}, {"range": None}, COLUMNS])
 def test_what_is_said_of_ranges_reads_back_equal(said: Document) -> None:
-    made = make_policy({"policy": "fps", "fps": 1} | said, where="test")
-    assert make_policy(made.resolved, where="again") == made
+    made = policy_of({"policy": "fps", "fps": 1} | said)
+    assert policy_of(made.resolved) == made
     assert ("range" in made.resolved) == bool(said)
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.policies.reading import make_policy
 from framedex.sharder.selection.scenes import check_views, scenes_of
+from tests.support.policies import policy_of
 
 VIEWS = {"group": "scene", "view": "camera", "clock": "a"}
 
 
 def views_of(**more: Any) -> Views:
     document = {"policy": "stride", "stride": 1, "frames": 1, "views": VIEWS | more}
-    views = make_policy(document, where="test").policy.views
+    views = policy_of(document).policy.views
     assert views is not None
     return views
 

@@ -10,13 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from framedex import ClipDataset
-from framedex.indexer.parts.index import Index
-from framedex.sharder.policies.reading import read_policy
-from framedex.sharder.policies.terms import Terms
+from framedex import ClipDataset, Index
 from framedex.sharder.schema import CLIPS, FAILURES, MEDIA, RECIPES
 from tests.support.datasets import run, shard_clips, write_clips
-from tests.support.policies import CONFIGS
+from tests.support.policies import CONFIGS, policy_of
 
 
 def failures(dataset: Path) -> list[dict[str, Any]]:
@@ -112,7 +109,7 @@ def test_a_malformed_line_stops_before_anything_is_written(index: Index, tmp_pat
     assert not (tmp_path / "D").exists()
 
 
-def needs_listing(policy: Terms) -> bool:
+def needs_listing(policy: Any) -> bool:
     """Return whether a policy has ranges or views, which are columns of a listing."""
     return policy.names_ranges or policy.views is not None
 
@@ -120,7 +117,7 @@ def needs_listing(policy: Terms) -> bool:
 @pytest.mark.parametrize(
     "config",
     # Policies with ranges or views are left out: they need the columns of a listing.
-    [path for path in sorted(CONFIGS.glob("*.yaml")) if not needs_listing(read_policy(path).policy)],
+    [path for path in sorted(CONFIGS.glob("*.yaml")) if not needs_listing(policy_of(path).policy)],
     ids=lambda path: path.name,
 )
 def test_every_config_shards_and_its_resolved_form_lies_beside(index: Index, tmp_path: Path, config: Path) -> None:

@@ -11,12 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from framedex import ClipDataset
-from framedex.cli import main
+from framedex import ClipDataset, Index
 from framedex.errors import OutputError
-from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import Failure
 from framedex.sharder.writing.writer import DatasetWriter
 from tests.support.datasets import run, shard_clips, write_clips
@@ -139,7 +136,7 @@ def test_an_interrupt_while_a_checkpoint_is_written_keeps_it(
 
     with monkeypatch.context() as patch:
         patch.setattr(Future, "exception", interrupted)
-        CliRunner().invoke(main, [str(word) for word in (*command, tmp_path / "D")])
+        run(*command, tmp_path / "D", code=130)
     assert (tmp_path / "D.unfinished/progress.jsonl").read_text().count("\n") == 1
     assert f"{len(CLIPS)} clips taken up" in run(*command, tmp_path / "D").output
     run(*command, tmp_path / "ONCE")

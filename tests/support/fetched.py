@@ -1,0 +1,13 @@
+"""Clips as a loader has fetched them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framedex.loader.batches.fetched import Fetched
+from framedex.loader.routing.costs import ClipCost
+
+
+def fetched_clip(**parts: Any) -> Fetched:
+    """Return a fetched clip with these parts; nobody asks for its item and its cost."""
+    return Fetched(number=0, item={}, cost=ClipCost(codec="h264", cpu=0.0, gpu=0.0), **parts)
