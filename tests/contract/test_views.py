@@ -35,7 +35,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Clips of three views, and of two."""
     folder = tmp_path_factory.mktemp("views")
     run("index", write_scenes(folder / "MEDIA", CAMERAS), "--out", folder / "INDEX")
-    framedex.shard(folder / "INDEX", folder / "DATASET", policy=POLICY, progress=False)
+    framedex.shard(folder / "INDEX", folder / "DATASET", policy=POLICY, workers=0, progress=False)
     return folder / "DATASET"
 
 

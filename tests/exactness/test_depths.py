@@ -31,7 +31,7 @@ UNTRUSTED = {
 
 
 def build(folder: Path, out: Path, depth: Literal["auto", "packets"]) -> Index:
-    index(folder, out, root=folder, depth=depth, workers=2, follow_symlinks=True, progress=False)
+    index(folder, out, root=folder, depth=depth, workers=0, follow_symlinks=True, progress=False)
     return Index(out)
 
 

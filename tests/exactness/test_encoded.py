@@ -41,7 +41,7 @@ def test_clips_of_the_corpus_show_the_frames_of_a_full_decode(corpus: Path, tmp_
     opened = ClipDataset(dataset)
     assert len(opened) + len(failures) == len(clips)
     assert len(opened) >= LEAST_MEDIA
-    report = framedex.verify(dataset, progress=False)
+    report = framedex.verify(dataset, workers=0, progress=False)
     assert [(checked.uri, checked.reason) for checked in report.wrong] == []
     assert report.verdicts == {"nearest": len(opened)}
     header = json.loads((dataset / "dataset.json").read_text())

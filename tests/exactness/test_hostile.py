@@ -376,7 +376,7 @@ def test_user_columns_nested_too_deep_are_refused_where_they_are_read(levels: in
 def test_user_columns_as_deep_as_allowed_reach_the_clips(medium: Medium, tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     shutil.copy(medium("h264_single.mp4"), tmp_path / "videos" / "a.mp4")
-    run("index", tmp_path / "videos", "--out", tmp_path / "INDEX", "--workers", 1)
+    run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
     (tmp_path / "clips.jsonl").write_text(
         f'{{"uri": "a.mp4", "frames": [0], "mine": {"[" * MOST_NESTED}1{"]" * MOST_NESTED}}}\n'
     )

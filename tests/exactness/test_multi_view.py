@@ -108,7 +108,7 @@ def test_what_a_view_lacks_is_left_out_or_masked(
     indexed: Path, tmp_path: Path, missing: str, clips: list[str] | None
 ) -> None:
     policy = POLICY | {"views": VIEWS_KEY | {"missing": missing}}
-    report = framedex.shard(indexed, tmp_path / "D", policy=policy, progress=False)
+    report = framedex.shard(indexed, tmp_path / "D", policy=policy, workers=0, progress=False)
     views = MultiViewDataset(ClipDataset(tmp_path / "D"))
     names = [views[number]["multiview_id"] for number in range(len(views))]
     assert clips is None or names == [f"{name[:2]}00000{name[2:]}" for name in clips]
@@ -123,7 +123,7 @@ def test_what_a_view_lacks_is_left_out_or_masked(
 def test_a_missing_view_can_end_the_run(indexed: Path, tmp_path: Path) -> None:
     policy = POLICY | {"views": VIEWS_KEY | {"missing": "error"}}
     with pytest.raises(framedex.FramedexError, match="scene b: clip 1: view 'wrist' has no frame within"):
-        framedex.shard(indexed, tmp_path / "D", policy=policy, progress=False)
+        framedex.shard(indexed, tmp_path / "D", policy=policy, workers=0, progress=False)
 
 
 def test_batches_hold_what_items_hold(indexed: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ UNDECODABLE = {"corrupt_mid_av1.mp4"}
 @pytest.fixture(scope="module")
 def corpus_index(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("streams") / "INDEX"
-    framedex.index(corpus, out, progress=False)
+    framedex.index(corpus, out, workers=0, progress=False)
     return out
 
 
@@ -34,7 +34,9 @@ def corpus_index(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.mark.parametrize("audio", [False, True])
 def test_every_hazard_streams_as_it_loads(corpus_index: Path, tmp_path: Path, pack: Any, audio: bool) -> None:
     out = tmp_path / "D"
-    framedex.shard(corpus_index, out, policy=POLICY, pack=pack, audio=audio, shard_bytes=300_000, progress=False)
+    framedex.shard(
+        corpus_index, out, policy=POLICY, pack=pack, audio=audio, shard_bytes=300_000, workers=0, progress=False
+    )
     dataset, stream = ClipDataset(out), ClipStream(out, shuffle=5, seed=3, on_error="skip")
     streamed = {item["clip_id"]: item for item in stream}
     handler = webdataset.ignore_and_continue

@@ -39,10 +39,10 @@ def made(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
     shutil.copy(medium("h264_b_pyramid.mkv"), videos)
     make(FILMS["aac.mp4"], videos / "aac.mp4")
     sequence(videos / "shots")
-    run("index", videos, "--out", top / "INDEX", "--workers", 1)
+    run("index", videos, "--out", top / "INDEX")
     clips = [{"uri": uri, "frames": frames, "clip_id": uri} for uri, frames in FRAMES.items()]
     shard_clips(top / "INDEX", top / "D", clips, "--audio")
-    shard_clips(top / "INDEX", top / "TARS", clips, "--audio", "--pack", "clips", "--workers", "1")
+    shard_clips(top / "INDEX", top / "TARS", clips, "--audio", "--pack", "clips")
     return top
 
 

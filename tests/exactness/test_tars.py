@@ -29,7 +29,7 @@ def tar_up(path: Path, files: list[Path]) -> Path:
 
 
 def index_of(out: Path, *sources: Path, **options: Any) -> Index:
-    index(sources, out, workers=2, progress=False, **options)
+    index(sources, out, workers=0, progress=False, **options)
     return Index(out)
 
 

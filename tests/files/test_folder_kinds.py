@@ -26,8 +26,10 @@ def test_a_folder_of_videos_is_named_as_such(medium: Callable[[str], Path], tmp_
 
 
 def test_an_index_and_a_dataset_are_told_apart(medium: Callable[[str], Path], tmp_path: Path) -> None:
-    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", progress=False)
-    framedex.shard(tmp_path / "INDEX", tmp_path / "D", policy={"policy": "stride", "stride": 9}, progress=False)
+    framedex.index(medium("h264_default.mp4"), tmp_path / "INDEX", workers=0, progress=False)
+    framedex.shard(
+        tmp_path / "INDEX", tmp_path / "D", policy={"policy": "stride", "stride": 9}, workers=0, progress=False
+    )
     with pytest.raises(FormatError, match=r"this is an index: `framedex shard` makes a dataset of it"):
         framedex.ClipDataset(tmp_path / "INDEX")
     with pytest.raises(FormatError, match="this is a dataset: name the index"):

@@ -222,7 +222,7 @@ def test_labels_that_mean_other_classes_are_not_joined(medium: Callable[[str], P
     for folder, labels in (("A", ["jump", "walk"]), ("B", ["run", "walk"])):
         rows = [f"{medium(name)},{label}" for name, label in zip(TWO, labels, strict=True)]
         (tmp_path / f"{folder}.csv").write_text("\n".join(["uri,label", *rows]) + "\n")
-        framedex.index(tmp_path / f"{folder}.csv", tmp_path / folder, progress=False)
+        framedex.index(tmp_path / f"{folder}.csv", tmp_path / folder, workers=0, progress=False)
         datasets.append(tmp_path / folder)
     own = [ClipDataset.from_index(path, ONE_FRAME, labels="label") for path in datasets]
     with pytest.raises(
@@ -237,9 +237,11 @@ def test_labels_that_mean_other_classes_are_not_joined(medium: Callable[[str], P
 
 def test_an_empty_dataset_changes_no_columns_of_the_others(medium: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text(f"uri,n\n{medium(TWO[0])},3\n")
-    framedex.index(tmp_path / "list.csv", tmp_path / "I", progress=False)
+    framedex.index(tmp_path / "list.csv", tmp_path / "I", workers=0, progress=False)
     filled = ClipDataset.from_index(tmp_path / "I", ONE_FRAME)
-    framedex.shard(tmp_path / "I", tmp_path / "E", policy=ONE_FRAME | {"frames": 9, "short": "skip"}, progress=False)
+    framedex.shard(
+        tmp_path / "I", tmp_path / "E", policy=ONE_FRAME | {"frames": 9, "short": "skip"}, workers=0, progress=False
+    )
     empty = ClipDataset(tmp_path / "E")
     assert len(empty) == 0
     joined = ConcatClips([filled, empty], columns="common")

@@ -38,7 +38,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def dataset(indexed: Path, tmp_path: Path) -> Path:
     """A dataset in tars of its own, which tests may damage."""
-    framedex.shard(indexed, tmp_path / "D", policy=POLICY, pack="clips", progress=False)
+    framedex.shard(indexed, tmp_path / "D", policy=POLICY, pack="clips", workers=0, progress=False)
     return tmp_path / "D"
 
 
@@ -98,7 +98,7 @@ def names(loader: ClipLoader) -> list[str]:
 
 def test_a_view_that_is_gone_takes_its_clips_with_it(indexed: Path, tmp_path: Path) -> None:
     shutil.copytree(indexed.parent / "MEDIA", tmp_path / "MEDIA")
-    framedex.shard(indexed, tmp_path / "D", policy=POLICY, progress=False)
+    framedex.shard(indexed, tmp_path / "D", policy=POLICY, workers=0, progress=False)
     views = MultiViewDataset(ClipDataset(tmp_path / "D", root=tmp_path / "MEDIA"))
     everything = names(ClipLoader(views, batch_size=2))
     (tmp_path / "MEDIA/b-left.mp4").unlink()
@@ -124,7 +124,7 @@ def test_a_view_that_is_gone_takes_its_clips_with_it(indexed: Path, tmp_path: Pa
 
 def test_a_view_that_no_decoder_takes_is_not_replaced_alone(indexed: Path, tmp_path: Path) -> None:
     shutil.copytree(indexed.parent / "MEDIA", tmp_path / "MEDIA")
-    framedex.shard(indexed, tmp_path / "D", policy=POLICY, progress=False)
+    framedex.shard(indexed, tmp_path / "D", policy=POLICY, workers=0, progress=False)
     (tmp_path / "MEDIA/b-left.mp4").unlink()
     views = MultiViewDataset(ClipDataset(tmp_path / "D", root=tmp_path / "MEDIA"))
     loader = ClipLoader(views, batch_size=2, on_error="replace")

@@ -47,7 +47,7 @@ def test_a_clip_of_padding_alone_has_no_times() -> None:
 
 
 def test_times_are_those_of_the_frames_of_a_dataset(medium: Callable[[str], Path], tmp_path: Path) -> None:
-    framedex.index(medium("h264_late_start.mkv"), tmp_path / "INDEX", progress=False)
+    framedex.index(medium("h264_late_start.mkv"), tmp_path / "INDEX", workers=0, progress=False)
     item = framedex.ClipDataset.from_index(tmp_path / "INDEX", {"policy": "fps", "fps": 2}, size=(32, 32))[0]
     assert framedex.prompt_text(item, "{times}") == "10.0s, 10.5s, 11.0s, 11.5s"
     assert framedex.prompt_text(item, "{times}", origin="clip") == "0.0s, 0.5s, 1.0s, 1.5s"

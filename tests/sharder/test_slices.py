@@ -25,7 +25,7 @@ def index(medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def shard(index: Path, out: object, *options: object, code: int = 0) -> str:
-    return str(run("shard", index, "--out", out, "--workers", 1, *options, code=code).output)
+    return str(run("shard", index, "--out", out, *options, code=code).output)
 
 
 @pytest.mark.parametrize("how", ["policy", "clips"])

@@ -151,7 +151,7 @@ def test_tars_parquet_files_and_lists_of_the_hub(hub: Hub, medium: Medium, tmp_p
     hub.commit({"t.tar": tar.read_bytes(), "data/p.parquet": parquet.getvalue(), "a.mp4": video})
     (tmp_path / "list.txt").write_text("hf://datasets/some/one/a.mp4\n")
     sources = ["hf://datasets/some/one/t.tar", "hf://datasets/some/one/data/*.parquet", tmp_path / "list.txt"]
-    run("index", *sources, "--out", tmp_path / "INDEX", "--workers", 1)
+    run("index", *sources, "--out", tmp_path / "INDEX")
     found = rows(Index(tmp_path / "INDEX"))
     at = f"hf://datasets/some/one@{hub.branches['main']}"
     assert {name: row["status"] for name, row in found.items()} == dict.fromkeys(

@@ -109,7 +109,7 @@ def test_videos_of_a_parquet_file_in_a_bucket(bucket: Bucket, medium: Medium, tm
     table = pa.table({"video": pa.array(cells, pa.struct([("bytes", pa.binary())])), "n": list(range(len(NAMES)))})
     pq.write_table(table, tmp_path / "t.parquet", compression=compression, row_group_size=2)
     uri = bucket.put("t.parquet", tmp_path / "t.parquet")
-    run("index", uri, "--out", tmp_path / "INDEX", "--workers", 2)
+    run("index", uri, "--out", tmp_path / "INDEX")
     found = rows(Index(tmp_path / "INDEX"))
     assert [row["status"] for row in found.values()] == ["ok"] * len(NAMES)
     assert Index(tmp_path / "INDEX").listing["n"].to_pylist() == list(range(len(NAMES)))
@@ -139,7 +139,7 @@ def test_indexing_a_parquet_file_reads_little_of_it(
     pq.write_table(table, tmp_path / "t.parquet", compression="none", use_dictionary=False, row_group_size=1)
     uri = bucket.put("t.parquet", tmp_path / "t.parquet")
     proxy.forget()
-    run("index", uri, "--out", tmp_path / "INDEX", "--workers", 2)
+    run("index", uri, "--out", tmp_path / "INDEX")
     assert Index(tmp_path / "INDEX").videos.num_rows == count
     assert proxy.count("GET", "t.parquet") <= 5 * count + 5
     assert proxy.body_bytes < (tmp_path / "t.parquet").stat().st_size // 4

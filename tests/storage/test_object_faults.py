@@ -21,7 +21,7 @@ from tests.support.s3 import Bucket
 class TestFaults:
     def test_a_replaced_object_is_stale(self, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
         run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "D")
         dataset = ClipDataset(tmp_path / "D")
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4").read_bytes()[:-1] + b"x")
@@ -35,7 +35,7 @@ class TestFaults:
 
     def test_a_replaced_tar_is_stale(self, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
         run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D", "--pack", "clips")
         (key,) = [key for key in bucket.keys("D/shards/") if key.endswith(".tar")]
         bucket.put(key, bucket.get(key)[:-2000] + bytes(2000))
@@ -46,7 +46,7 @@ class TestFaults:
         self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path
     ) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
         run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "D")
         dataset = ClipDataset(tmp_path / "D")
         expected = [dataset[number]["frames"] for number in range(len(dataset))]
@@ -61,7 +61,7 @@ class TestFaults:
         self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path
     ) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
         run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "D")
         proxy.rule = lambda request: Spoil(status=403, code="ExpiredToken")
         loader = ClipLoader(ClipDataset(tmp_path / "D"), batch_size=2, on_error="skip", output="numpy")
@@ -76,11 +76,9 @@ class TestFaults:
     ) -> None:
         for name in "abc":
             bucket.put(f"v/{name}.mp4", medium("h264_default.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
         proxy.rule = lambda request: Spoil(status=403, code="ExpiredToken") if "v/b.mp4" in request.path else None
-        said = run(
-            "index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--depth", "packets", "--workers", 1, code=1
-        ).output
+        said = run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--depth", "packets", code=1).output
         assert "refuses the credentials" in said
         assert set(Index(tmp_path / "I").columns(["status"])["status"].to_pylist()) == {"ok"}
 

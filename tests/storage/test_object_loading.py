@@ -30,7 +30,7 @@ class TestLoading:
         for name in names:
             (folder / name).write_bytes(medium(name).read_bytes())
         remux(medium("h264_audio.mp4"), folder / "stream.ts")
-        run("index", folder, "--out", tmp_path / "I", "--workers", 1)
+        run("index", folder, "--out", tmp_path / "I")
         truth = ClipDataset(shard_clips(tmp_path / "I", tmp_path / "D", clips_of(names)))
         stored = bucket.put_folder(folder, "v")
         run("index", stored, "--out", f"{bucket.uri}/INDEX", "--workers", 1)
@@ -55,8 +55,8 @@ class TestLoading:
 
     def test_bytes_are_those_of_a_disk(self, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
-        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I")
         pack = ["--pack", "clips", "--shard-size", "50kB"]
         run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "D", *pack)
         run("shard", f"{bucket.uri}/I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D", *pack)
@@ -70,7 +70,7 @@ class TestLoading:
         self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path
     ) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I")
         run("shard", f"{bucket.uri}/I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D")
         plain, cache = ClipDataset(f"{bucket.uri}/D"), DiskCache(tmp_path / "cache")
         expected = {plain[number]["clip_id"]: plain[number]["frames"] for number in range(len(plain))}
@@ -93,7 +93,7 @@ class TestLoading:
         self, bucket: Bucket, medium: Medium, tmp_path: Path
     ) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I")
         run("shard", f"{bucket.uri}/I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D")
         dataset = ClipDataset(f"{bucket.uri}/D")
         how = {"batch_size": None, "num_workers": 1}
@@ -109,7 +109,7 @@ class TestLoading:
 
     def test_plans_from_an_index_in_a_bucket(self, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I")
         run("shard", f"{bucket.uri}/I", "--policy", segments(tmp_path), "--out", tmp_path / "D")
         same(ClipDataset.from_index(f"{bucket.uri}/I", segments(tmp_path)), ClipDataset(tmp_path / "D"), "from_index")
 
@@ -155,18 +155,18 @@ class TestWebServers:
         name = "h264_open_gop.mp4"
         (folder / name).write_bytes(medium(name).read_bytes())
         os.utime(folder / name, (1_700_000_000, 1_700_000_000))
-        run("index", folder / name, "--out", tmp_path / "LOCAL", "--workers", 1)
+        run("index", folder / name, "--out", tmp_path / "LOCAL")
         truth = ClipDataset(shard_clips(tmp_path / "LOCAL", tmp_path / "L", clips_of([name])))
         with serving(tmp_path / "www", etags=etags) as address:
             root = f"{address}/some%20videos"
-            run("index", f"{root}/{name}", "--out", tmp_path / "I", "--workers", 1)
+            run("index", f"{root}/{name}", "--out", tmp_path / "I")
             dataset = ClipDataset(shard_clips(tmp_path / "I", tmp_path / "D", clips_of([name])))
             same(dataset, truth, "a web server")
             assert (
                 json.loads(run("index", f"{root}/{name}", "--out", tmp_path / "I", "--json").output)["unchanged"] == 1
             )
             run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "T", "--pack", "clips")
-            assert run("verify", tmp_path / "T", "--workers", 1).exit_code == 0
+            assert run("verify", tmp_path / "T").exit_code == 0
             (folder / name).write_bytes(medium(name).read_bytes()[:-1] + b"x")
             os.utime(folder / name, (1_700_000_009, 1_700_000_009))
             with pytest.raises(StaleError):

@@ -147,7 +147,7 @@ class TestProbing:
         for name in ("h264_default.mp4", "h264_open_gop.mp4", "h264_baseline.mp4"):
             bucket.put(f"v/{name}", medium(name))
         source, out = f"{bucket.uri}/v", tmp_path / "INDEX"
-        run("index", source, "--out", out, "--workers", 1)
+        run("index", source, "--out", out)
         proxy.forget()
         report = json.loads(run("index", source, "--out", out, "--json").output)
         assert (report["unchanged"], report["new"]) == (3, 0)
@@ -155,7 +155,7 @@ class TestProbing:
         bucket.put("v/h264_default.mp4", medium("h264_vfr.mp4"))
         bucket.delete("v/h264_baseline.mp4")
         bucket.put("v/new.mp4", medium("h264_single.mp4"))
-        report = json.loads(run("index", source, "--out", out, "--json", "--workers", 1).output)
+        report = json.loads(run("index", source, "--out", out, "--json").output)
         assert [report[name] for name in ("new", "changed", "gone", "unchanged")] == [1, 1, 1, 1]
         uris = Index(out).columns(["uri"])["uri"].to_pylist()
         assert sorted(uris) == ["h264_default.mp4", "h264_open_gop.mp4", "new.mp4"]
@@ -179,15 +179,13 @@ class TestProbing:
         assert found(f"@{bucket.uri}/list.txt") == ["1.mp4", "2.mp4"]
         assert found(f"{bucket.uri}/rows.csv", f"{bucket.uri}/w/4.mkv") == ["1.mp4", "4.mkv"]
         assert "matches nothing" in run("index", f"{bucket.uri}/*.avi", "--out", tmp_path / "NONE", code=1).output
-        run("index", f"{bucket.uri}/rows.csv", "--out", tmp_path / "LABELS", "--workers", 1)
+        run("index", f"{bucket.uri}/rows.csv", "--out", tmp_path / "LABELS")
         assert Index(tmp_path / "LABELS").listing["label"].to_pylist() == ["cat"]
 
     def test_what_is_not_there_is_a_row(self, bucket: Bucket, tmp_path: Path) -> None:
         broken = bucket.put("broken.mp4", b"no video at all")
         report = json.loads(
-            run(
-                "index", broken, f"{bucket.uri}/none.mp4", "--out", tmp_path / "I", "--json", "--workers", 1, code=3
-            ).output
+            run("index", broken, f"{bucket.uri}/none.mp4", "--out", tmp_path / "I", "--json", code=3).output
         )
         kinds = {problem["uri"]: problem["error_kind"] for problem in report["problems"]}
         assert kinds == {"broken.mp4": "not_media", "none.mp4": "missing"}
@@ -197,7 +195,7 @@ class TestProbing:
         bucket.put("images/seq.tar", tmp_path / "seq.tar")
         for number in range(3):
             bucket.put(f"images/loose/{number:03d}.png", encoded(number + 10))
-        run("index", f"{bucket.uri}/images", "--out", tmp_path / "I", "--workers", 1)
+        run("index", f"{bucket.uri}/images", "--out", tmp_path / "I")
         run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "D")
         assert run("verify", tmp_path / "D").exit_code == 0
         dataset = ClipDataset(tmp_path / "D")

@@ -25,10 +25,10 @@ class TestWriting:
         for name in ("h264_default.mp4", "h264_open_gop.mp4"):
             bucket.put(f"v/{name}", medium(name))
         out = f"{bucket.uri}/I"
-        run("index", f"{bucket.uri}/v/h264_default.mp4", "--root", f"{bucket.uri}/v", "--out", out, "--workers", 1)
+        run("index", f"{bucket.uri}/v/h264_default.mp4", "--root", f"{bucket.uri}/v", "--out", out)
 
         def meanwhile(*arguments: Any, **options: Any) -> Iterator[Any]:
-            run("index", f"{bucket.uri}/w", "--root", f"{bucket.uri}/v", "--out", out, "--workers", 1)
+            run("index", f"{bucket.uri}/w", "--root", f"{bucket.uri}/v", "--out", out)
             return run_local(*arguments, **options)
 
         bucket.put("w/c.mp4", medium("h264_baseline.mp4"))
@@ -45,10 +45,10 @@ class TestWriting:
         self, bucket: Bucket, medium: Medium, tmp_path: Path
     ) -> None:
         bucket.put("v/a.mp4", medium("h264_single.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I")
         bucket.put("I/frames/part-000001.parquet", b"of a run that was killed")
         bucket.put("v/b.mp4", medium("h264_single.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I")
         index = Index(f"{bucket.uri}/I")
         assert [len(index.packets(name).size) for name in index.columns(["media_id"])["media_id"].to_pylist()] == [1, 1]
 
@@ -60,12 +60,12 @@ class TestWriting:
         for number in range(3):
             bucket.put(f"v/{number}.mp4", medium("h264_single.mp4"))
         out, sources = f"{bucket.uri}/I", f"{bucket.uri}/v"
-        run("index", sources, "--out", out, "--task", "1/2", "--workers", 1)
+        run("index", sources, "--out", out, "--task", "1/2")
         assert "missing" in run("index", sources, "--out", out, "--finish", code=1).output
-        run("index", sources, "--out", out, "--task", "0/2", "--workers", 1)
+        run("index", sources, "--out", out, "--task", "0/2")
         report = json.loads(run("index", sources, "--out", out, "--finish", "--json").output)
         assert (report["ok"], len(Index(out))) == (3, 3)
-        run("index", sources, "--out", tmp_path / "I", "--workers", 1)
+        run("index", sources, "--out", tmp_path / "I")
         for key in bucket.keys("I/videos/") + bucket.keys("I/frames/"):
             assert bucket.get(key) == (tmp_path / key).read_bytes()
         run("index", "--compact", "--out", out)
@@ -74,7 +74,7 @@ class TestWriting:
 
     def test_a_dataset_is_written_once(self, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
         arguments = ["shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D"]
         run(*arguments)
         before = bucket.keys("D/")
@@ -106,7 +106,7 @@ class TestWriting:
         monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "0")
         monkeypatch.setattr("framedex.storage.objects.TRIES", 1)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
         policy = ["shard", tmp_path / "I", "--policy", segments(tmp_path)]
         stored = ["--out", f"{bucket.uri}/D", "--scratch", tmp_path / "scratch"]
         run(*policy, *stored, "--pack", "clips", "--shard-size", "20kB")
@@ -125,9 +125,9 @@ class TestWriting:
         monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "0")
         monkeypatch.setattr("framedex.storage.objects.TRIES", 1)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
-        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
         arguments = ["shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D"]
-        arguments += ["--pack", "clips", "--shard-size", "20kB", "--workers", 1, "--scratch"]
+        arguments += ["--pack", "clips", "--shard-size", "20kB", "--scratch"]
         uploads: list[str] = []
 
         def fail_at_last(request: proxies.HttpRequest) -> Spoil | None:

@@ -27,7 +27,7 @@ def encode_clips(
         code: The expected exit code.
     """
     path = write_clips(out.with_suffix(".jsonl"), clips)
-    words = ("shard", index, "--clips", path, "--out", out, "--pack", "clips", "--encode", codec, "--workers", 2)
+    words = ("shard", index, "--clips", path, "--out", out, "--pack", "clips", "--encode", codec)
     run(*words, *arguments, code=code)
     return out
 

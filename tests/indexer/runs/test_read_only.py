@@ -68,14 +68,14 @@ def test_an_index_that_becomes_read_only_is_named_and_a_rerun_finishes_it(
     assert "INDEX" in closing(out, begins, "index", videos, "--out", out, "--workers", 1)
     for path, _, _ in os.walk(out):
         os.chmod(path, 0o755)
-    assert json.loads(run("index", videos, "--out", out, "--workers", 1, "--json").output)["failed"] == 0
+    assert json.loads(run("index", videos, "--out", out, "--json").output)["failed"] == 0
 
 
 @pytest.mark.parametrize("begins", ["part-", "dataset.json"])
 def test_a_dataset_whose_place_becomes_read_only_is_named_and_a_rerun_finishes_it(
     begins: str, videos: Path, tmp_path: Path
 ) -> None:
-    run("index", videos, "--out", tmp_path / "INDEX", "--workers", 1)
+    run("index", videos, "--out", tmp_path / "INDEX")
     clips = write_clips(tmp_path / "clips.jsonl", [{"uri": "a.mp4", "frames": [0]}])
     place = tmp_path / "place"
     place.mkdir()

@@ -61,7 +61,7 @@ def test_cut_files_of_kinetics_are_not_cut_again_and_ids_keep_their_zeros(put: P
     put(names[0])
     put(names[1])
     write_csv(tmp_path / "train.csv", KINETICS)
-    framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", root=tmp_path / "K", progress=False)
+    framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", root=tmp_path / "K", workers=0, progress=False)
     policy = {"policy": "uniform", "frames": 2}
     clips = ClipDataset.from_index(tmp_path / "INDEX", policy, labels="label")
     assert clips.classes == ["playing guitar", "yoga"]
@@ -85,15 +85,15 @@ def test_without_any_video_the_error_names_the_dataset_the_paths_and_the_remedy(
     write_csv(tmp_path / "train.csv", KINETICS)
     message = r"columns of Kinetics(.|\n)*playing_guitar/-0_a_000012_000022\.mp4(.|\n)*--root(.|\n)*--uri-column"
     with pytest.raises(SourceError, match=message):
-        framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", progress=False)
+        framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", workers=0, progress=False)
     with pytest.raises(SourceError, match="needs its videos on this machine"):
-        framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", root="s3://bucket/videos", progress=False)
+        framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", root="s3://bucket/videos", workers=0, progress=False)
     write_csv(tmp_path / "train.csv", [KINETICS[0] | {"youtube_id": ""}])
     with pytest.raises(
         SourceError,
         match=r"no row of the listing names a medium(.|\n)*row 0 of the listing: it names no video of Kinetics",
     ):
-        framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", progress=False)
+        framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", workers=0, progress=False)
 
 
 def test_something_something_is_recognised_by_its_json(put: Place, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_wrong_row_fails_alone_and_is_named_by_its_number(put: Place, tmp_path
 def test_a_listing_without_media_says_so(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(SourceError, match=message):
-        framedex.index(tmp_path / name, tmp_path / "INDEX", progress=False)
+        framedex.index(tmp_path / name, tmp_path / "INDEX", workers=0, progress=False)
 
 
 def test_a_wrong_line_among_objects_of_several_lines_refuses_the_listing(all_media: Path, tmp_path: Path) -> None:

@@ -102,9 +102,9 @@ def test_classes_may_be_texts(medium: Callable[[str], Path], tmp_path: Path) -> 
     names = ["h264_default.mp4", "hevc_closed.mp4"]
     rows = [f"{medium(name)},{label}" for name, label in zip(names, ("walk", "run"), strict=True)]
     (tmp_path / "list.csv").write_text("\n".join(["uri,label", *rows]) + "\n")
-    framedex.index(tmp_path / "list.csv", tmp_path / "INDEX", progress=False)
+    framedex.index(tmp_path / "list.csv", tmp_path / "INDEX", workers=0, progress=False)
     policy = {"policy": "stride", "stride": 4, "frames": 4, "last": "drop"}
-    framedex.shard(tmp_path / "INDEX", tmp_path / "CLIPS", policy=policy, progress=False)
+    framedex.shard(tmp_path / "INDEX", tmp_path / "CLIPS", policy=policy, workers=0, progress=False)
     out = tmp_path / "out"
     run = start(out, "--dataset", tmp_path / "CLIPS", "--size", 32, 48, "--device", "cpu", "--workers", 0)
     said, _ = run.communicate(timeout=300)

@@ -38,7 +38,7 @@ def listed(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
     (folder / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     paths = [medium(str(row["uri"])) for row in ROWS]
     run("index", folder / "list.jsonl", "--root", paths[0].parent, "--out", folder / "INDEX")
-    framedex.shard(folder / "INDEX", folder / "D", policy=POLICY, progress=False)
+    framedex.shard(folder / "INDEX", folder / "D", policy=POLICY, workers=0, progress=False)
     return folder
 
 
@@ -149,7 +149,7 @@ def test_a_dataset_without_clips_has_empty_columns(listed: Path) -> None:
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_clips_of_several_views_have_the_columns_of_their_items(tmp_path: Path, on_disk: bool) -> None:
     run("index", write_scenes(tmp_path / "MEDIA"), "--out", tmp_path / "INDEX")
-    framedex.shard(tmp_path / "INDEX", tmp_path / "D", policy=VIEWS, progress=False)
+    framedex.shard(tmp_path / "INDEX", tmp_path / "D", policy=VIEWS, workers=0, progress=False)
     clips = ClipDataset(tmp_path / "D") if on_disk else ClipDataset.from_index(tmp_path / "INDEX", VIEWS)
     scenes = MultiViewDataset(clips)
     items = [scenes[number] for number in range(len(scenes))]

@@ -111,10 +111,10 @@ def test_another_column_may_have_the_labels_and_hold_numbers(folder: Path) -> No
 
 def test_python_records_labels_too(folder: Path, tmp_path: Path) -> None:
     numbers = {"walk": 0, "jump": 1, "run": 2}
-    framedex.shard(folder / "INDEX", tmp_path / "D", policy=POLICY, labels=numbers, progress=False)
+    framedex.shard(folder / "INDEX", tmp_path / "D", policy=POLICY, labels=numbers, workers=0, progress=False)
     assert ClipDataset(tmp_path / "D").classes == ["walk", "jump", "run"]
     clips = [{"uri": name, "frames": [0], "label": label} for name, label in zip(NAMES, "bab", strict=True)]
-    framedex.shard(folder / "INDEX", tmp_path / "E", clips=clips, labels="label", progress=False)
+    framedex.shard(folder / "INDEX", tmp_path / "E", clips=clips, labels="label", workers=0, progress=False)
     assert [item["label"] for item in ClipDataset(tmp_path / "E")] == [1, 0, 1]
 
 
@@ -143,10 +143,10 @@ def test_a_clip_without_a_label_is_refused_unless_it_is_left_out(gaps: Path, tmp
     chosen = ClipDataset.from_index(gaps, POLICY, labels="label", where={"label": "walk"})
     assert (chosen.classes, chosen[0]["label"]) == (["run", "walk"], 1)
     with pytest.raises(FramedexError, match=r"INDEX, row \d(.|\n)*empty"):
-        framedex.shard(gaps, tmp_path / "D", policy=POLICY, labels="label", progress=False)
+        framedex.shard(gaps, tmp_path / "D", policy=POLICY, labels="label", workers=0, progress=False)
     assert not (tmp_path / "D").exists()
     some = POLICY | {"filter": "label != ''"}
-    framedex.shard(gaps, tmp_path / "D", policy=some, labels="label", progress=False)
+    framedex.shard(gaps, tmp_path / "D", policy=some, labels="label", workers=0, progress=False)
     assert ClipDataset(tmp_path / "D").classes == ["run", "walk"]
 
 

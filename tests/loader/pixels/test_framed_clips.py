@@ -142,7 +142,7 @@ def test_layouts_move_the_channels(stored: Path, layout: Any) -> None:
 def test_clips_on_the_fly_and_streams_are_framed_alike(index: Index, tmp_path: Path) -> None:
     policy = {"policy": "uniform", "frames": 3, "filter": "codec == 'h264'"}
     framing = FRAMINGS["short"]
-    framedex.shard(index.path, tmp_path / "D", policy=policy, pack="clips", progress=False)
+    framedex.shard(index.path, tmp_path / "D", policy=policy, pack="clips", workers=0, progress=False)
     packed = ClipDataset(tmp_path / "D", framing=framing, seed=3)
     stream = ClipStream(tmp_path / "D", framing=framing, seed=3, layout="FCHW")
     planned = ClipDataset.from_index(index.path, policy, framing=framing, seed=3)

@@ -112,7 +112,7 @@ def test_the_numbers_of_the_caller_are_left_alone(stored: Path) -> None:
 
 def test_streams_and_views_are_transformed(index: Index, stored: Path, tmp_path: Path) -> None:
     policy = {"policy": "uniform", "frames": 3, "filter": "codec == 'vp9' or container == 'mp4' and codec == 'h264'"}
-    framedex.shard(index.path, tmp_path / "D", policy=policy, pack="clips", progress=False)
+    framedex.shard(index.path, tmp_path / "D", policy=policy, pack="clips", workers=0, progress=False)
     packed = ClipDataset(tmp_path / "D", transform=jittered, seed=6)
     own = {item["clip_id"]: item["frames"] for item in (packed[number] for number in range(len(packed)))}
     stream = {item["clip_id"]: item["frames"] for item in ClipStream(tmp_path / "D", transform=jittered, seed=6)}

@@ -21,7 +21,7 @@ def small_index(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPath
     (folder / "videos").mkdir()
     for name in NAMES:
         (folder / "videos" / name).symlink_to(medium(name))
-    run("index", folder / "videos", "--out", folder / "INDEX", "--follow-symlinks", "--workers", 1)
+    run("index", folder / "videos", "--out", folder / "INDEX", "--follow-symlinks")
     return folder / "INDEX"
 
 
@@ -34,5 +34,5 @@ def packed(small_index: Path) -> Path:
 @pytest.fixture(scope="session")
 def packed_images(small_index: Path) -> Path:
     """The same clips as images (`--pack images`)."""
-    options = ("--pack", "images", "--shard-size", "200KB", "--workers", 1)
+    options = ("--pack", "images", "--shard-size", "200KB")
     return pack(small_index, small_index.parent / "IMAGES", POLICY, *options)

@@ -91,7 +91,7 @@ def test_frames_show_their_numbers(packed: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["flac", "wav"])
-@pytest.mark.parametrize("pack", [["clips"], ["images", "--workers", 1]], ids=str)
+@pytest.mark.parametrize("pack", [["clips"], ["images"]], ids=str)
 def test_samples_with_audio_and_columns_are_the_items_of_clip_dataset(
     small_index: Path, tmp_path: Path, pack: list[Any], form: str
 ) -> None:

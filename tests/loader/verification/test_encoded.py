@@ -42,7 +42,7 @@ def encoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def verified(dataset: Path) -> Any:
-    return framedex.verify(dataset, workers=1, progress=False)
+    return framedex.verify(dataset, workers=0, progress=False)
 
 
 def rewrite(path: Path, changes: dict[str, Callable[[Column], Column]]) -> None:

@@ -29,7 +29,7 @@ CLIPS = [
     }
     for number in range(24)
 ]
-PACKS = {"clips": ["--pack", "clips"], "images": ["--pack", "images", "--workers", 1]}
+PACKS = {"clips": ["--pack", "clips"], "images": ["--pack", "images"]}
 
 
 @pytest.fixture(scope="module", params=PACKS)

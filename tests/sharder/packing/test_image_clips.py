@@ -38,7 +38,7 @@ def pixels(number: int, size: tuple[int, int] = (32, 24)) -> NDArray[np.uint8]:
 
 
 def indexed(tmp_path: Path, *sources: object) -> Path:
-    run("index", *sources, "--out", tmp_path / "INDEX", "--workers", 1)
+    run("index", *sources, "--out", tmp_path / "INDEX")
     return tmp_path / "INDEX"
 
 
@@ -48,7 +48,7 @@ def clips_of(tmp_path: Path, clips: list[dict[str, Any]], *sources: object, code
 
 
 def verdicts(dataset: Path, *arguments: object, code: int = 0) -> dict[str, dict[str, Any]]:
-    output = run("verify", dataset, "--json", "--workers", 1, *arguments, code=code).output
+    output = run("verify", dataset, "--json", *arguments, code=code).output
     return {row["clip_id"]: row for row in map(json.loads, output.splitlines())}
 
 
@@ -332,7 +332,7 @@ def test_images_are_packed_into_tars_and_verified_there(tmp_path: Path, shots: P
     clips = [{"uri": "a", "frames": [11, 2, 11]}, {"uri": "t.tar/b", "frames": [2, -1, 0]}]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(clip) + "\n" for clip in clips))
     index = indexed(tmp_path, shots)
-    run("shard", index, "--clips", tmp_path / "c.jsonl", "--out", tmp_path / "D", "--workers", 1, "--pack", *how)
+    run("shard", index, "--clips", tmp_path / "c.jsonl", "--out", tmp_path / "D", "--pack", *how)
     assert {row["verdict"] for row in verdicts(tmp_path / "D").values()} == {"exact"}
     shutil.rmtree(shots)
     for clip, numbers in zip(ClipDataset(tmp_path / "D"), ([11, 2, 11], [22, None, 20]), strict=True):

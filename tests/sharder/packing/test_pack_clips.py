@@ -182,7 +182,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_codec_and_container_is_exact_by_loader_and_in_one_go(elsewhere: Path) -> None:
     count = len(ClipDataset(elsewhere / "D"))
-    assert run("verify", elsewhere / "D", "--workers", 2).output.startswith(f"{count} exact")
+    assert run("verify", elsewhere / "D").output.startswith(f"{count} exact")
     suffixes = {}
     for content, sample in described(elsewhere / "D").values():
         shown = one_go(file_of(sample))
@@ -275,7 +275,7 @@ def test_what_was_demuxed_stays_until_it_is_copied(
         shutil.copy(corpus / "mkv_headerstrip.mkv", tmp_path / "videos" / f"{number}.mkv")
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
     clips = [{"uri": f"{number}.mkv", "frames": [3, 9]} for number in range(5)]
-    dataset = pack(tmp_path / "INDEX", tmp_path / "D", clips, "--workers", 1)
+    dataset = pack(tmp_path / "INDEX", tmp_path / "D", clips)
     assert "5 exact" in run("verify", dataset).output
     assert not list(tmp_path.rglob(".writing-*"))
 

@@ -27,7 +27,7 @@ Medium = Callable[[str], Path]
 def pack(index: Path, out: Path, clips: list[dict[str, Any]], *arguments: object, code: int = 0) -> Path:
     """Store the frames of explicit clips."""
     path = write_clips(out.with_suffix(".jsonl"), clips)
-    run("shard", index, "--clips", path, "--out", out, "--pack", "images", "--workers", 2, *arguments, code=code)
+    run("shard", index, "--clips", path, "--out", out, "--pack", "images", *arguments, code=code)
     return out
 
 

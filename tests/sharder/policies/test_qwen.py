@@ -63,7 +63,7 @@ def opened(medium: Callable[[str], Path], tmp_path: Path) -> Callable[[str, Docu
     def first(name: str, policy: Document) -> Item:
         index = tmp_path / f"INDEX_{name}"
         if not index.exists():
-            framedex.index(medium(name), index, progress=False)
+            framedex.index(medium(name), index, workers=0, progress=False)
         return framedex.ClipDataset.from_index(index, policy, size=(32, 32))[0]
 
     return first

@@ -85,7 +85,7 @@ def test_datasets_have_what_their_clips_say_about_places_outside(medium: Callabl
         if way == "command":
             run("shard", tmp_path / "INDEX", "--clips", clips, "--outside", "edge", "--out", tmp_path / out, code=3)
         else:
-            framedex.shard(tmp_path / "INDEX", tmp_path / out, clips=lines, outside="edge", progress=False)
+            framedex.shard(tmp_path / "INDEX", tmp_path / out, clips=lines, outside="edge", workers=0, progress=False)
     made = [framedex.ClipDataset(tmp_path / out) for out in ("BY_COMMAND", "BY_FUNCTION")]
     assert [len(dataset) for dataset in made] == [2, 2]
     edge, drop = made[0][0], made[0][1]
@@ -104,5 +104,5 @@ def test_an_unknown_value_of_outside_stops_the_run(medium: Callable[[str], Path]
     run("index", medium("h264_default.mp4"), "--out", tmp_path / "INDEX")
     clips = [{"uri": "a.mp4", "frames": [0], "outside": "wrap"}]
     with pytest.raises(PolicyError, match=r"(?s)unknown value of outside.*wrap.*error, pad, edge, drop"):
-        framedex.shard(tmp_path / "INDEX", tmp_path / "D", clips=clips, progress=False)
+        framedex.shard(tmp_path / "INDEX", tmp_path / "D", clips=clips, workers=0, progress=False)
     assert not (tmp_path / "D").exists()

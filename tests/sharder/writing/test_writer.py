@@ -50,7 +50,7 @@ def killed(index: Index, tmp_path: Path, small_parts: None, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(DatasetWriter, "add", add_until)
-        run("shard", index.path, "--clips", clips, "--out", tmp_path / "D", "--workers", 1, code=1)
+        run("shard", index.path, "--clips", clips, "--out", tmp_path / "D", code=1)
     return clips
 
 
