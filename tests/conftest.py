@@ -100,6 +100,12 @@ def corpus() -> Path:
 
 
 @pytest.fixture(scope="session")
+def corpus_index(corpus: Path) -> Index:
+    """An index of the corpus of hazards."""
+    return made.corpus_index(corpus)
+
+
+@pytest.fixture(scope="session")
 def torchcodec() -> ModuleType:
     """torchcodec's decoders, which need FFmpeg's libraries. Tests are skipped if they are missing, but fail in CI."""
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from framedex import Index
 from framedex.auditor.findings.queries import SEVERITIES, checks_of, questions
 from tests.support.audited import found, sound_row, write_rows
 from tests.support.datasets import run
@@ -118,14 +119,11 @@ def test_real_media_are_found_out(medium: Medium, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_corpus_hazards_are_found(corpus: Path, tmp_path: Path) -> None:
-    run("index", corpus, "--out", tmp_path / "INDEX", code=3)
-
+def test_the_corpus_hazards_are_found(corpus_index: Index) -> None:
     def uris(check: str) -> set[str]:
         (query,) = (one.sql for one in checks_of("index") if one.name == check)
         return {
-            row["uri"]
-            for row in json.loads(run("audit", tmp_path / "INDEX", "--sql", query, "--format", "json").stdout)
+            row["uri"] for row in json.loads(run("audit", corpus_index.path, "--sql", query, "--format", "json").stdout)
         }
 
     assert uris("same_times") >= {"dup_pts.mp4"}

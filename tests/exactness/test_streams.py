@@ -10,7 +10,7 @@ import pytest
 import webdataset
 
 import framedex
-from framedex import ClipDataset, ClipStream
+from framedex import ClipDataset, ClipStream, Index
 from framedex.errors import FramedexError
 from tests.support.counted import some
 from tests.support.packed import tars
@@ -21,21 +21,14 @@ POLICY = {"policy": "uniform", "frames": 4}
 UNDECODABLE = {"corrupt_mid_av1.mp4"}
 
 
-@pytest.fixture(scope="module")
-def corpus_index(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("streams") / "INDEX"
-    framedex.index(corpus, out, workers=0, progress=False)
-    return out
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*more than 8 bits")
 @pytest.mark.parametrize("pack", ["clips", "images"])
 @pytest.mark.parametrize("audio", [False, True])
-def test_every_hazard_streams_as_it_loads(corpus_index: Path, tmp_path: Path, pack: Any, audio: bool) -> None:
+def test_every_hazard_streams_as_it_loads(corpus_index: Index, tmp_path: Path, pack: Any, audio: bool) -> None:
     out = tmp_path / "D"
     framedex.shard(
-        corpus_index, out, policy=POLICY, pack=pack, audio=audio, shard_bytes=300_000, workers=0, progress=False
+        corpus_index.path, out, policy=POLICY, pack=pack, audio=audio, shard_bytes=300_000, workers=0, progress=False
     )
     dataset, stream = ClipDataset(out), ClipStream(out, shuffle=5, seed=3, on_error="skip")
     streamed = {item["clip_id"]: item for item in stream}

@@ -90,7 +90,7 @@ def tampered(path: Path) -> Iterator[tuple[str, int, Any]]:
     table, original = pq.read_table(path), path.read_bytes()
     for number, column in enumerate(table.schema):
         for row, value in enumerate(table[column.name].to_pylist()):
-            for change in drawn("hostile values of each column", hostile(column.type, value), seed=number + row):
+            for change in drawn("hostile values of each cell", hostile(column.type, value), seed=number + row):
                 rewrite(path, table, column.name, change, row)
                 yield column.name, row, change
         path.write_bytes(original)

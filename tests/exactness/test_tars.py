@@ -12,11 +12,13 @@ import pytest
 
 from framedex import Index, index
 from tests.support.datasets import run, write_clips
+from tests.support.depth import drawn
 from tests.support.images import Row, rows
 
 NOT_ALIKE = {"media_id", "uri", "member", "member_offset", "member_bytes", "sidecars", "probed_by", "tried"}
 NOT_ALIKE |= {"size_bytes", "mtime_ns", "fingerprint"}
 NO_VIDEOS = {"README.md", "anim.webp", "frame_md5.py", "hls.m3u8", "manifest.json"}
+WAYS: list[dict[str, Any]] = [{}, {"depth": "packets"}, {"verify": True}, {"prove": 2}]
 SKIPPED = {"audio_only.mp4": "failed", "zero_byte.mp4": "failed"}
 
 
@@ -38,7 +40,7 @@ def by_name(index: Index) -> dict[str, Row]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"depth": "packets"}, {"verify": True}, {"prove": 2}], ids=str)
+@pytest.mark.parametrize("options", drawn("ways to index all hazards", WAYS, seed=3), ids=str)
 def test_every_hazard_in_a_tar_has_the_facts_that_it_has_as_a_file(
     corpus: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:

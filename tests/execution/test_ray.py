@@ -28,6 +28,7 @@ from tests.support.counted import some
 from tests.support.datasets import content, run
 from tests.support.running import ROOT, environment
 from tests.support.s3 import Bucket, Service
+from tests.support.sent import process_id
 
 Medium = Callable[[str], Path]
 
@@ -231,11 +232,6 @@ def test_what_ray_says_beside_a_command_does_not_mix_with_its_output() -> None:
     assert "needs --engine ray" in CliRunner().invoke(told, ["--ray-address", "a:1"]).output
     refused = CliRunner().invoke(told, ["--engine", "ray", "--workers", "0"])
     assert "--engine needs --workers 1 or more" in refused.output
-
-
-def process_id(item: str) -> int:
-    """Return the id of the process that runs an item."""
-    return os.getpid()
 
 
 def calls_of(item: str) -> Calls[str, int]:

@@ -22,30 +22,9 @@ from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from tests.support.datasets import shard_clips
 from tests.support.depth import drawn
 from tests.support.running import outcomes
+from tests.support.sent import large, process_id, stop_at, wait_long
 
 SECONDS = 5.0  # in which a worker starts
-
-
-def stop_at(number: int) -> int:
-    """Return a number; stop this process if it is 3."""
-    if number == 3:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return number
-
-
-def large(number: int) -> str:
-    """Return a text that is larger than a pipe's buffer."""
-    return "x" * (8 << 20) if number else ""
-
-
-def wait_long(text: str) -> int:
-    """Return a text's length; wait for long if it is not empty."""
-    time.sleep(60.0 if text else 0.0)
-    return len(text)
-
-
-def process_id(_: int) -> int:
-    return os.getpid()
 
 
 def test_a_worker_that_is_stopped_at_an_item_costs_that_item() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,7 @@ from framedex import ClipDataset, ClipLoader, Index
 from framedex.loader.batches.pool import WorkerPool
 from tests.support.datasets import shard_clips
 from tests.support.running import outcomes
-
-
-def convert(number: int) -> tuple[list[int], bool]:
-    """Convert a number to Arrow and back; return it, and whether pandas was imported."""
-    return pa.array([number]).to_pylist(), "pandas" in sys.modules
+from tests.support.sent import convert
 
 
 def through_pandas(frames: Any) -> np.ndarray[Any, Any]:

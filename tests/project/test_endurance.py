@@ -11,60 +11,21 @@ from typing import Any
 import pytest
 
 from benchmarks.endurance_memory import verdict
-from tests.support.depth import rounds
+from tests.support.depth import drawn, rounds
 
 ROOT = Path(__file__).resolve().parents[2]
-BATCHES = rounds("batches of the endurance test")
-PARTS = ("flat", "decoders buffers", "faults source, zeros, skip", "faults killed, replace", "faults vanished, skip")
+BATCHES = rounds("batches of a part of the endurance test")
+Row = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The result rows of the parts that a CPU can run, by name of the part."""
-    folder = tmp_path_factory.mktemp("endurance")
-    command: list[object] = [
-        sys.executable,
-        "-m",
-        "benchmarks.endurance",
-        "--home",
-        folder / "home",
-        "--out",
-        folder / "out.json",
-    ]
-    command += ["--small", "--batches", BATCHES, "--workers", "2", "--limit", "600"]
-    for part in PARTS:
-        command += ["--exactly", part]
-    subprocess.run([str(word) for word in command], check=True, cwd=ROOT)
-    found = json.loads((folder / "out.json").read_text())["parts"]
-    return {row["part"]: row for row in found}
-
-
-def test_every_part_ends_with_an_answer(rows: dict[str, dict[str, Any]]) -> None:
-    assert set(rows) == set(PARTS)
-    assert not {name: row for name, row in rows.items() if "reason" in row}
-
-
-def test_batches_leave_no_files_threads_or_processes_behind_and_are_right(rows: dict[str, dict[str, Any]]) -> None:
-    flat = rows["flat"]
-    assert flat["batches"] == BATCHES
-    assert flat["wrong_clips"] == 0 < flat["checked_clips"]
-    by = flat["verdict"]["by"]
+def leaves_nothing_behind_and_is_right(row: Row) -> None:
+    assert row["batches"] == BATCHES
+    assert row["wrong_clips"] == 0 < row["checked_clips"]
+    by = row["verdict"]["by"]
     assert all(by[name]["flat"] for name in ("workers_open_files", "threads", "workers_threads", "processes"))
 
 
-def test_faults_harm_no_other_clip_and_no_batch(rows: dict[str, dict[str, Any]]) -> None:
-    for name, row in rows.items():
-        if name.startswith("faults"):
-            assert row["as_promised"], row
-    assert rows["faults source, zeros, skip"]["failures"]
-    assert rows["faults killed, replace"]["killed"] > 0
-    assert rows["faults vanished, skip"]["failures"]["stale"] > 0
-
-
-def test_dali_cannot_open_a_movie_whose_buffer_was_used_again_under_no_copy_alone(
-    rows: dict[str, dict[str, Any]],
-) -> None:
-    row = rows["decoders buffers"]
+def dali_cannot_open_a_movie_whose_buffer_was_used_again_under_no_copy_alone(row: Row) -> None:
     for no_copy in (False, True):
         for fate in ("kept", "overwritten", "freed"):
             facts = row[f"no_copy={no_copy}, {fate}"]
@@ -72,6 +33,54 @@ def test_dali_cannot_open_a_movie_whose_buffer_was_used_again_under_no_copy_alon
                 assert facts["reported_error"] == facts["tried"] > 0
             elif fate != "freed":
                 assert facts["errors"] == facts["wrong"] == 0
+
+
+def harms_no_other_clip_and_no_batch(row: Row) -> None:
+    assert row["as_promised"], row
+
+
+def zeros_are_failures(row: Row) -> None:
+    harms_no_other_clip_and_no_batch(row)
+    assert row["failures"]
+
+
+def workers_are_killed(row: Row) -> None:
+    harms_no_other_clip_and_no_batch(row)
+    assert row["killed"] > 0
+
+
+def vanished_media_are_stale(row: Row) -> None:
+    harms_no_other_clip_and_no_batch(row)
+    assert row["failures"]["stale"] > 0
+
+
+# The parts that a CPU can run, and what each confirms.
+PARTS = {
+    "flat": leaves_nothing_behind_and_is_right,
+    "decoders buffers": dali_cannot_open_a_movie_whose_buffer_was_used_again_under_no_copy_alone,
+    "faults source, zeros, skip": zeros_are_failures,
+    "faults killed, replace": workers_are_killed,
+    "faults vanished, skip": vanished_media_are_stale,
+}
+
+
+@pytest.mark.parametrize("part", drawn("parts of the endurance test", PARTS, seed=2))
+def test_a_part_ends_with_an_answer_that_is_right(part: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.endurance",
+        "--home",
+        tmp_path / "home",
+        "--out",
+        tmp_path / "out.json",
+    ]
+    command += ["--small", "--batches", BATCHES, "--workers", "2", "--limit", "600", "--exactly", part]
+    subprocess.run([str(word) for word in command], check=True, cwd=ROOT)
+    (row,) = json.loads((tmp_path / "out.json").read_text())["parts"]
+    assert row["part"] == part
+    assert "reason" not in row
+    PARTS[part](row)
 
 
 def test_what_grows_is_not_flat() -> None:

@@ -52,7 +52,8 @@ def digest_of(*sources: str) -> str:
     for source in sources:
         path = ROOT / source
         for file in [path] if path.is_file() else sorted(path.rglob("*.py")):  # rglob does not follow links
-            digest.update(f"\0{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+            name = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
+            digest.update(f"\0{name}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -140,6 +141,15 @@ def index(depth: Depth) -> Index:
         assert report.problems == []
 
     return Index(folder(f"index-{depth}", *INDEX_SOURCES, make=build) / "INDEX")
+
+
+def corpus_index(corpus: Path) -> Index:
+    """Return an index of the corpus of hazards, whose manifest names all that lies there."""
+
+    def build(place: Path) -> None:
+        make_index(corpus, place / "INDEX", workers=0, progress=False)
+
+    return Index(folder("index-corpus", *INDEX_SOURCES, str(corpus / "manifest.json"), make=build) / "INDEX")
 
 
 @contextlib.contextmanager

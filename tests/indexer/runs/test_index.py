@@ -24,6 +24,7 @@ from framedex import index as framedex_index
 from framedex.errors import FormatError, OutputError
 from framedex.indexer.schema import FRAMES, SCHEMA_VERSION, VIDEOS
 from tests.support import running as pool
+from tests.support import sent
 from tests.support.counted import some
 from tests.support.datasets import run
 from tests.support.media import remux
@@ -213,38 +214,20 @@ def test_what_is_not_an_index_of_this_version_is_refused(tmp_path: Path, header:
     assert says in str(refused.value)
 
 
-def _sleep_die_or_echo(item: str) -> str:
-    if item == "hang":
-        time.sleep(60)
-    if item == "crash":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if item == "raise":
-        raise RuntimeError("mine")
-    return item
-
-
 def test_a_crash_or_a_hang_costs_one_item_and_order_is_kept() -> None:
     items = ["a", "crash", "b", "hang", "c", "raise", "d"]
-    outcomes = pool.outcomes(_sleep_die_or_echo, items, workers=2, timeout_seconds=3)
+    outcomes = pool.outcomes(sent.sleep_die_or_echo, items, workers=2, timeout_seconds=3)
     assert [outcome.item for outcome in outcomes] == items
     assert [outcome.result for outcome in outcomes] == ["a", None, "b", None, "c", None, "d"]
     assert [outcome.kind for outcome in outcomes if outcome.kind] == ["crash", "timeout", "internal_error"]
 
 
-def _allocate(size_bytes: int) -> int:
-    return len(bytearray(size_bytes))
-
-
-def _raise_as_libav_does(code: int) -> None:
-    raise av.error.MemoryError(code, "Cannot allocate memory")
-
-
 def test_too_large_an_allocation_costs_one_item_and_not_the_run() -> None:
     sizes = [1 << 20, 3 << 30, 1 << 20, 1 << 40, 1 << 20]
-    outcomes = pool.outcomes(_allocate, sizes, memory_bytes=2 << 30)
+    outcomes = pool.outcomes(sent.allocate, sizes, memory_bytes=2 << 30)
     assert [outcome.kind for outcome in outcomes] == [None, "memory", None, "memory", None]
     assert outcomes[1].message == "needs more memory than the 2 GiB it may have"
-    (outcome,) = pool.outcomes(_raise_as_libav_does, [12])
+    (outcome,) = pool.outcomes(sent.raise_as_libav_does, [12])
     assert outcome.kind == "memory"
 
 
@@ -253,18 +236,13 @@ def test_the_least_memory_that_may_be_asked_for_is_enough_for_plain_video(folder
     assert (report.ok, report.failed) == (3, 0)
 
 
-def _process_id_then_hang(item: str) -> None:
-    Path(item).write_text(str(os.getpid()))
-    time.sleep(600)
-
-
 @pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = (
-        "from tests.indexer.runs.test_index import _process_id_then_hang; "
+        "from tests.support.sent import process_id_then_hang; "
         "from framedex.execution.local_pool import run_local\n"
         "from framedex.execution.engine import Calls\n"
-        "if __name__ == '__main__': list(run_local(Calls(function=_process_id_then_hang, "
+        "if __name__ == '__main__': list(run_local(Calls(function=process_id_then_hang, "
         f"items=['{tmp_path}/0', '{tmp_path}/1'], timeout_seconds=None), workers=2))"
     )
     process = subprocess.Popen([sys.executable, "-c", script], env=environment())

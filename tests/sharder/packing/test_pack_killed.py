@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import random
@@ -102,11 +103,25 @@ def mixed_index(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "INDEX"
 
 
+@pytest.fixture(scope="module")
+def undisturbed(mixed_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that returns the dataset of a run that nothing disturbs."""
+
+    @functools.cache
+    def packed(pack: str) -> Path:
+        out = tmp_path_factory.mktemp(pack) / "UNDISTURBED"
+        run(*command(mixed_index, out, *PACKS[pack])[2:])
+        return out
+
+    return packed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", PACKS)
-def test_a_killed_run_is_completed_to_the_same_bytes(mixed_index: Path, tmp_path: Path, pack: str) -> None:
-    whole(command(mixed_index, tmp_path / "UNDISTURBED", *PACKS[pack], "--workers", "1"))
-    expected = content(tmp_path / "UNDISTURBED")
+def test_a_killed_run_is_completed_to_the_same_bytes(
+    mixed_index: Path, undisturbed: Callable[[str], Path], tmp_path: Path, pack: str
+) -> None:
+    expected = content(undisturbed(pack))
     assert sum(name.endswith(".tar") for name in expected) > 2
     chance = random.Random(pack)
     out = tmp_path / "D"
@@ -142,12 +157,11 @@ def size_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_workers_and_earlier_runs_do_not_show_in_the_bytes(mixed_index: Path, tmp_path: Path, pack: str) -> None:
-    first = command(mixed_index, tmp_path / "A", *PACKS[pack], "--workers", "1")[2:]
-    second = command(mixed_index, tmp_path / "B", *PACKS[pack], "--workers", "3")[2:]
-    run(*first)
-    run(*second)
-    assert content(tmp_path / "A") == content(tmp_path / "B")
+def test_workers_and_earlier_runs_do_not_show_in_the_bytes(
+    mixed_index: Path, undisturbed: Callable[[str], Path], tmp_path: Path, pack: str
+) -> None:
+    run(*command(mixed_index, tmp_path / "D", *PACKS[pack], "--workers", "3")[2:])
+    assert content(tmp_path / "D") == content(undisturbed(pack))
 
 
 @pytest.fixture
@@ -174,12 +188,15 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path] | None]:
 
 @pytest.mark.parametrize("pack", ["clips", "images", "encoded"])
 def test_a_full_disk_is_an_error_with_a_remedy_and_a_rerun_completes(
-    mixed_index: Path, tmp_path: Path, pack: str, small_disk: Callable[[int], Path] | None
+    mixed_index: Path,
+    undisturbed: Callable[[str], Path],
+    tmp_path: Path,
+    pack: str,
+    small_disk: Callable[[int], Path] | None,
 ) -> None:
     """Fill a small tmpfs. If none can be mounted, limit the size of files instead, which stops the first tar."""
-    whole(command(mixed_index, tmp_path / "UNDISTURBED", *PACKS[pack]))
-    expected = content(tmp_path / "UNDISTURBED")
-    used = sum(path.stat().st_size for path in (tmp_path / "UNDISTURBED").rglob("*"))
+    expected = content(undisturbed(pack))
+    used = sum(path.stat().st_size for path in undisturbed(pack).rglob("*"))
     if small_disk is None:
         out = tmp_path / "D"
         words = command(mixed_index, out, *PACKS[pack])
@@ -205,9 +222,12 @@ def test_a_full_disk_is_an_error_with_a_remedy_and_a_rerun_completes(
 
 @pytest.mark.parametrize("place", ["tables", "line"])
 def test_rows_that_find_no_room_beside_an_open_tar_are_written_once_it_is_gone(
-    mixed_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    mixed_index: Path,
+    undisturbed: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
 ) -> None:
-    whole(command(mixed_index, tmp_path / "UNDISTURBED", *PACKS["clips"]))
     words = command(mixed_index, tmp_path / "D", *PACKS["clips"], "--workers", "1")[2:]
     shards = tmp_path / "D.unfinished" / SHARDS_FOLDER
     refused: list[bool] = []
@@ -244,4 +264,4 @@ def test_rows_that_find_no_room_beside_an_open_tar_are_written_once_it_is_gone(
     assert [path.name for path in sorted(shards.iterdir())] == ["clips-000000.idx", "clips-000000.tar"]
     monkeypatch.undo()
     assert "taken up from an unfinished run" in run(*words).output
-    assert content(tmp_path / "D") == content(tmp_path / "UNDISTURBED")
+    assert content(tmp_path / "D") == content(undisturbed("clips"))
