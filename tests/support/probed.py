@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from framedex.indexer.media_rows import Row, rows_of
-from framedex.indexer.runs import objects
+from framedex.indexer.probing.probe import ProbeTask, probe_medium
+from framedex.indexer.runs.objects import probe_object
 
 
 def rows_found(found: Iterable[Any]) -> list[tuple[Row, Row]]:
@@ -22,7 +23,7 @@ def facts_of(path: Path, **how: Any) -> list[Any]:
         path: the file.
         how: further fields of a `ProbeTask`.
     """
-    return objects.probe_medium(objects.ProbeTask(path=str(path), **how))
+    return probe_medium(ProbeTask(path=str(path), **how))
 
 
 def probed(path: Path, **how: Any) -> tuple[Row, Row]:
@@ -33,5 +34,5 @@ def probed(path: Path, **how: Any) -> tuple[Row, Row]:
 
 def probed_object(uri: str, **how: Any) -> tuple[Row, Row]:
     """Return the columns of `videos` and `frames` for the only medium of an object, which is probed where it lies."""
-    ((video, frames),) = rows_found(objects.probe_object(objects.ProbeTask(path=uri, **how)))
+    ((video, frames),) = rows_found(probe_object(ProbeTask(path=uri, **how)))
     return video, frames
