@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from framedex import Index
-from framedex.storage import stores
 from tests.support import made, media
+from tests.support.object_datasets import forget_connections
 from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
 from tests.support.s3 import Bucket, Service, service
 
@@ -134,7 +134,7 @@ def bucket(s3_service: Service, monkeypatch: pytest.MonkeyPatch) -> Bucket:
         monkeypatch.delenv(name)
     for name, value in s3_service.environment.items():
         monkeypatch.setenv(name, value)
-    stores._store.cache_clear()
+    forget_connections()
     return s3_service.bucket()
 
 

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex import Index
-from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.timeline import summarise
 from tests.support.audited import audited_database, sound_row, write_rows
 from tests.support.counted import some
@@ -75,24 +74,19 @@ def test_packets_and_gops_are_those_of_the_index(packets_index: Index) -> None:
 def test_frames_that_share_a_timestamp_stand_in_their_order(tmp_path: Path) -> None:
     """Their order is that of a stable sort, which plans also use."""
     draw = np.random.default_rng(3)
-    index, rows = tmp_path / "INDEX", []
+    rows, packets = [], {}
     for number in range(1, 12):
         count = int(draw.integers(2, 200))
         pts = (draw.permutation(count) // int(draw.integers(2, 5))).astype(np.int64)
         flags = np.where(draw.random(count) < 0.1, HIDDEN, 0).astype(np.int32)
         flags[0] = CLOSED
         facts = asdict(summarise(pts, flags, last_duration=1, time_base_seconds=1 / 25))
-        frames = {"pts": pts, "size": np.arange(count), "flags": flags}
-        rows.append((sound_row(number) | facts | {"packet_count": count}, frames))
-    write_rows(index)
-    parts = PartPairs(index)
-    for video, frames in rows:
-        parts.add([(video, frames | {"media_id": video["media_id"]})])
-    parts.flush()
-    with audited_database(index) as db:
-        for video, frames in some(rows):
-            found = db.ask(f"SELECT packet FROM frames WHERE media_id = '{video['media_id']}' ORDER BY frame").rows
-            assert [packet for (packet,) in found] == presentation_order(frames["pts"], frames["flags"]).tolist()
+        rows.append(sound_row(number) | facts | {"packet_count": count})
+        packets[rows[-1]["media_id"]] = {"pts": pts, "size": np.arange(count), "flags": flags}
+    with audited_database(write_rows(tmp_path / "INDEX", rows, packets=packets)) as db:
+        for media_id, columns in some(packets.items()):
+            found = db.ask(f"SELECT packet FROM frames WHERE media_id = '{media_id}' ORDER BY frame").rows
+            assert [packet for (packet,) in found] == presentation_order(columns["pts"], columns["flags"]).tolist()
 
 
 def test_a_missing_part_is_no_empty_answer(tmp_path: Path) -> None:

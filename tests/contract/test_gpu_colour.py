@@ -13,11 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
-from framedex.loader.routing.driver import driver_support
 from tests.contract.test_decoders import DEVICES
 from tests.loader.routing.test_colour import dali
 from tests.support.datasets import run, shard_clips
-from tests.support.gpu import gpu_obstacles, movie_for_gpu
+from tests.support.gpu import first_driver, gpu_obstacles, movie_for_gpu
 from tests.support.pictures import (
     FORMATS,
     HEIGHT,
@@ -190,7 +189,7 @@ def test_ten_bits_lose_what_the_correction_expects(coloured: ClipDataset, device
 
 @pytest.mark.parametrize("device", GPU)
 def test_the_driver_says_that_it_decodes_what_was_decoded(coloured: ClipDataset, device: str) -> None:
-    support = driver_support(0)
+    support = first_driver()
     assert support.reason is None
     for video, obstacle in zip(VIDEOS, gpu_obstacles(coloured, caps=support), strict=True):
         assert obstacle is None or obstacle.startswith("colour"), (video.name, obstacle)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from framedex.core.hints import MEANT, did_you_mean, meant
 from framedex.indexer.schema import VIDEOS
 from framedex.sharder.clips.fields import FIELD_NAMES
-from framedex.sharder.configuration.parameters import names
-from framedex.sharder.policies.registry import POLICIES
+from tests.support.counted import some
+from tests.support.policies import CONFIGS, NAMES
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,9 @@ def test_a_remedy_names_all_that_may_be_meant() -> None:
 
 
 def test_every_meaning_is_a_name_that_exists() -> None:
-    keys = {key for policy in POLICIES.values() for key in names(policy)}
+    records = json.loads((CONFIGS / "policy.schema.json").read_text(encoding="utf-8"))["$defs"]
+    policies = some([records[name]["properties"] for name in records if name.endswith("Policy")], len(NAMES))
+    keys = {key for policy in policies for key in policy} - {"policy"}
     checks = {"copies", "damaged", "more_than_8_bits", "variable_rate"}
     columns = {"label", "split", "start", "end", "start_seconds", "end_seconds"}
     there = keys | checks | columns | set(VIDEOS.names) | set(FIELD_NAMES)

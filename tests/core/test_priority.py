@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
-from framedex import EncodeOptions
-from framedex.sharder.packing.encoders import encode
+from framedex import Index
 from tests.support import media
 from tests.support.counted import some
+from tests.support.datasets import shard_clips
 
 SVT = {"preset": "12", "svtav1-params": "lp=1"}
 
@@ -20,8 +18,9 @@ def policies() -> list[int]:
     return [os.sched_getscheduler(int(thread)) for thread in some(os.listdir("/proc/self/task"))]
 
 
-def test_no_thread_is_a_realtime_thread_after_a_clip_was_encoded_as_av1() -> None:
-    encode(np.zeros((4, 64, 64, 3), np.uint8), (64, 64), EncodeOptions(codec="av1"))
+def test_no_thread_is_a_realtime_thread_after_a_clip_was_encoded_as_av1(index: Index, tmp_path: Path) -> None:
+    clips = [{"uri": "h264_default.mp4", "frames": [0, 1, 2, 3]}]
+    shard_clips(index.path, tmp_path / "D", clips, "--pack", "clips", "--encode", "av1", "--short-side", "64")
     assert set(policies()) == {os.SCHED_OTHER}
 
 

@@ -20,12 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import ClipDataset, Index, index
-from framedex.core.nesting import MOST_NESTED
+from framedex import ClipDataset, Index, index, shard
 from framedex.errors import PolicyError, SourceError
 from framedex.indexer.containers import demuxers, opening
 from framedex.indexer.mp4 import boxes, sample_tables
-from framedex.sharder.selection.explicit_clips import ExplicitClips
+from tests.support.audited import write_rows
 from tests.support.datasets import run
 from tests.support.media import damage
 from tests.support.probed import facts_of, probed
@@ -33,6 +32,7 @@ from tests.support.running import outcomes
 
 Medium, Change = Callable[[str], Path], Callable[[bytearray], bytearray]
 MOST_SECONDS, MOST_MEMORY_BYTES, MOST_RESIDENT_KIB = 60.0, 2 << 30, 600 << 10
+MOST_NESTED = 32  # levels of a user's column, by docs/limitations.md
 ALL_ONES = b"\xff\xff\xff\xff"
 IN_OPEN = 0x20
 EBML = bytes.fromhex("1a45dfa3 8b 4282 88 6d6174726f736b61")  # EBML header with DocType matroska
@@ -221,7 +221,7 @@ def test_boxes_without_content_are_truncated(kind: bytes, tmp_path: Path) -> Non
 def test_requests_nested_too_deep_are_malformed(tmp_path: Path) -> None:
     (tmp_path / "clips.jsonl").write_text("[" * 100_000)
     with pytest.raises(PolicyError, match="is not JSON"):
-        ExplicitClips(tmp_path / "clips.jsonl")
+        shard(write_rows(tmp_path / "INDEX"), tmp_path / "D", clips=tmp_path / "clips.jsonl", progress=False)
 
 
 @contextmanager
@@ -366,7 +366,7 @@ def test_user_columns_nested_too_deep_are_refused_where_they_are_read(levels: in
     line = f'{{"uri": "a.mp4", "frames": [0], "mine": {"[" * levels}1{"]" * levels}}}\n'
     (tmp_path / "clips.jsonl").write_text(line)
     with pytest.raises(PolicyError, match=r"nested too deeply|is not JSON"):
-        ExplicitClips(tmp_path / "clips.jsonl")
+        shard(write_rows(tmp_path / "INDEX"), tmp_path / "D", clips=tmp_path / "clips.jsonl", progress=False)
     (tmp_path / "listing.jsonl").write_text(line)
     with pytest.raises(SourceError, match="nested too deeply") as error:
         index(tmp_path / "listing.jsonl", tmp_path / "I", progress=False)

@@ -20,10 +20,8 @@ from click.testing import CliRunner
 
 from framedex import Index
 from framedex.execution.engine import Calls, Engine
-from framedex.execution.ray_engine import _attempt, _pool
-from framedex.options.engines import ENGINE_RULES, engine_options
-from framedex.options.rules import RuledCommand
-from framedex.options.runs import workers_option
+from framedex.execution.ray_engine import RayEngine, _attempt, _pool
+from framedex.options import engines, rules, runs
 from tests.support.counted import some
 from tests.support.datasets import content, run
 from tests.support.running import ROOT, environment
@@ -131,34 +129,25 @@ def work(item: tuple[str, str]) -> str:
     return name.upper()
 
 
-LOSSES = """
-import json
-import sys
-from pathlib import Path
-from framedex.execution.engine import Calls
-from framedex.execution.ray_engine import RayEngine
-from tests.execution.test_ray import work
-
-if __name__ == "__main__":
+def lose(address: str, home: str) -> None:
+    """Run items on a cluster, some of which end what runs them; write what became of each into a folder."""
     names = [f"item{number}" for number in range(20)]
     names[3], names[5], names[7], names[13] = "raise", "crash", "once", "poison"
     calls = Calls(
         function=work,
-        items=[(name, sys.argv[2]) for name in names],
+        items=[(name, home) for name in names],
         timeout_seconds=60,
         together=8,
         passes=lambda item: item[0] == "item10",
     )
-    outcomes = RayEngine(sys.argv[1])(calls, workers=2)
+    outcomes = RayEngine(address)(calls, workers=2)
     rows = [(outcome.item[0], outcome.result, outcome.kind, outcome.message) for outcome in outcomes]
-    Path(sys.argv[2], "rows.json").write_text(json.dumps(rows))
-"""
+    Path(home, "rows.json").write_text(json.dumps(rows))
 
 
 def test_a_worker_that_is_killed_costs_the_item_that_kills_it(cluster: str, tmp_path: Path) -> None:
-    script = tmp_path / "losses.py"
-    script.write_text(LOSSES)
-    command = [sys.executable, str(script), cluster, str(tmp_path)]
+    losing = "import sys; from tests.execution.test_ray import lose; lose(*sys.argv[1:])"
+    command = [sys.executable, "-c", losing, cluster, str(tmp_path)]
     done = subprocess.run(command, env=surroundings(), cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
@@ -217,9 +206,9 @@ def test_a_cluster_that_is_not_there_is_an_error(videos: Path, tmp_path: Path) -
 
 
 def test_what_ray_says_beside_a_command_does_not_mix_with_its_output() -> None:
-    @click.command(cls=RuledCommand, rules=ENGINE_RULES)
-    @engine_options
-    @workers_option("Processes.")
+    @click.command(cls=rules.RuledCommand, rules=engines.ENGINE_RULES)
+    @engines.engine_options
+    @runs.workers_option("Processes.")
     def told(engine: Engine, workers: int) -> None:
         del engine, workers
         said = threading.Thread(target=print, args=("(raylet) a worker died",))

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-from framedex.cli import COMMANDS, main
 from framedex.options import datasets, decorators, sizes
 from tests.support.counted import some
+from tests.support.datasets import COMMANDS, command_of
 from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,9 +42,7 @@ def declared() -> list[str]:
 
 
 def options_of(name: str) -> dict[str, click.Option]:
-    command = main.get_command(click.Context(main), name)
-    assert command is not None
-    return {option.opts[0]: option for option in command.params if isinstance(option, click.Option)}
+    return {option.opts[0]: option for option in command_of(name).params if isinstance(option, click.Option)}
 
 
 def test_an_option_is_declared_once_unless_it_means_something_else() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from framedex import __version__
-from framedex.cli import COMMANDS
-from tests.support.datasets import run
+from tests.support.datasets import COMMANDS, run
 
 
 @pytest.mark.parametrize("command", COMMANDS)

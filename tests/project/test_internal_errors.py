@@ -8,17 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from framedex import ClipDataset, ClipLoader, ImageOptions, Index
-from framedex.errors import DecodeError, InternalError
-from framedex.indexer.bitstream.base.pictures import BitstreamError
-from framedex.sharder.packing.image_files import encode_image
+from framedex import ClipDataset, ClipLoader, Index
+from framedex.errors import InternalError
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.reading.sources import SourceFiles
 from tests.support.datasets import run, write_clips
+from tests.support.images import encoded, write
 from tests.support.running import ROOT, outcomes
 
 NAMES = ("h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4")
@@ -223,16 +221,24 @@ def test_a_bug_anywhere_in_a_command_ends_it_with_its_traceback(
     assert "please report it" in result.stderr
 
 
+class UnpicklableError(Exception):
+    """Takes two arguments, of which an exception stores one."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 def _raise_what_no_pickle_keeps(item: str) -> str:
     if item == "bug":
-        raise BitstreamError("kind", "message")  # two arguments, of which an exception stores one
+        raise UnpicklableError("kind", "message")
     return item
 
 
 def test_a_bug_whose_exception_cannot_be_pickled_costs_one_item() -> None:
     found = outcomes(_raise_what_no_pickle_keeps, ["a", "bug", "b", "c"])
     assert [outcome.kind for outcome in found] == [None, "internal_error", None, None]
-    assert "BitstreamError: message" in str(found[1].message)
+    assert "UnpicklableError: message" in str(found[1].message)
     assert "in _raise_what_no_pickle_keeps" in str(found[1].traceback)
 
 
@@ -258,8 +264,12 @@ def test_what_a_user_asks_for_or_has_damaged_is_no_bug(videos: Path, tmp_path: P
     loader = ClipLoader(ClipDataset(tmp_path / "D", root=videos), sampler=[0, 99], output="numpy", collate="list")
     with pytest.raises(IndexError, match="the sampler asks for clip 99 of 6"):
         list(loader)
-    with pytest.raises(DecodeError, match="too large for WebP"):
-        encode_image(np.zeros((1, 20_000, 3), np.uint8), ImageOptions(format="webp"))
+    run("index", write(tmp_path / "wide", {"0.png": encoded(size=(20_000, 1))}), "--out", tmp_path / "WIDE")
+    (tmp_path / "wide.jsonl").write_text('{"uri": ".", "frames": [0]}\n')
+    webp = ("--pack", "images", "--image-format", "webp")
+    result = run("shard", tmp_path / "WIDE", "--clips", tmp_path / "wide.jsonl", "--out", tmp_path / "W", *webp, code=3)
+    assert "too large for WebP" in result.stdout
+    assert "framedex itself" not in result.output
     (part,) = (tmp_path / "INDEX" / "videos").glob("*.parquet")
     part.write_bytes(part.read_bytes()[:-20])
     result = run("shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "E", code=1)

@@ -9,9 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from framedex import Index
-from framedex.cli import COMMANDS, main
 from framedex.options.rules import OptionRule, RuledCommand
-from tests.support.datasets import run, shard_clips
+from tests.support.datasets import COMMANDS, command_of, run, shard_clips
 
 INDEX = {
     ("--compact", "--workers", "2"): "--workers has no effect beside --compact",
@@ -122,7 +121,7 @@ def test_options_at_their_defaults_are_refused_only_if_they_are_given(index: Ind
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_rules_for_its_options(command: str) -> None:
-    found = main.get_command(click.Context(main), command)
+    found = command_of(command)
     assert isinstance(found, RuledCommand)
     assert found.rules
 

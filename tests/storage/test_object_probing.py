@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ import numpy as np
 import pytest
 
 from framedex import ClipDataset, Index
-from framedex.indexer.runs import objects as probing
 from tests.support import proxy as proxies
 from tests.support.datasets import run
 from tests.support.flags import HIDDEN
 from tests.support.images import encoded, tar_of
 from tests.support.media import Medium, remux
 from tests.support.object_datasets import segments
-from tests.support.probed import probed, rows_found
+from tests.support.probed import probed, probed_object
 from tests.support.proxy import Proxy
 from tests.support.s3 import Bucket
 
@@ -60,13 +58,10 @@ class TestProbing:
             )
         assert not rows
 
-    def test_ranges_tell_what_the_whole_file_tells(
-        self, bucket: Bucket, all_media: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
-        by_ranges = 0
+    def test_ranges_tell_what_the_whole_file_tells(self, bucket: Bucket, all_media: Path, by_ranges: None) -> None:
+        from_tables = 0
         for path in sorted(all_media.glob("*.m[po][4v]")):
-            ((video, frames),) = rows_found(probing.probe_object(probing.ProbeTask(path=bucket.put(path.name, path))))
+            video, frames = probed_object(bucket.put(path.name, path))
             other, packets = probed(path)
             packets_alike(frames, packets)
             if video["depth"] != other["depth"]:  # recovery points that the first samples do not show
@@ -74,28 +69,24 @@ class TestProbing:
                 continue
             different = {name for name in other if video.get(name) != other[name]} - OF_FILES
             assert different <= {"open_gop_count"}, path.name
-            by_ranges += video["depth"] == "tables" and video["open_gop_count"] is None
-        assert by_ranges > 5
+            from_tables += video["depth"] == "tables" and video["open_gop_count"] is None
+        assert from_tables > 5
 
-    def test_frames_are_proved_from_ranges_alone(
-        self, bucket: Bucket, long_mp4: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
-        task = probing.ProbeTask(path=bucket.put("a.mp4", long_mp4), prove=3)
-        ((video, frames),) = rows_found(probing.probe_object(task))
+    def test_frames_are_proved_from_ranges_alone(self, bucket: Bucket, long_mp4: Path, by_ranges: None) -> None:
+        uri = bucket.put("a.mp4", long_mp4)
+        video, frames = probed_object(uri, prove=3)
         assert (video["proof"], video["depth"], video["first_difference"]) == ("sampled", "tables", None)
-        ((_, plain),) = rows_found(probing.probe_object(replace(task, prove=0)))
+        _, plain = probed_object(uri)
         packets_alike(frames, plain, ("pts", "offset", "size", "flags"))  # what was read for the proof is not recorded
 
     def test_a_tail_that_an_edit_list_hides_is_not_taken_on_trust(
-        self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, bucket: Bucket, medium: Medium, tmp_path: Path, by_ranges: None
     ) -> None:
-        monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         data = bytearray(medium("h264_default.mp4").read_bytes())
         at = data.index(b"elst") + 12  # the duration of its only entry, in the movie's timescale
         struct.pack_into(">I", data, at, struct.unpack_from(">I", data, at)[0] * 9 // 10)
         (tmp_path / "a.mp4").write_bytes(data)
-        ((video, _),) = rows_found(probing.probe_object(probing.ProbeTask(path=bucket.put("a.mp4", bytes(data)))))
+        video, _ = probed_object(bucket.put("a.mp4", bytes(data)))
         other, frames = probed(tmp_path / "a.mp4")
         assert np.flatnonzero(np.ma.getdata(frames["flags"]) & HIDDEN).min() > 12  # after the first start points
         assert columns(video) == columns(other)
@@ -105,7 +96,7 @@ class TestProbing:
             assert path.stat().st_size > 25 << 20
             uri = bucket.put(name, path)
             proxy.forget()
-            ((video, frames),) = rows_found(probing.probe_object(probing.ProbeTask(path=uri)))
+            video, frames = probed_object(uri)
             assert (video["status"], video["depth"]) == ("ok", "tables")
             assert len(proxy.requests) <= 4
             assert proxy.body_bytes <= 1 << 20
@@ -124,7 +115,7 @@ class TestProbing:
                 bucket.put("a.mp4", changed)
 
         proxy.rule = replace_it
-        ((video, frames),) = rows_found(probing.probe_object(probing.ProbeTask(path=uri)))
+        video, frames = probed_object(uri)
         assert (video["status"], video["error_kind"]) == ("failed", "changing")
         assert len(frames["pts"]) == 0
 
@@ -134,7 +125,7 @@ class TestProbing:
         remux(long_mp4, tmp_path / "frag.mp4", movflags="frag_keyframe+empty_moov")
         uri = bucket.put("frag.mp4", tmp_path / "frag.mp4")
         proxy.forget()
-        ((video, frames),) = rows_found(probing.probe_object(probing.ProbeTask(path=uri)))
+        video, frames = probed_object(uri)
         assert len(proxy.requests) < 20
         other, packets = probed(tmp_path / "frag.mp4")
         packets_alike(frames, packets)

@@ -41,12 +41,18 @@ def sound_row(number: int) -> listing_table.Row:
         seed += 1000
 
 
-def write_rows(out: Path, *parts: list[dict[str, Any]], labels: dict[str, str] | None = None) -> Path:
-    """Write an index of these rows of `videos`, without packets.
+def write_rows(
+    out: Path,
+    *parts: list[dict[str, Any]],
+    labels: dict[str, str] | None = None,
+    packets: dict[str, dict[str, Any]] | None = None,
+) -> Path:
+    """Write an index of these rows of `videos`.
 
     Args:
         parts: the rows of each part.
         labels: the labels of media by uri.
+        packets: the columns pts, size and flags of media by id. Other media have no packets.
     """
     out.mkdir(parents=True)
     header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
@@ -54,7 +60,8 @@ def write_rows(out: Path, *parts: list[dict[str, Any]], labels: dict[str, str] |
     for rows in parts:
         pairs = part_pairs.PartPairs(out)
         for row in rows:
-            pairs.add([(row, {"media_id": row["media_id"], "pts": [], "size": [], "flags": []})])
+            columns = (packets or {}).get(row["media_id"], {"pts": [], "size": [], "flags": []})
+            pairs.add([(row, {"media_id": row["media_id"]} | columns)])
         pairs.flush()
     if labels is not None:
         listed = [row for rows in parts for row in rows]
@@ -77,3 +84,8 @@ def audited_database(folder: str | Path) -> Iterator[Database]:
     """Give the database that an audit of an index or a dataset asks."""
     with opened(folder) as audited, database(audited) as db:
         yield db
+
+
+def cookbook(place: Path) -> list[str]:
+    """Return the names of the questions that `framedex audit PLACE --ask list` lists."""
+    return [line.split()[0] for line in run("audit", place, "--ask", "list").output.splitlines()]

@@ -1,4 +1,4 @@
-"""Helpers that write small datasets for tests through the command line, as a user would."""
+"""The command line, and small datasets that it writes, as a user would."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from click import Command, Context
 from click.testing import CliRunner, Result
 
 from framedex.cli import main
 
+COMMANDS = tuple(main.list_commands(Context(main)))
 IN_THIS_PROCESS = ("index", "shard", "verify")
 PROCESSES_MATTER = {"--workers", "--engine", "--compact", "--timeout", "--memory"}
 
@@ -30,6 +32,13 @@ def run(*arguments: object, code: int = 0) -> Result:
         raise result.exception
     assert result.exit_code == code, result.output
     return result
+
+
+def command_of(name: str) -> Command:
+    """Return a command of `framedex` with its options."""
+    command = main.get_command(Context(main), name)
+    assert command is not None
+    return command
 
 
 def write_clips(path: Path, clips: Iterable[dict[str, Any]]) -> Path:

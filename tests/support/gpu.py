@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from framedex import ClipDataset
-from framedex.loader.routing.driver import DecoderLimits, DriverSupport
-from framedex.loader.routing.movie import GpuMovie, gpu_movie
-from framedex.loader.routing.routes import gpu_obstacle
+from framedex.loader.routing import movie, routes
+from framedex.loader.routing.driver import DecoderLimits, DriverSupport, driver_support
 from tests.support.reading import encoded_clip
 
 Kind = tuple[str, int, int]  # codec, chroma format, bits
@@ -19,13 +18,18 @@ def gpu_obstacles(dataset: ClipDataset, **how: Any) -> list[str | None]:
     Args:
         how: `colour`, `caps`: see `gpu_obstacle`.
     """
-    return [gpu_obstacle(dataset.clip(number), **how) for number in range(len(dataset))]
+    return [routes.gpu_obstacle(dataset.clip(number), **how) for number in range(len(dataset))]
 
 
-def movie_for_gpu(dataset: ClipDataset, number: int) -> GpuMovie | None:
+def movie_for_gpu(dataset: ClipDataset, number: int) -> movie.GpuMovie | None:
     """Return what DALI gets for a clip of a dataset."""
     clip = dataset.clip(number)
-    return gpu_movie(clip, encoded_clip(dataset, clip))
+    return movie.gpu_movie(clip, encoded_clip(dataset, clip))
+
+
+def first_driver() -> DriverSupport:
+    """Return what the driver of the first GPU says that it decodes."""
+    return driver_support(0)
 
 
 def driver(*kinds: Kind, reason: str | None = None, **limits: int) -> DriverSupport:

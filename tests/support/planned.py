@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import av.logging
@@ -17,12 +18,13 @@ from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 
 from framedex.core.pyav import open_encoder
-from framedex.indexer.bitstream.base.pictures import NO_START, BitstreamError, Pictures
+from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
 from tests.support.media import picture
 from tests.support.planes import picture_md5
 
 INTRA_ONLY = 1  # AV_CODEC_PROP_INTRA_ONLY
+NO_START, CLOSED_START, OPEN_START = 0, 1, 2  # values of `Pictures.start`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +69,20 @@ class Stream:
         for number in numbers:
             data = state + self.packets[number]
             state = b""
-            packet = av.Packet(len(data))
-            if data:
-                packet.update(data)
+            packet = packet_of(data)
             packet.pts = number
             packet.is_keyframe = number not in self.not_key
             pictures += [(frame.pts, picture_md5(frame)) for frame in context.decode(packet)]
         pictures += [(frame.pts, picture_md5(frame)) for frame in context.decode(None)]
         return pictures
+
+
+def packet_of(data: bytes) -> av.Packet[Any]:
+    """Return a packet for a decoder, with padding, which a packet made around its bytes would lack."""
+    packet: av.Packet[Any] = av.Packet(len(data))
+    if data:
+        packet.update(data)
+    return packet
 
 
 def demux(path: Path) -> Stream:

@@ -65,9 +65,9 @@ class Client:
 
 
 @contextlib.contextmanager
-def served(place: Path, *, longest_side: int | None = None) -> Iterator[Client]:
+def served(place: Path, *, port: int = 0, longest_side: int | None = None) -> Iterator[Client]:
     """Provide a client of a browser over an index or a dataset."""
-    with bound(place, port=0, root=None, longest_side=longest_side) as server:
+    with bound(place, port=port, root=None, longest_side=longest_side) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

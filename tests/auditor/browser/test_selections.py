@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from framedex import query
+from framedex import audit, query
 from framedex.auditor.browser.filters import OPERATIONS, Filter
-from framedex.auditor.findings.queries import checks_of
 from framedex.errors import FramedexError
 from tests.auditor.test_audit_sql import ODD, READING_ELSEWHERE, SHOWN_IN_CELLS, WRITING
 from tests.support.datasets import content
@@ -124,7 +123,7 @@ def findings(client: Client) -> list[dict[str, Any]]:
 
 def test_a_finding_shows_its_rows_and_its_clips(client: Client, synthetic: Path) -> None:
     found = {finding["name"]: finding for finding in findings(client)}
-    checks = {check.name: check for check in checks_of("dataset")}
+    checks = {finding.check.name: finding.check for finding in audit(synthetic / "DS").findings}
     assert len(found) >= 2
     for name, finding in found.items():
         rows = client.post("rows", {"wanted": {"finding": name}, "page": 0}).json()

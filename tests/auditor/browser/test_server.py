@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from framedex.auditor.browser import address, serve
 from framedex.errors import FramedexError
+from tests.support.audited import write_rows
 from tests.support.datasets import content
 from tests.support.served import Client, served
 
@@ -134,17 +134,22 @@ def test_a_number_in_other_digits_is_explained(number: str, client: Client) -> N
     assert b"first is a whole number" in client.get("item", key="0", first=number).content
 
 
-def test_each_browser_has_a_token_of_its_own() -> None:
-    tokens = {address.Address(port=1).token for _ in range(10)}
-    assert len(tokens) == 10
+def test_each_browser_has_a_token_of_its_own(tmp_path: Path) -> None:
+    index = write_rows(tmp_path / "INDEX")
+    addresses = []
+    for _ in range(4):
+        with served(index) as client:
+            addresses.append(client.address)
+    tokens = {address.token for address in addresses}
+    assert len(tokens) == 4
     assert min(map(len, tokens)) >= 43
-    assert address.Address(port=1).token not in repr(address.Address(port=1))
+    assert not any(address.token in repr(address) for address in addresses)
 
 
 def test_a_port_that_is_taken_is_an_error(client: Client, synthetic: Path) -> None:
     with (
         pytest.raises(FramedexError, match=f"--port {client.address.port}"),
-        serve.bound(synthetic / "DS", port=client.address.port, root=None, longest_side=None),
+        served(synthetic / "DS", port=client.address.port),
     ):
         pass
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.indexer.bitstream.av1_vpx.av1 import Av1Scanner, sequence_header_obu, split_obus
-from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START
 from tests.support.av1_writer import INTRA_ONLY_FRAME, KEY_FRAME, SWITCH_FRAME, Frame, Sequence, obu
-from tests.support.planned import bitstream_errors_alone, raises_bitstream_error, scan_packets
+from tests.support.planned import CLOSED_START, NO_START, bitstream_errors_alone, raises_bitstream_error, scan_packets
 
 TEMPORAL_DELIMITER = b"\x12\0"
 SEQUENCE = Sequence()

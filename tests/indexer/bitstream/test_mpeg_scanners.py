@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.base.pictures import OPEN_START, Pictures
 from framedex.indexer.bitstream.base.states import StateTable
 from framedex.indexer.bitstream.intra.intra_codecs import INTRA
-from framedex.indexer.bitstream.registry import SCANNERS, scanner_for
+from framedex.indexer.bitstream.registry import SCANNERS
 from tests.support.mpeg2_fields import B_FIELD, BOTTOM, I_FIELD, P_FIELD, TOP, field, group, sequence
 from tests.support.planned import (
+    OPEN_START,
     Stream,
     bitstream_errors_alone,
     demux,
@@ -34,8 +35,8 @@ HERE = sorted(
 VOP = b"\0\0\1\xb6"
 
 
-def assert_exact(stream: Stream) -> Pictures:
-    """Assert that the order and every single frame are those of a full decode."""
+def assert_exact(stream: Stream) -> Any:
+    """Assert that the order and every single frame are those of a full decode; return what the scanner found."""
     pictures = scan(stream)
     full = stream.decode(range(len(stream.packets)))
     truth = {number: md5 for number, md5 in full if number is not None}
@@ -193,38 +194,30 @@ def test_mpeg2_delay_that_changes_is_refused(media_folder: Path) -> None:
 
 
 def test_unknown_codecs_are_decoded_from_the_beginning() -> None:
-    scanner = scanner_for("cinepak", False)(b"")
-    for _ in range(3):
-        scanner.feed(b"\0")
-    pictures = scanner.finish()
+    pictures = scan_packets("cinepak", b"\0", b"\0", b"\0")
     assert pictures.start.tolist() == [1, 0, 0]
     assert not pictures.non_reference.any()
 
 
 def test_chained_theora_and_packets_without_data_are_refused() -> None:
-    scanner = scanner_for("theora", False)(b"")
-    for packet in (b"\0", b"\x40"):
-        scanner.feed(packet)
+    frames = (b"\0", b"\x40")
+    assert len(scan_packets("theora", *frames).start) == 2
     with raises_bitstream_error("a header packet stands between frames"):
-        scanner.feed(b"\x80theora")
+        scan_packets("theora", *frames, b"\x80theora")
     with raises_bitstream_error("packet 2 has no data"):
-        scanner.feed(b"")
+        scan_packets("theora", *frames, b"")
 
 
 def test_cineform_with_inter_frames_is_decoded_from_the_beginning() -> None:
     for kind, starts in ((9, [1, 1]), (2, [1, 0])):
-        scanner = scanner_for("cfhd", False)(b"")
-        scanner.feed(b"\0\1\0\x09")
-        scanner.feed(bytes([0, 1, 0, kind]))
-        assert scanner.finish().start.tolist() == starts
+        assert scan_packets("cfhd", b"\0\1\0\x09", bytes([0, 1, 0, kind])).start.tolist() == starts
 
 
 def test_intra_codecs_are_known_by_name() -> None:
     assert not INTRA & SCANNERS.keys()
     for codec in INTRA:
-        scanner = scanner_for(codec, True)(b"")
-        scanner.feed(b"\0")
-        assert scanner.finish().non_reference.all()
+        pictures = scan(Stream(decoder="", codec=codec, intra_only=True, packets=(b"\0",)))
+        assert pictures.non_reference.tolist() == [True]
 
 
 @given(st.binary(max_size=60), st.lists(st.binary(max_size=60), max_size=5), st.sampled_from(HERE))
@@ -232,15 +225,13 @@ def test_intra_codecs_are_known_by_name() -> None:
 def test_scanners_raise_bitstream_errors_alone(configuration: bytes, packets: list[bytes], codec: str) -> None:
     prefix = {"mpeg4": b"\0\0\1\x20", "mjpeg": b"\xff\xd8\xff", "h263": b"\0\0\x80"}.get(codec, b"\0\0\1")
     with bitstream_errors_alone():
-        scanner = scanner_for(codec, False)(configuration)
-        for packet in packets:
-            scanner.feed(prefix + packet)
-        assert len(scanner.finish().start) == len(packets)
+        pictures = scan_packets(codec, *(prefix + packet for packet in packets), configuration=configuration)
+        assert len(pictures.start) == len(packets)
 
 
 @pytest.mark.parametrize("codec", HERE)
 def test_streams_of_no_packets_have_no_pictures(codec: str) -> None:
-    assert len(scanner_for(codec, False)(b"").finish().start) == 0
+    assert len(scan_packets(codec).start) == 0
 
 
 def test_an_mpeg4_start_code_within_another_is_none() -> None:

@@ -28,12 +28,11 @@ Row = dict[str, Any]
 MEDIA, KILLS = 120, rounds("kills of an index run")
 # Six media per part, so that a run of one second writes many parts.
 DRIVER = """
-import sys
-from framedex.cli import main
+import runpy
 from framedex.indexer.parts import part_pairs
 part_pairs.FILES_A_PART = 6
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    runpy.run_module("framedex", run_name="__main__", alter_sys=True)
 """
 
 

@@ -17,7 +17,7 @@ from tests.support.running import environment
 
 # Root can write to a folder without write permission. The command runs without this capability (capabilities(7)).
 WITHOUT_POWER = """
-import ctypes, os, sys, threading
+import ctypes, os, runpy, sys, threading
 CAP_DAC_OVERRIDE, VERSION_3 = 1, 0x20080522
 libc, header, held = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(VERSION_3, 0), (ctypes.c_uint32 * 6)()
 libc.capget(header, held)
@@ -34,8 +34,8 @@ def replace(source, target, **more):
             os.chmod(path, 0o555)
     return plain(source, target, **more)
 os.replace = replace
-from framedex.cli import main
-main(sys.argv[3:])
+del sys.argv[1:3]
+runpy.run_module("framedex", run_name="__main__", alter_sys=True)
 """
 
 

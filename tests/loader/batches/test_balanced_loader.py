@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import StaleError
 from framedex.loader import clip_loader
-from framedex.loader.batches.fetched import Fetched, NvdecClip
 from framedex.loader.batches.frames import CpuFrames, Finish
 from tests.support.datasets import shard_clips
 from tests.support.gpu import driver
@@ -44,7 +43,7 @@ class PlayedGpu(CpuFrames):
         self.parts: list[int] = []
         self.decoders = [self._decode, self._decode]
 
-    def _decode(self, clips: Sequence[Fetched], report: Any) -> list[Any]:
+    def _decode(self, clips: Sequence[Any], report: Any) -> list[Any]:
         self.parts.append(len(clips))
         time.sleep(self._seconds * len(clips))
         if any(clip.item["clip_id"] in self._fails_on for clip in clips):
@@ -52,7 +51,7 @@ class PlayedGpu(CpuFrames):
         return [played(clip.movie, clip.order) for clip in clips]
 
 
-def played(movie: NvdecClip | None, order: NDArray[np.int64] | None) -> NDArray[np.uint8]:
+def played(movie: Any, order: NDArray[np.int64] | None) -> NDArray[np.uint8]:
     """Return the frames of a movie at their places."""
     assert movie is not None
     assert order is not None

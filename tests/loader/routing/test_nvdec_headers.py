@@ -11,7 +11,6 @@ import av
 import pytest
 
 from framedex.indexer.bitstream.h26x import h264, hevc, nal
-from framedex.indexer.containers.opening import packet_with
 from framedex.loader.routing.nvdec_headers import (
     SCANNERS,
     SEQUENCE_SET,
@@ -22,6 +21,7 @@ from framedex.loader.routing.nvdec_headers import (
     nvdec_sets,
 )
 from tests.support.media import RECIPES
+from tests.support.planned import packet_of
 from tests.support.reading import encoded_of
 from tests.support.shown_planes import planes_md5
 
@@ -41,7 +41,7 @@ def _decoded(
     context = av.CodecContext.create(codec, "r")
     context.extradata = record
     context.thread_count = 1
-    frames = [frame for packet in packets for frame in context.decode(packet_with(packet))] + context.decode(None)
+    frames = [frame for packet in packets for frame in context.decode(packet_of(packet))] + context.decode(None)
     # Only the planes are compared: FFmpeg uses the name yuvj420p for yuv420p of full range.
     plain = [frame.reformat(format=frame.format.name.replace("j", "")) for frame in frames]
     return [planes_md5(frame, shown) for frame in plain], {int(frame.color_range) for frame in frames}

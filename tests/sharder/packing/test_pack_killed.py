@@ -20,9 +20,6 @@ from typing import Any
 import pytest
 
 from framedex import Index
-from framedex.files.atomic import ASIDE
-from framedex.sharder.schema import SHARDS_FOLDER
-from framedex.sharder.writing.checkpoints import PROGRESS_NAME
 from framedex.sharder.writing.tables import Tables
 from tests.support.datasets import run
 from tests.support.depth import rounds
@@ -30,22 +27,22 @@ from tests.support.media import Recipe, encode
 from tests.support.running import environment
 
 KILLS = rounds("kills of a packing run")
-DRIVER = f"""
-import os, signal, sys
-from framedex.cli import main
+PROGRESS = "D.unfinished/progress.jsonl"
+DRIVER = """
+import os, runpy, signal
 
 def kill_at_progress():
     flush = os.fsync
     def flush_and_die(descriptor):
         flush(descriptor)
-        if os.readlink(f"/proc/self/fd/{{descriptor}}").endswith("{PROGRESS_NAME}"):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("progress.jsonl"):
             os.killpg(0, signal.SIGKILL)
     os.fsync = flush_and_die
 
 if __name__ == "__main__":
     if "KILL_AT_PROGRESS" in os.environ:
         kill_at_progress()
-    main(sys.argv[1:])
+    runpy.run_module("framedex", run_name="__main__", alter_sys=True)
 """
 PACKS = {
     "clips": ["--pack", "clips", "--shard-size", "150KB"],
@@ -126,7 +123,7 @@ def test_a_killed_run_is_completed_to_the_same_bytes(
     chance = random.Random(pack)
     out = tmp_path / "D"
     words = command(mixed_index, out, *PACKS[pack], "--workers", "2")
-    progress = tmp_path / "D.unfinished" / PROGRESS_NAME
+    progress = tmp_path / PROGRESS
     first = start(words, {"KILL_AT_PROGRESS": "1"})
     first.communicate()
     assert first.returncode == -signal.SIGKILL
@@ -229,15 +226,15 @@ def test_rows_that_find_no_room_beside_an_open_tar_are_written_once_it_is_gone(
     place: str,
 ) -> None:
     words = command(mixed_index, tmp_path / "D", *PACKS["clips"], "--workers", "1")[2:]
-    shards = tmp_path / "D.unfinished" / SHARDS_FOLDER
+    shards = tmp_path / "D.unfinished/shards"
     refused: list[bool] = []
 
     def take_room() -> None:
         """Fail as on a full disk if the next tar is open. The first call waits up to 5 seconds for that tar."""
         end = time.monotonic() + 5
-        while not refused and not any(shards.glob(f"{ASIDE}*.tar")) and time.monotonic() < end:
+        while not refused and not any(shards.glob(".writing-*.tar")) and time.monotonic() < end:
             time.sleep(0.01)
-        refused.append(any(shards.glob(f"{ASIDE}*.tar")))
+        refused.append(any(shards.glob(".writing-*.tar")))
         if refused[-1]:
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -248,7 +245,7 @@ def test_rows_that_find_no_room_beside_an_open_tar_are_written_once_it_is_gone(
         return write(tables, *arguments, **options)
 
     def flush_line(descriptor: int) -> None:
-        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(PROGRESS_NAME):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("progress.jsonl"):
             take_room()
         flush(descriptor)
 
@@ -260,7 +257,7 @@ def test_rows_that_find_no_room_beside_an_open_tar_are_written_once_it_is_gone(
     assert refused == [True, False]
     assert "cannot be written to the end" in output
     assert "0 clips are kept" not in output
-    assert len((tmp_path / "D.unfinished" / PROGRESS_NAME).read_text().splitlines()) == 1
+    assert len((tmp_path / PROGRESS).read_text().splitlines()) == 1
     assert [path.name for path in sorted(shards.iterdir())] == ["clips-000000.idx", "clips-000000.tar"]
     monkeypatch.undo()
     assert "taken up from an unfinished run" in run(*words).output

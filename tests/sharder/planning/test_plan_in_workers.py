@@ -13,12 +13,8 @@ import pytest
 
 from framedex import Index
 from framedex.errors import PolicyError
-from framedex.execution.local_pool import run_local
-from framedex.sharder import plan_in_workers
-from framedex.sharder.build import DEFAULTS, build_from_policy
-from framedex.sharder.packing.cutting import Making
+from framedex.sharder import build, plan_in_workers, schema
 from framedex.sharder.planning import batches, pieces
-from framedex.sharder.schema import CLIPS
 from framedex.sharder.writing import planned_rows, tables, writer
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
@@ -26,7 +22,6 @@ from tests.support.datasets import run, write_clips
 from tests.support.media import RECIPES
 from tests.support.policies import policy_of
 
-MAKING = Making(keep_damaged=False, pack=None, audio=None, audio_format="flac")
 POLICY = {"policy": "windows", "frames": 3, "step": 2, "last": "drop"}
 
 
@@ -92,10 +87,10 @@ def test_a_run_that_ended_goes_on_with_any_number_of_workers(index: Index, tmp_p
 
     file, out = policy_of(POLICY), tmp_path / "DATASET"
     with pytest.raises(EndedError):
-        build_from_policy(index, out, file, replace(DEFAULTS, workers=2, on_progress=end))
-    report = build_from_policy(index, out, file, replace(DEFAULTS, workers=then))
+        build.build_from_policy(index, out, file, replace(build.DEFAULTS, workers=2, on_progress=end))
+    report = build.build_from_policy(index, out, file, replace(build.DEFAULTS, workers=then))
     assert 0 < report.resumed < report.clips
-    whole = build_from_policy(index, tmp_path / "WHOLE", file, replace(DEFAULTS, workers=1))
+    whole = build.build_from_policy(index, tmp_path / "WHOLE", file, replace(build.DEFAULTS, workers=1))
     assert whole.clips == report.clips
     assert content(out) == content(tmp_path / "WHOLE")
 
@@ -141,7 +136,10 @@ def asked_of(index: Index, count: int) -> list[pieces.Piece]:
 
 
 def planned(index: Index, asked: Iterable[pieces.Piece]) -> list[planned_rows.PlannedRows]:
-    return list(plan_in_workers.planned_in_workers(index, MAKING, asked, CLIPS, done=0, workers=2, engine=run_local))
+    making, engine = build.DEFAULTS.making, build.DEFAULTS.engine
+    return list(
+        plan_in_workers.planned_in_workers(index, making, asked, schema.CLIPS, done=0, workers=2, engine=engine)
+    )
 
 
 def media_of(rows: list[planned_rows.PlannedRows]) -> list[str]:

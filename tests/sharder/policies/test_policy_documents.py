@@ -12,21 +12,24 @@ from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
 from framedex.sharder.policies.reading import changed_settings, make_policy, read_policy
-from framedex.sharder.policies.registry import POLICIES
-from tests.support.policies import CONFIGS, THIRTY, Document, run
+from tests.support.counted import some
+from tests.support.policies import CONFIGS, NAMES, THIRTY, Document, policy_of, run
 from tests.support.policy_strategies import OWN, TERMS
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_config_loads_and_samples(path: Path) -> None:
     made = read_policy(path)
-    assert made.resolved["policy"] in POLICIES
+    assert made.resolved["policy"] in NAMES
     assert make_policy(made.resolved, where="resolved") == made, "what lies beside a dataset reads back the same"
     assert made.policy.sample(THIRTY, {"start": 1, "end": 6, "cuts": [0, 2.5, 7.1]}).clips
 
 
 def test_every_policy_has_a_config_of_its_name() -> None:
-    assert {read_policy(CONFIGS / f"{name}.yaml").resolved["policy"] for name in POLICIES} == POLICIES.keys()
+    with pytest.raises(PolicyError) as refused:
+        policy_of({"policy": "magic"})
+    every = some(str(refused.value.allowed).split(", "), len(NAMES))
+    assert [read_policy(CONFIGS / f"{name}.yaml").resolved["policy"] for name in every] == every
 
 
 @pytest.mark.parametrize("name", OWN)
