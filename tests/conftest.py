@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from framedex import Index
+from framedex.sharder.decoding import rgb
 from tests.support import made, media
 from tests.support.object_datasets import forget_connections
 from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
@@ -22,6 +23,8 @@ from tests.support.s3 import Bucket, Service, service
 # Machines differ and tests run in parallel, so no test may fail because of its own duration.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
+# Every comparison in this process is with compiled code, too. Processes that tests start are as users have them.
+rgb.COMPILED_FROM = 0
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when `datasets` is imported; prevents network access
 
 CORPUS = Path(__file__).resolve().parents[1].parent / "shared" / "corpus"

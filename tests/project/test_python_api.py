@@ -25,10 +25,10 @@ SCRIPT = """
 import framedex
 
 print("script", __name__)
-indexed = framedex.index("videos", "INDEX", workers=2)
-made = framedex.shard("INDEX", "DATASET", policy={"policy": "fps", "fps": 5, "frames": 4}, pack="clips", workers=2)
-checked = framedex.verify("DATASET", workers=2)
-loader = framedex.ClipLoader(framedex.ClipDataset("DATASET"), batch_size=2, num_workers=2, \
+indexed = framedex.index("videos", "INDEX", workers=1)
+made = framedex.shard("INDEX", "DATASET", policy={"policy": "fps", "fps": 5, "frames": 4}, pack="clips", workers=1)
+checked = framedex.verify("DATASET", workers=1)
+loader = framedex.ClipLoader(framedex.ClipDataset("DATASET"), batch_size=2, num_workers=1, \
 output="numpy", collate="list")
 print(indexed.ok, made.clips, checked.is_exact, sum(len(batch["frames"]) for batch in loader))
 """
@@ -133,7 +133,7 @@ def test_what_a_script_defines_reaches_its_workers(videos: Path, tmp_path: Path)
         "class Mine(ClipDataset):\n"
         "    def clip(self, number, *, epoch=None):\n        return super().clip(0, epoch=epoch)\n"
         "if __name__ == '__main__':\n"
-        "    loader = ClipLoader(Mine(sys.argv[1]), batch_size=2, num_workers=2, output='numpy', collate='list')\n"
+        "    loader = ClipLoader(Mine(sys.argv[1]), batch_size=2, num_workers=1, output='numpy', collate='list')\n"
         "    print({name for batch in loader for name in batch['clip_id']})\n"
     )
     (tmp_path / "script.py").write_text(script)

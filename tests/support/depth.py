@@ -16,7 +16,7 @@ ROUNDS: dict[str, tuple[int, int | None]] = {
     "kills of a packing run": (3, 12),
     "hostile values of each cell": (1, None),
     "hostile values of each key": (3, None),
-    "mutants of each kind": (2, 40),
+    "mutants of each kind": (4, 40),
     "media that were wrong once, of each kind": (1, None),
     "pages whose commands are run, from README.md on": (1, 4),
     "parts of the endurance test": (1, None),

@@ -46,7 +46,7 @@ def folder(tmp_path: Path, medium: Medium) -> Path:
 
 def build(folder: Path, **options: Any) -> tuple[Index, Any]:
     out = folder.parent / "INDEX"
-    report = framedex_index(folder, out, **{"workers": 2, "progress": False} | options)
+    report = framedex_index(folder, out, **{"workers": 0, "progress": False} | options)
     return Index(out), report
 
 
@@ -232,7 +232,7 @@ def test_too_large_an_allocation_costs_one_item_and_not_the_run() -> None:
 
 
 def test_the_least_memory_that_may_be_asked_for_is_enough_for_plain_video(folder: Path) -> None:
-    _, report = build(folder, memory_bytes=1 << 30)
+    _, report = build(folder, workers=2, memory_bytes=1 << 30)
     assert (report.ok, report.failed) == (3, 0)
 
 
@@ -269,7 +269,7 @@ def _is_running(process_id: int) -> bool:
 
 def test_a_hanging_medium_becomes_a_failure_row(folder: Path) -> None:
     os.mkfifo(folder / "pipe.mp4")
-    index, _ = build(folder, timeout_seconds=20.0)
+    index, _ = build(folder, workers=1, timeout_seconds=20.0)
     assert rows(index)["pipe.mp4"]["error_kind"] == "unreadable"
 
 

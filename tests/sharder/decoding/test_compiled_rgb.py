@@ -99,9 +99,10 @@ import sys
 import av
 import numpy as np
 logging.basicConfig(level=logging.WARNING)
-from framedex.sharder.decoding.rgb import RgbConverter
+from framedex.sharder.decoding import rgb
+rgb.COMPILED_FROM = 0
 picture = av.VideoFrame.from_ndarray(np.full((48, 32), 90, np.uint8), format="yuv420p")
-print(RgbConverter(1, 1).rows(picture, 32, 32).shape, "numba" in sys.modules)
+print(rgb.RgbConverter(1, 1).rows(picture, 32, 32).shape, "numba" in sys.modules)
 """
 
 
@@ -138,3 +139,15 @@ def test_scaled_pictures_do_not_import_numba() -> None:
     script = WITHOUT.replace("rows(picture, 32, 32)", "rows(picture, 16, 16)")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "(16, 48) False\n", done.stderr
+
+
+def test_numba_is_imported_when_it_has_as_much_to_save_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(rgb, "_compiled", lambda: asked.append(rgb._pixels))
+    monkeypatch.setattr(rgb, "_pixels", 0)
+    monkeypatch.setattr(rgb, "COMPILED_FROM", 5 * 64 * 32)
+    converter = rgb.RgbConverter(1, LIMITED)
+    for seed in range(8):
+        converter.rows(noise(64, 32, seed=seed), 32, 64)
+        converter.rows(noise(64, 32, seed=seed), 16, 32)  # of another size, which compiled code does not convert
+    assert asked == [5 * 64 * 32, 6 * 64 * 32, 7 * 64 * 32]

@@ -15,9 +15,9 @@ from jsonschema import Draft202012Validator
 
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.parameters import names
+from framedex.sharder.policies.reading import make_policy
 from framedex.sharder.policies.registry import POLICIES, policy_schema
 from tests.support.counted import some
-from tests.support.policies import policy_of
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -34,7 +34,7 @@ def valid(document: object) -> bool:
 
 def taken(document: object) -> bool:
     try:
-        policy_of(document)
+        make_policy(document, where="test")
     except PolicyError:
         return False
     return True
