@@ -79,7 +79,7 @@ FFMPEG_LIBRARIES = LD_LIBRARY_PATH="$$($(BIN)/python -m tests.support.ffmpeg_lib
 # long tests (tests/support/depth.py). Test processes take work from each other at the end, so that each begins with whole files.
 TESTS ?=
 WITHOUT ?=
-# Processes that tests start need not compile framedex each time, as where this variable is set.
+# If this variable is set, each process that a test starts compiles framedex again.
 unexport PYTHONDONTWRITEBYTECODE
 test: lint types metadata suite
 suite: $(VENV)/.dev

@@ -22,6 +22,7 @@ from benchmarks.row_file import Row, RowFile
 from benchmarks.training import FRAMES, SAMPLINGS, SIZE, dataset_path, grid_parser, prepare_all
 from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset
+from framedex.sharder.decoding import rgb
 from framedex.sharder.decoding.video import decode_pictures, decode_rgb
 
 
@@ -57,6 +58,7 @@ def main() -> None:
     parser = grid_parser(__doc__.splitlines()[0])
     parser.add_argument("--clips", type=int, default=12)
     options = parser.parse_args()
+    rgb.COMPILED_FROM = 0  # as in a long run
     folder = options.folder.absolute()
     rows = RowFile(options.out, environment("numba"), {"clips": options.clips, "size": SIZE})
     names = options.only or list(FORMATS)

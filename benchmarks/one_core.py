@@ -30,6 +30,7 @@ from benchmarks.training import SAMPLINGS, SIZE, dataset_path, grid_parser, prep
 from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset
 from framedex.loader.bench.cpu_peers import ApproximateTorchCodec, CpuPeer, Decord, OpenCv, Spdl, TorchCodec
+from framedex.sharder.decoding import rgb
 
 Frames = NDArray[np.uint8]
 Size = tuple[int, int] | None
@@ -102,6 +103,7 @@ def main() -> None:
     parser = grid_parser(__doc__.splitlines()[0])
     parser.add_argument("--clips", type=int, default=8)
     options = parser.parse_args()
+    rgb.COMPILED_FROM = 0  # as in a long run
     folder = options.folder.absolute()
     names = options.only or list(FORMATS)
     for name in names:

@@ -232,6 +232,9 @@ def main() -> None:
     options = parser.parse_args()
     options.cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(options.cores)})
+    from framedex.sharder.decoding import rgb
+
+    rgb.COMPILED_FROM = 0  # as in a long run
     results = []
     for video in options.videos:
         contended = {} if options.whole_only else measure(video, options)

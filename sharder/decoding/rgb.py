@@ -79,10 +79,7 @@ class RgbConverter:
         Raises:
             OSError: libswscale does not know the matrix.
         """
-        compiled = None
-        if (picture.height, picture.width) == (height, width):
-            compiled = _compiled() if _pixels >= COMPILED_FROM else None
-            _count(height * width)
+        compiled = _compiled_by_now(height * width) if (picture.height, picture.width) == (height, width) else None
         matrix = picture.colorspace if self._matrix == UNSPECIFIED else self._matrix
         if compiled is None or not compiled.takes(picture, matrix):
             return self._scaled(picture, height, width)
@@ -181,9 +178,12 @@ def _centring_graph(picture: av.VideoFrame) -> av.filter.Graph:
 _pixels = 0  # converted at their own size by this process; threads may lose some of each other's
 
 
-def _count(pixels: int) -> None:
+def _compiled_by_now(pixels: int) -> ModuleType | None:
+    """Return the compiled conversion if this process has converted COMPILED_FROM pixels; count these as converted."""
     global _pixels
+    compiled = _compiled() if _pixels >= COMPILED_FROM else None
     _pixels += pixels
+    return compiled
 
 
 @functools.cache
