@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 
 from benchmarks.exactness import Tried, full_decode, try_folder
+from framedex import index
 from tests.support import made
 from tests.support.depth import drawn
 from tests.support.media import HAZARDS, encode
 from tests.support.probed import probed
 
 pytestmark = pytest.mark.xdist_group("hazards")
+
+DEPTHS = get_args(get_type_hints(index)["depth"])
 
 # Media whose decoders leave parts of pictures as they were in memory, or drop pictures: the number of held frames, and
 # the reason why the others are not held.
@@ -52,7 +55,7 @@ def folder() -> Path:
     return made.media("hazards")
 
 
-@pytest.fixture(scope="module", params=drawn("ways to index all hazards", [*get_args(made.Depth), "verify"], seed=3))
+@pytest.fixture(scope="module", params=drawn("ways to index all hazards", [*DEPTHS, "verify"], seed=25))
 def tried(folder: Path, request: pytest.FixtureRequest) -> dict[str, Tried]:
     """Return the outcome of each hazard at one depth, or with a proof of every frame."""
     asked = {"verify": True} if request.param == "verify" else {"depth": request.param}

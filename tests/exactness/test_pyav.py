@@ -15,6 +15,7 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.core.pyav import ffmpeg_version, fraction_of, other_major_versions
+from framedex.indexer.containers.opening import open_container
 from tests.support.datasets import run, write_clips
 
 
@@ -52,6 +53,8 @@ def test_metadata_that_is_no_utf8_is_no_obstacle(medium: Callable[[str], Path], 
     path.write_bytes(content.replace(b"XXXXXXXX", b"caf\xe9\xff\xfe\xe9\xe8"))
     run("index", path, "--out", tmp_path / "INDEX", "--depth", "packets")
     assert Index(tmp_path / "INDEX").videos["status"].to_pylist() == ["ok"]
+    with open_container(str(path)) as container:
+        assert container.metadata["title"].startswith("caf")
 
 
 def test_versions_are_compared_by_their_major_one() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Any
 import av
 import av.logging
 import numpy as np
-import pytest
 from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 
@@ -24,6 +22,8 @@ from tests.support.media import picture
 from tests.support.planes import picture_md5
 
 INTRA_ONLY = 1  # AV_CODEC_PROP_INTRA_ONLY
+__all__ = ["BitstreamError"]  # tests take it from here
+
 NO_START, CLOSED_START, OPEN_START = 0, 1, 2  # values of `Pictures.start`
 
 
@@ -122,18 +122,6 @@ def scan(stream: Stream) -> Pictures:
 def scan_packets(codec: str, *packets: bytes, configuration: bytes = b"") -> Pictures:
     """Return the result of a codec's scanner for packets that need no container. Raises BitstreamError."""
     return scan(Stream(decoder="", codec=codec, packets=packets, extradata=configuration))
-
-
-def raises_bitstream_error(
-    match: str | None = None,
-) -> contextlib.AbstractContextManager[pytest.ExceptionInfo[BitstreamError]]:
-    """Expect that a scanner refuses a stream in these words."""
-    return pytest.raises(BitstreamError, match=match)
-
-
-def bitstream_errors_alone() -> contextlib.AbstractContextManager[None]:
-    """Let a scanner refuse a stream; whatever else it raises is an error of the test."""
-    return contextlib.suppress(BitstreamError)
 
 
 def presented(pictures: Pictures, hidden: frozenset[int] = frozenset()) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +19,11 @@ from framedex.indexer.bitstream.registry import SCANNERS
 from tests.support.mpeg2_fields import B_FIELD, BOTTOM, I_FIELD, P_FIELD, TOP, field, group, sequence
 from tests.support.planned import (
     OPEN_START,
+    BitstreamError,
     Stream,
-    bitstream_errors_alone,
     demux,
     encode,
     presented,
-    raises_bitstream_error,
     scan,
     scan_packets,
     wrong_frames,
@@ -132,7 +132,7 @@ def test_packed_b_vops_belong_to_the_next_packet(mpeg4: Stream) -> None:
     assert np.count_nonzero(pictures.start == OPEN_START) >= 2
     other_times = assert_exact(packed(mpeg4, lambda anchor: (anchor + 7) % 25))
     assert np.flatnonzero(other_times.start).tolist() == [0]
-    with raises_bitstream_error("not marked as packed"):
+    with pytest.raises(BitstreamError, match="not marked as packed"):
         scan(dataclasses.replace(stream, extradata=mpeg4.extradata))
 
 
@@ -189,7 +189,7 @@ def test_mpeg2_delay_that_changes_is_refused(media_folder: Path) -> None:
         )
         for b, options in enumerate(({"g": "9", "bf": "2"}, {"g": "9", "bf": "0", "flags": "+low_delay"}))
     ]
-    with raises_bitstream_error("low_delay changes at packet 9"):
+    with pytest.raises(BitstreamError, match="low_delay changes at packet 9"):
         scan(dataclasses.replace(streams[0], packets=streams[0].packets + streams[1].packets))
 
 
@@ -202,9 +202,9 @@ def test_unknown_codecs_are_decoded_from_the_beginning() -> None:
 def test_chained_theora_and_packets_without_data_are_refused() -> None:
     frames = (b"\0", b"\x40")
     assert len(scan_packets("theora", *frames).start) == 2
-    with raises_bitstream_error("a header packet stands between frames"):
+    with pytest.raises(BitstreamError, match="a header packet stands between frames"):
         scan_packets("theora", *frames, b"\x80theora")
-    with raises_bitstream_error("packet 2 has no data"):
+    with pytest.raises(BitstreamError, match="packet 2 has no data"):
         scan_packets("theora", *frames, b"")
 
 
@@ -224,7 +224,7 @@ def test_intra_codecs_are_known_by_name() -> None:
 @settings(max_examples=400)
 def test_scanners_raise_bitstream_errors_alone(configuration: bytes, packets: list[bytes], codec: str) -> None:
     prefix = {"mpeg4": b"\0\0\1\x20", "mjpeg": b"\xff\xd8\xff", "h263": b"\0\0\x80"}.get(codec, b"\0\0\1")
-    with bitstream_errors_alone():
+    with contextlib.suppress(BitstreamError):
         pictures = scan_packets(codec, *(prefix + packet for packet in packets), configuration=configuration)
         assert len(pictures.start) == len(packets)
 
@@ -256,16 +256,16 @@ def test_mpeg4_user_data_that_names_no_encoder_is_no_state(mpeg4: Stream) -> Non
     ],
 )
 def test_headers_that_gather_without_end_are_refused(codec: str, before: bytes, unit: bytes) -> None:
-    with raises_bitstream_error("header units"):
+    with pytest.raises(BitstreamError, match="header units"):
         scan_packets(codec, before + b"".join(unit % number for number in range(65)))
 
 
 def test_decoder_states_without_end_are_refused() -> None:
     table = StateTable(b"")
     assert [table.number(b"%d" % number) for number in range(1, 1000)] == [*range(1, 1000)]
-    with raises_bitstream_error("1000 decoder states"):
+    with pytest.raises(BitstreamError, match="1000 decoder states"):
         table.number(b"another")
-    with raises_bitstream_error("65537 bytes"):
+    with pytest.raises(BitstreamError, match="65537 bytes"):
         StateTable(b"").number(bytes((1 << 16) + 1))
 
 

@@ -15,14 +15,13 @@ from jsonschema import Draft202012Validator
 
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.parameters import names
-from framedex.sharder.policies.reading import make_policy
-from framedex.sharder.policies.registry import POLICIES, policy_schema
+from framedex.sharder.policies import reading, registry
 from tests.support.counted import some
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
-SCHEMA = Draft202012Validator(policy_schema())
+SCHEMA = Draft202012Validator(registry.policy_schema())
 
 Document = dict[str, Any]
 
@@ -34,14 +33,14 @@ def valid(document: object) -> bool:
 
 def taken(document: object) -> bool:
     try:
-        make_policy(document, where="test")
+        reading.make_policy(document, where="test")
     except PolicyError:
         return False
     return True
 
 
 def test_the_schema_is_one() -> None:
-    Draft202012Validator.check_schema(policy_schema())
+    Draft202012Validator.check_schema(registry.policy_schema())
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -142,7 +141,7 @@ VALUES = (
     *(RANGES, SPLITS, st.lists(NUMBERS, max_size=3), st.lists(SEGMENTS, max_size=2)),
 )
 BASES = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONFIGS]
-KEYS = [(base, key) for base in BASES for key in names(POLICIES[base["policy"]])]
+KEYS = [(base, key) for base in BASES for key in names(registry.POLICIES[base["policy"]])]
 
 
 @pytest.mark.parametrize("kind", range(len(VALUES)))
@@ -161,9 +160,9 @@ def test_most_keys_may_be_empty() -> None:
     assert all(valid(base | {key: None}) for base, key in KEYS if (base["policy"], key) in empty)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", registry.POLICIES)
 def test_the_schema_has_every_key_and_the_page_says_what_it_means(name: str) -> None:
-    described = policy_schema()["$defs"][POLICIES[name].__name__]["properties"]
-    assert described.keys() == {"policy", *names(POLICIES[name])}
-    for key in names(POLICIES[name]):
+    described = registry.policy_schema()["$defs"][registry.POLICIES[name].__name__]["properties"]
+    assert described.keys() == {"policy", *names(registry.POLICIES[name])}
+    for key in names(registry.POLICIES[name]):
         assert f"`{key}`" in PAGE
