@@ -9,7 +9,7 @@ OUT ?= demo-out
 VIDEOS ?=
 SECONDS ?= 120
 
-.PHONY: help demo test suite test-s3 test-gpu test-lowest fresh check habits types lint metadata constraints wheel docs fuzz mutants planted clean
+.PHONY: help demo test suite test-s3 test-gpu test-lowest fresh check wording habits types lint metadata constraints wheel docs fuzz mutants planted clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-lowest            the contract and the tests of exactness with the lowest versions that setup.cfg allows"
 	@echo "make fresh                  make demo and make test as a newcomer runs them, in a minimal Debian (as root)"
 	@echo "make check                  ruff, mypy --strict, layering, language, metadata"
+	@echo "make wording                write what errors say into tests/data/wording.txt, after a change of their wording"
 	@echo "make habits                 write the counts of habits of language, after they have fallen"
 	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
 	@echo "make mutants [MUTANTS=2000] change small streams, and compare what clips return with full decodes"
@@ -67,6 +68,9 @@ metadata: $(VENV)/.dev
 
 check: lint types metadata
 	$(BIN)/python -m pytest -q tests/project/test_layering.py tests/project/test_language.py
+
+wording: $(VENV)/.dev
+	$(BIN)/python -m tests.project.test_wording
 
 # Fewer habits of language than tests/project/language.json allows: writes the lower counts.
 habits: $(VENV)/.dev

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
+from framedex.core.hints import check_choices
 from framedex.core.progress import progress_bar
 from framedex.errors import SourceError
 from framedex.execution.choice import EngineName, engine_of, processes
@@ -84,6 +86,8 @@ def index(
     Raises:
         FramedexError: an argument is wrong, a source is missing, or `out` holds something else.
     """
+    check_choices(depth=(depth, get_args(Depth)), streams=(streams, get_args(Streams)))
+    check_choices(images=(images, get_args(Images)))
     written = place(out)
     check_writable(written)
     try:

@@ -42,17 +42,6 @@ def placed(device: object, device_id: int) -> tuple[Device, int]:
     return "gpu", device_id if number is None else number
 
 
-def check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:
-    """Raise FramedexError for an argument whose value is not allowed.
-
-    Args:
-        choices: (value, allowed values) by the name of the argument.
-    """
-    for name, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise FramedexError(f"unknown {name}", found=repr(value), allowed=", ".join(map(repr, allowed)))
-
-
 def check_counts(**counts: tuple[int, int]) -> None:
     """Raise FramedexError for an argument that is not a whole number, or that is too small.
 

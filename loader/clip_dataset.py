@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.arrays import column_as_numpy
+from framedex.core.hints import check_choices
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.items import Decode, describe, picture, sound
@@ -58,8 +59,7 @@ class ItemOptions:
     frame_columns: FrameColumns | None
 
     def __post_init__(self) -> None:
-        if self.decode not in ("cpu", "movie"):
-            raise FramedexError("unknown decode", found=repr(self.decode), allowed="'cpu', 'movie'")
+        check_choices(decode=(self.decode, ("cpu", "movie")))
         if self.decode == "movie" and not self.pixels.is_plain:
             raise FramedexError(
                 "decode='movie' leaves frames to another decoder",

@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from framedex.core.hints import check_choices
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
-from framedex.loader.arguments import check_choices
 from framedex.loader.batches.faults import fault_of
 from framedex.loader.batches.items import Decode, describe, picture, sound
 from framedex.loader.clip_dataset import ItemOptions, checked_epoch

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.arrays import column_as_numpy
+from framedex.core.hints import check_choices
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
@@ -48,8 +49,7 @@ class ConcatClips:
     """
 
     def __init__(self, datasets: Iterable[Any], *, columns: Columns = "all") -> None:
-        if columns not in get_args(Columns):
-            raise FramedexError("unknown columns", found=repr(columns), allowed="'all', 'common'")
+        check_choices(columns=(columns, get_args(Columns)))
         self.datasets = list(_flattened(datasets))
         if not self.datasets:
             raise FramedexError("there is no dataset to join", allowed="at least one ClipDataset")

@@ -70,6 +70,8 @@ class MultiViewDataset:
     """
 
     def __init__(self, clips: ClipDataset, *, stack: bool = False) -> None:
+        if not isinstance(clips, ClipDataset):
+            raise FramedexError("MultiViewDataset joins the views of a ClipDataset", found=type(clips).__name__)
         self.clips, self.stack = clips, stack
         views = clips.views()
         self.views, self._table, self._examples = views.names, views.table, views.examples

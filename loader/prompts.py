@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.core.hints import check_choices
 from framedex.errors import FramedexError
 
 Origin = Literal["container", "clip"]
@@ -54,8 +55,7 @@ def prompt_text(
             raise FramedexError(f"{name} is a text", found=type(text).__name__)
     if not isinstance(group, int | np.integer) or group < 1:
         raise FramedexError("group is a number of frames", found=repr(group), allowed="1 or more")
-    if origin not in get_args(Origin):
-        raise FramedexError("unknown origin", found=repr(origin), allowed=", ".join(map(repr, get_args(Origin))))
+    check_choices(origin=(origin, get_args(Origin)))
     seconds, index = _of_groups(item, int(group), origin)
     numbered = enumerate(zip(seconds.mean(axis=1).tolist(), index.tolist(), strict=True), 1)
     texts = [
@@ -91,7 +91,7 @@ def _arrays(item: Mapping[str, Any]) -> list[NDArray[Any]]:
     allowed = "an item of ClipDataset, with seconds, mask and frame_index of one clip"
     if not isinstance(item, Mapping) or any(name not in item for name in NEEDED):
         found = ", ".join(map(str, item)) if isinstance(item, Mapping) else type(item).__name__
-        raise FramedexError("this is no item of a dataset", found=found[:200], allowed=allowed)
+        raise FramedexError("this is no item of a dataset", found=found[:200] or "nothing", allowed=allowed)
     try:
         arrays = [np.asarray(item[name]) for name in NEEDED]
     except (TypeError, RuntimeError) as error:  # a tensor of a GPU

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from framedex.core.hints import check_choices
 from framedex.core.progress import progress_bar
-from framedex.errors import FramedexError
 from framedex.execution.choice import processes
 from framedex.loader.verification.report import VerifyReport
 from framedex.loader.verification.verify import verify as verify_on_cpu
@@ -44,8 +44,7 @@ def verify(
     Raises:
         FramedexError: an argument is wrong, there is no dataset, or decode="gpu" finds no GPU.
     """
-    if decode not in ("cpu", "gpu"):
-        raise FramedexError("unknown decode", found=repr(decode), allowed="'cpu', 'gpu'")
+    check_choices(decode=(decode, ("cpu", "gpu")))
     report = VerifyReport()
     with progress_bar("clip", shown=progress) as show:
         for checked in (verify_on_cpu if decode == "cpu" else verify_on_gpu)(

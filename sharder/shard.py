@@ -6,10 +6,12 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import orjson
 
+from framedex.core.hints import check_choices
 from framedex.core.progress import progress_bar
 from framedex.errors import PolicyError
 from framedex.execution.choice import EngineName, engine_of, processes
@@ -19,7 +21,7 @@ from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.labels import LabelsArgument, wanted_labels
 from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions, encode_options
 from framedex.sharder.packing.image_files import ImageOptions
-from framedex.sharder.packing.pack import Pack
+from framedex.sharder.packing.pack import PACKS, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
 from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.sharder.sampling.frames_at import CHOICES, Choose
@@ -94,10 +96,8 @@ def shard(
     """
     if (policy is None) == (clips is None):
         raise PolicyError("give either policy or clips")
-    if outside not in OUTSIDE:
-        raise PolicyError("unknown value of outside", found=repr(outside), allowed=", ".join(OUTSIDE))
-    if choose not in CHOICES:
-        raise PolicyError("unknown value of choose", found=repr(choose), allowed=", ".join(CHOICES))
+    check_choices(PolicyError, outside=(outside, OUTSIDE), choose=(choose, CHOICES))
+    check_choices(pack=(pack, (None, *PACKS)), audio_format=(audio_format, get_args(AudioFormat)))
     if policy is not None and (outside, choose) != ("error", "nearest"):
         raise PolicyError("choose and outside are for clips", found="policy", remedy="a policy has the key `choose`")
     written = place(out)

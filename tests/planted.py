@@ -37,7 +37,6 @@ from tests.support.reached import FIXTURES_FILE
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "planted"
 DRAWN = ROOT / "tests" / "data" / "planted.json"
-STAGES = ("framedex", "indexer", "sharder", "loader", "auditor")
 AREAS = {
     "planning": ("sharder/planning", "sharder/policies", "sharder/sampling", "sharder/selection", "sharder/views",
                  "indexer/plans"),
@@ -193,9 +192,9 @@ def cover(arguments: list[str]) -> None:
     for old in FOLDER.glob("coverage*"):
         old.unlink()
     settings = FOLDER / "coveragerc"
-    sources = "".join(f"\n    {ROOT / stage}" for stage in STAGES)
+    modules = "".join(f"\n    {ROOT / folder}/*" for folders in AREAS.values() for folder in folders)
     settings.write_text(
-        f"[run]\nsource ={sources}\ndata_file = {FOLDER / 'coverage'}\nparallel = true\nrelative_files = false\n"
+        f"[run]\ninclude ={modules}\ndata_file = {FOLDER / 'coverage'}\nparallel = true\nrelative_files = false\n"
         "patch = subprocess\nconcurrency = multiprocessing, thread\ncontext = ${PYTEST_CURRENT_TEST-}\n"
         "disable_warnings = no-data-collected, module-not-imported, module-not-measured, dynamic-conflict\n",
         encoding="utf-8",

@@ -1,9 +1,11 @@
-"""Which of the allowed names somebody meant: by meaning, by a word in common, or by spelling."""
+"""Which of the allowed names somebody meant, and the error about a name that is not allowed."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+from framedex.errors import FramedexError
 
 # What people call things → the names that framedex has for them. Where several are allowed, all are meant.
 MEANT = {
@@ -64,3 +66,16 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str | None:
     """Return a remedy that names the allowed names that were most likely meant, or None."""
     found = meant(name, allowed)
     return f"did you mean {' or '.join(map(repr, found))}?" if found else None
+
+
+def check_choices(error: type[FramedexError] = FramedexError, /, **choices: tuple[object, Iterable[object]]) -> None:
+    """Raise an error for an argument whose value is not allowed.
+
+    Args:
+        error: The class of the error.
+        choices: (value, allowed values) by the name of the argument.
+    """
+    for name, (value, values) in choices.items():
+        allowed = tuple(values)
+        if value not in allowed:
+            raise error(f"unknown {name}", found=repr(value), allowed=", ".join(map(repr, allowed)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Literal, get_args
 
+from framedex.core.hints import check_choices
 from framedex.errors import FramedexError
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import run_local
@@ -29,6 +30,7 @@ def processes(workers: int | None, engine: EngineName = "local") -> int:
 
 def engine_of(name: EngineName, ray_address: str | None = None) -> Engine:
     """Return the engine with this name. Raises MissingExtraError if Ray is not installed."""
+    check_choices(engine=(name, get_args(EngineName)))
     if name == "local":
         return run_local
     from framedex.execution.ray_engine import RayEngine

@@ -11,8 +11,9 @@ from typing import Any, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.core.hints import check_choices
 from framedex.errors import FramedexError
-from framedex.loader.arguments import check_choices, check_normalize
+from framedex.loader.arguments import check_normalize
 from framedex.loader.batches.collate import Collate, collate_clips
 from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts
+from framedex.core.hints import check_choices
+from framedex.loader.arguments import Decode, Device, Last, Output, check_counts
 from framedex.loader.batches.collate import COLLATES, Collate
 from framedex.loader.batches.faults import ON_ERROR, OnError
 from framedex.loader.batches.rotation import Rotation

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from framedex.core.hints import check_choices
 from framedex.errors import FramedexError
-from framedex.loader.arguments import Unit, check_choices, check_counts
+from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order.buckets import Layout, by_fit, epoch_batches, laid_out, numbered
 from framedex.loader.order.columns import codes_of, joint_codes, numbers_of, values_of
 from framedex.loader.order.elastic import ElasticSampler, Share

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.core.hints import check_choices
 from framedex.errors import FramedexError
-from framedex.loader.arguments import Unit, check_choices
+from framedex.loader.arguments import Unit
 from framedex.loader.order.order import Uneven, rank_share, share_length
 
 MOST_EPOCHS = 1 << 63

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.core.hints import check_choices
 from framedex.errors import FramedexError
-from framedex.loader.arguments import Unit, check_choices, check_counts
+from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order.elastic import ElasticSampler, Share
 from framedex.loader.order.mixture import Until, epoch_counts, mixture_order
 from framedex.loader.order.order import Uneven

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
+from framedex.core.hints import check_choices
 from framedex.errors import FramedexError
-from framedex.loader.arguments import check_choices
 from framedex.loader.pixels.smart_resize import SmartResize
 from framedex.sharder.decoding.video import Size
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.core.hints import check_choices
 from framedex.errors import FramedexError
-from framedex.loader.arguments import check_choices
 from framedex.loader.pixels.cutouts import Draw, cutout_of
 from framedex.loader.pixels.framing import Framing, framing_of
 from framedex.loader.pixels.layouts import Layout, laid_out

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from framedex.core.hints import check_choices
 from framedex.errors import PolicyError
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.stored_size import check_limits, reduction
@@ -46,8 +47,7 @@ class EncodeOptions:
     box: int | None = None
 
     def __post_init__(self) -> None:
-        if self.codec not in DEFAULT_CRF:
-            raise PolicyError("unknown codec to encode", found=repr(self.codec), allowed=", ".join(ENCODE_CODECS))
+        check_choices(PolicyError, codec=(self.codec, ENCODE_CODECS))
         if self.crf is not None and (type(self.crf) is not int or not 1 <= self.crf <= MOST_CRF[self.codec]):
             raise PolicyError(
                 f"the crf of {self.codec} is a whole number in a range",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from framedex.core.hints import check_choices
 from framedex.errors import DecodeError, PolicyError
 from framedex.indexer.images.rgb import resize_rgb
 from framedex.indexer.schema import IMAGES
@@ -49,8 +50,7 @@ class ImageOptions:
     box: int | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise PolicyError("unknown image format", found=repr(self.format), allowed=", ".join(FORMATS))
+        check_choices(PolicyError, format=(self.format, FORMATS))
         if not 1 <= self.quality <= 100:
             raise PolicyError("quality is out of range", found=self.quality, allowed="1 to 100")
         check_limits(self.short_side, self.size, self.box)

@@ -18,8 +18,8 @@ IN_THIS_PROCESS = ("index", "shard", "verify")
 PROCESSES_MATTER = {"--workers", "--engine", "--compact", "--timeout", "--memory"}
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    """Run `framedex ARGUMENTS` and check its exit code.
+def attempt(*arguments: object) -> Result:
+    """Run `framedex ARGUMENTS`, whatever its exit code will be.
 
     A command that would start processes gets `--workers 0`, which takes a fraction of the time, unless the arguments
     say where it runs.
@@ -27,7 +27,12 @@ def run(*arguments: object, code: int = 0) -> Result:
     words = [str(argument) for argument in arguments]
     if words and words[0] in IN_THIS_PROCESS and not PROCESSES_MATTER.intersection(words):
         words += ["--workers", "0"]
-    result = CliRunner().invoke(main, words)
+    return CliRunner().invoke(main, words)
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    """Run `framedex ARGUMENTS` as `attempt` does, and check its exit code."""
+    result = attempt(*arguments)
     if result.exit_code != code and result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output

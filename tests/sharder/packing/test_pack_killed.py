@@ -22,7 +22,7 @@ import pytest
 from framedex import Index
 from framedex.sharder.writing.tables import Tables
 from tests.support.datasets import run
-from tests.support.depth import rounds
+from tests.support.depth import drawn, rounds
 from tests.support.media import Recipe, encode
 from tests.support.running import environment
 
@@ -90,9 +90,11 @@ def whole(words: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def mixed_index(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index over every recipe, and over transport streams."""
+    """An index over recipes, and over transport streams."""
     folder = tmp_path_factory.mktemp("mixed")
-    (folder / "videos").symlink_to(index.root)
+    (folder / "videos").mkdir()
+    for path in drawn("recipes that a killed run packs", sorted(Path(index.root).iterdir()), seed=7):
+        (folder / "videos" / path.name).symlink_to(path)
     (folder / "streams").mkdir()
     for number in range(3):
         encode(Recipe(name=f"{number}.ts", options={"g": "12"}), folder / "streams" / f"{number}.ts")

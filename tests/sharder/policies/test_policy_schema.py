@@ -151,7 +151,7 @@ def test_the_schema_refuses_nothing_that_framedex_takes(kind: int, data: st.Data
     value = data.draw(VALUES[kind])
     for base, key in KEYS:
         document = base | {key: value}
-        assert valid(document) or not taken(document)
+        assert not taken(document) or valid(document)  # the schema takes longer
 
 
 def test_most_keys_may_be_empty() -> None:
