@@ -4,8 +4,8 @@
     python -m tests.planted draw --seed 41 # draw mutations of lines that tests execute, for each area
     python -m tests.planted run --out benchmarks/results/planted.json
 
-`draw` keeps the mutations in a file, so that another version of the suite can be tried with the same ones: a mutation
-is found again by its function and by the text of its line.
+`draw` keeps the mutations and the names of their tests in files, so that another version of the suite can be tried with
+the same ones: a mutation is found again by its function and by the text of its line.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import argparse
 import ast
 import concurrent.futures
 import contextlib
+import importlib.util
+import itertools
 import json
 import os
 import queue
@@ -37,6 +39,7 @@ from tests.support.reached import FIXTURES_FILE
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "planted"
 DRAWN = ROOT / "tests" / "data" / "planted.json"
+TESTS = FOLDER / "tests.json"
 AREAS = {
     "planning": ("sharder/planning", "sharder/policies", "sharder/sampling", "sharder/selection", "sharder/views",
                  "indexer/plans"),
@@ -77,8 +80,8 @@ class Mutation:
     changed: str
     copy: int
 
-    def apply(self, root: Path) -> int:
-        """Change the line in a checkout; return its number, from 1. Raises SystemExit if the line is not there."""
+    def apply(self, root: Path) -> None:
+        """Change the line in a checkout. Raises SystemExit if the line is not there."""
         path = root / self.path
         source = path.read_text(encoding="utf-8")
         lines = source.split("\n")
@@ -87,7 +90,6 @@ class Mutation:
             sys.exit(f"{self.path}: {self.function} has no line {self.line.strip()!r}; take it out of {DRAWN.name}")
         lines[places[self.copy] - 1] = self.changed
         path.write_text("\n".join(lines), encoding="utf-8")
-        return places[self.copy]
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -244,20 +246,17 @@ def _nearness(test: str, path: str) -> int:
     return count
 
 
-def draw(seed: int, count: int) -> list[Mutation]:
-    """Return `count` mutations of lines that tests execute, about equally many in each area."""
+def draw(seed: int, count: int) -> list[tuple[Mutation, list[str]]]:
+    """Return `count` mutations with the tests that execute their lines, about equally many in each area."""
     reached, chance = Reached(), random.Random(seed)
-    drawn: list[Mutation] = []
+    drawn: list[tuple[Mutation, list[str]]] = []
     for number, (area, folders) in enumerate(AREAS.items()):
         paths = sorted(str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py"))
         candidates = [mutation for path in paths for mutation in mutations_of(path, area)]
         wanted = (count * (number + 1)) // len(AREAS) - (count * number) // len(AREAS)
         chance.shuffle(candidates)
-        taken: list[Mutation] = []
-        for line, mutation in candidates:
-            if len(taken) < wanted and reached.tests(mutation.path, line):
-                taken.append(mutation)
-        drawn += taken
+        executed = ((mutation, reached.tests(mutation.path, line)) for line, mutation in candidates)
+        drawn += itertools.islice(((mutation, tests) for mutation, tests in executed if tests), wanted)
     return drawn
 
 
@@ -286,11 +285,12 @@ def checkout(folder: Path) -> Path:
     return clone
 
 
-def attempt(mutation: Mutation, reached: Reached, clone: Path) -> Verdict:
-    """Apply a mutation to a clone, run the tests that reach it until one fails, and restore the clone."""
+def attempt(mutation: Mutation, tests: list[str], clone: Path) -> Verdict:
+    """Restore a clone, apply a mutation to it, and run tests until one fails."""
     subprocess.run(["git", "checkout", "--quiet", "--", "."], cwd=clone, check=True)
-    line = mutation.apply(clone)
-    tests = reached.tests(mutation.path, line)
+    mutation.apply(clone)
+    # Compiled files tell two versions of a source apart by second and size alone.
+    Path(importlib.util.cache_from_source(str(clone / mutation.path))).unlink(missing_ok=True)
     names = clone.parent / "tests.txt"
     names.write_text("\n".join(tests), encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", f"@{names}"]
@@ -300,7 +300,7 @@ def attempt(mutation: Mutation, reached: Reached, clone: Path) -> Verdict:
         process = subprocess.Popen(
             words,
             cwd=clone,
-            env=os.environ | {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"},
+            env=os.environ | {"PYTHONPATH": str(clone), "FRAMEDEX_TEST_CACHE": str(FOLDER / "cache")},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -331,7 +331,7 @@ def attempt(mutation: Mutation, reached: Reached, clone: Path) -> Verdict:
 def run(out: Path, jobs: int, only: list[int]) -> None:
     """Try the drawn mutations, several at a time, each in a clone of its own; write the verdicts after each."""
     mutations = [Mutation(**row) for row in json.loads(DRAWN.read_text(encoding="utf-8"))["mutations"]]
-    reached = Reached()
+    tests: list[list[str]] = json.loads(TESTS.read_text(encoding="utf-8"))
     verdicts: dict[int, Verdict] = {}
     clones: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for number in range(jobs):
@@ -340,7 +340,7 @@ def run(out: Path, jobs: int, only: list[int]) -> None:
     def one(number: int) -> None:
         clone = clones.get()
         try:
-            verdicts[number] = attempt(mutations[number], reached, clone)
+            verdicts[number] = attempt(mutations[number], tests[number], clone)
         finally:
             clones.put(clone)
         found = verdicts[number]
@@ -350,9 +350,6 @@ def run(out: Path, jobs: int, only: list[int]) -> None:
         document = {"environment": environment("coverage", "pytest"), "counts": counts, "verdicts": rows}
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
-    # Lines are found in this checkout and in the clones, so Reached must not be asked by two threads at once.
-    for mutation in mutations:
-        reached.tests(mutation.path, 1)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         list(pool.map(one, only or range(len(mutations))))
 
@@ -373,10 +370,11 @@ def main() -> None:
     if options.command == "cover":
         cover(options.arguments)
     elif options.command == "draw":
-        mutations = draw(options.seed, options.count)
-        document = {"seed": options.seed, "mutations": [asdict(each) for each in mutations]}
+        drawn = draw(options.seed, options.count)
+        document = {"seed": options.seed, "mutations": [asdict(mutation) for mutation, _ in drawn]}
         DRAWN.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        print(f"{len(mutations)} mutations in {DRAWN}")
+        TESTS.write_text(json.dumps([tests for _, tests in drawn], indent=1) + "\n", encoding="utf-8")
+        print(f"{len(drawn)} mutations in {DRAWN}, their tests in {TESTS}")
     else:
         run(options.out.absolute(), options.jobs, options.only)
 
