@@ -30,8 +30,7 @@ from framedex.sharder.clips.fields import (
 from framedex.sharder.clips.labels import Labels, plain
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.clips.shapes import SHAPE_FIELDS, SIZE_FIELDS, shapes_of
-from framedex.sharder.configuration.views import Missing
-from framedex.sharder.schema import CLIPS, CLIPS_FOLDER, COLUMNS_NAME, FIELDS, FIELDS_NAME, MEDIA, MEDIA_FOLDER
+from framedex.sharder.schema import CLIPS, CLIPS_FOLDER, COLUMNS_NAME, FIELDS, FIELDS_NAME, MEDIA, MEDIA_FOLDER, Missing
 from framedex.storage.places import Stored, parquet_file
 
 REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"

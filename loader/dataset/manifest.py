@@ -25,7 +25,6 @@ from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.labels import stored_labels
 from framedex.sharder.clips.medium import Locations, Medium, Root
 from framedex.sharder.clips.rows import clip_from, own_columns
-from framedex.sharder.configuration.views import Missing
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.schema import (
@@ -46,6 +45,7 @@ from framedex.sharder.schema import (
     SHARD_RULES,
     SHARDS,
     SHARDS_NAME,
+    Missing,
 )
 from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored, parquet_file, place

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.sharder.configuration.views import Missing
+from framedex.sharder.schema import Missing
 
 ABSENT = -1  # a view that a clip of several views lacks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from framedex.sharder.configuration.checks import (
     MANY,
@@ -18,8 +18,7 @@ from framedex.sharder.configuration.checks import (
 )
 from framedex.sharder.configuration.pairs import CELL, Cell, Pairs
 from framedex.sharder.configuration.parameters import Record, parameter
-
-Missing = Literal["error", "skip", "mask"]
+from framedex.sharder.schema import Missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

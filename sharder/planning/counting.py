@@ -17,11 +17,11 @@ from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Locations
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.configuration.parameters import located
-from framedex.sharder.configuration.views import Missing
 from framedex.sharder.planning.batches import plan_clip, wanted_clip
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.units import UnitClip, Units
 from framedex.sharder.sampling.records import Policy, Timeline
+from framedex.sharder.schema import Missing
 from framedex.sharder.selection.mentions import MentionTable, own_rows
 
 Row = dict[str, Any]

@@ -8,6 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 def process_id(_: object) -> int:
     return os.getpid()
@@ -55,6 +58,11 @@ def raise_as_libav_does(code: int) -> None:
     import av.error
 
     raise av.error.MemoryError(code, "Cannot allocate memory")
+
+
+def imported_pydantic(frames: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return, in place of a clip's frames, whether this process has imported pydantic."""
+    return np.array(["pydantic" in sys.modules])
 
 
 def convert(number: int) -> tuple[list[int], bool]:

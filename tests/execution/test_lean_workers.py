@@ -1,4 +1,4 @@
-"""Workers do not import pandas, as pyarrow would for nothing. Where the user's own code runs, pandas works as ever."""
+"""Workers import neither pandas, as pyarrow would for nothing, nor pydantic. The user's own code may use pandas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from framedex import ClipDataset, ClipLoader, Index
 from framedex.loader.batches.pool import WorkerPool
 from tests.support.datasets import shard_clips
 from tests.support.running import outcomes
-from tests.support.sent import convert
+from tests.support.sent import convert, imported_pydantic
 
 
 def through_pandas(frames: Any) -> np.ndarray[Any, Any]:
@@ -41,3 +41,9 @@ def test_a_transform_may_use_pandas_in_a_worker(index: Index, tmp_path: Path) ->
     dataset = ClipDataset(path, transform=through_pandas, layout="FHWC")
     (batch,) = ClipLoader(dataset, batch_size=1, num_workers=1, output="numpy")
     assert np.allclose(batch["frames"], [through_pandas(ClipDataset(path)[0]["frames"])])
+
+
+def test_workers_of_loaders_start_without_what_reads_policies(index: Index, tmp_path: Path) -> None:
+    path = shard_clips(index.path, tmp_path / "D", [{"uri": "h264_default.mp4", "frames": [0]}])
+    loader = ClipLoader(ClipDataset(path, transform=imported_pydantic), batch_size=1, num_workers=1, output="numpy")
+    assert [batch["frames"].tolist() for batch in loader] == [[[False]]]
