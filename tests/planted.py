@@ -265,12 +265,21 @@ def draw(seed: int, count: int) -> list[tuple[Mutation, list[str]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the tests said. `outcome`: caught, missed, or out of time. `tests`: how many reach the line."""
+    """What the tests said.
+
+    Attributes:
+        tests: how many tests reach the line.
+        outcome: caught, missed, or out of time.
+        caught_by: the test that fails with the mutation and passes without it, or the end of pytest's output if it
+            did not come so far.
+        failing: tests that fail without the mutation, too.
+    """
 
     mutation: Mutation
     tests: int
     outcome: str
     caught_by: str | None
+    failing: list[str]
     seconds: float
 
 
@@ -286,16 +295,46 @@ def checkout(folder: Path) -> Path:
 
 
 def attempt(mutation: Mutation, tests: list[str], clone: Path) -> Verdict:
-    """Restore a clone, apply a mutation to it, and run tests until one fails."""
+    """Apply a mutation to a clone, and run tests until one fails that passes without the mutation."""
+    begun, left, failing = time.monotonic(), list(tests), list[str]()
+    while True:
+        restore(mutation, clone)
+        mutation.apply(clone)
+        outcome, failed = pytest_of(left, clone, MOST_SECONDS - (time.monotonic() - begun))
+        restore(mutation, clone)
+        if outcome != "caught" or failed not in left or pytest_of([failed], clone, MOST_SECONDS)[0] == "missed":
+            break
+        failing.append(failed)
+        left = left[left.index(failed) + 1 :]
+    return Verdict(
+        mutation=mutation,
+        tests=len(tests),
+        outcome=outcome,
+        caught_by=failed if outcome == "caught" else None,
+        failing=failing,
+        seconds=round(time.monotonic() - begun, 1),
+    )
+
+
+def restore(mutation: Mutation, clone: Path) -> None:
+    """Restore a clone. Compiled files tell two versions of a source apart by second and size alone, so they go."""
     subprocess.run(["git", "checkout", "--quiet", "--", "."], cwd=clone, check=True)
-    mutation.apply(clone)
-    # Compiled files tell two versions of a source apart by second and size alone.
     Path(importlib.util.cache_from_source(str(clone / mutation.path))).unlink(missing_ok=True)
+
+
+def pytest_of(tests: list[str], clone: Path, seconds: float) -> tuple[str, str]:
+    """Run tests in a clone until one fails.
+
+    Returns:
+        caught, missed, or out of time; and the test that failed, or the end of pytest's output.
+    """
+    if not tests:
+        return "missed", ""
     names = clone.parent / "tests.txt"
     names.write_text("\n".join(tests), encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", f"@{names}"]
     words += ["--basetemp", str(clone.parent / "temporary")]
-    begun = time.monotonic()
+    outcome = "out of time"
     with open(clone.parent / "output.txt", "w+", encoding="utf-8") as output:
         process = subprocess.Popen(
             words,
@@ -306,26 +345,18 @@ def attempt(mutation: Mutation, tests: list[str], clone: Path) -> Verdict:
             start_new_session=True,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES)),
         )
-        try:
-            process.wait(MOST_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(seconds, 0))
             outcome = "missed" if process.returncode == 0 else "caught"
-        except subprocess.TimeoutExpired:
-            outcome = "out of time"
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         output.seek(0)
         said = output.read()
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
     if outcome == "caught" and process.returncode not in (1, 2, 3) and process.returncode > 0:
-        sys.exit(f"pytest ended with exit code {process.returncode} at {mutation}:\n{said[-2000:]}")
-    return Verdict(
-        mutation=mutation,
-        tests=len(tests),
-        outcome=outcome,
-        caught_by=None if outcome != "caught" else failed[1] if failed else said[-200:],
-        seconds=round(time.monotonic() - begun, 1),
-    )
+        sys.exit(f"pytest ended with exit code {process.returncode}:\n{said[-2000:]}")
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
+    return outcome, failed[1] if failed else said[-200:]
 
 
 def run(out: Path, jobs: int, only: list[int]) -> None:

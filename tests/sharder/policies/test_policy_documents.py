@@ -117,6 +117,41 @@ def test_a_wrong_document_is_refused_with_what_is_allowed(document: object, says
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("by_number", "document"),
+    [
+        (False, {"policy": "fps", "fps": 1}),
+        (False, {"policy": "segments", "segments": [{"fps": 1, "frames": 2}]}),
+        (True, {"policy": "stride", "stride": 2}),
+        (True, {"policy": "frames", "frames": [0, 3]}),
+        (False, {"policy": "seconds", "seconds": [0, 3]}),
+        (True, {"policy": "keyframes"}),
+        (True, {"policy": "windows", "frames": 2, "stride": 2}),
+        (False, {"policy": "windows", "frames": 2, "fps": 1}),
+        (True, {"policy": "random", "clips": 1, "frames": 2, "stride": 1}),
+        (False, {"policy": "random", "clips": 1, "frames": 2, "fps": 1}),
+        (True, {"policy": "uniform", "frames": 2, "by": "number"}),
+        (False, {"policy": "uniform", "frames": 2}),
+        (True, {"policy": "uniform", "clips": 2, "frames": 2, "stride": 1}),
+        (True, {"policy": "around", "frames": [-1, 0]}),
+        (False, {"policy": "around", "seconds": [-0.1, 0]}),
+        (True, {"policy": "per_row", "stride": 2}),
+        (False, {"policy": "per_row", "fps": 1}),
+        (True, {"policy": "per_row", "uniform": 2, "start": "a", "end": "b", "unit": "frames"}),
+        (False, {"policy": "per_row", "uniform": 2, "start": "a", "end": "b"}),
+    ],
+    ids=str,
+)
+def test_places_by_number_are_jittered_by_frames_and_places_by_time_by_seconds(
+    by_number: bool, document: Document
+) -> None:
+    right, wrong = ("jitter_frames", "jitter_seconds") if by_number else ("jitter_seconds", "jitter_frames")
+    make_policy(document | {right: 1}, where="test")
+    with pytest.raises(PolicyError) as refused:
+        make_policy(document | {wrong: 1}, where="test")
+    assert (refused.value.found, refused.value.allowed) == (wrong, right)
+
+
 def nested(levels: int) -> object:
     """Return nested lists that contain one list twice, like YAML aliases: written out, they double at each level."""
     value: object = "x"
