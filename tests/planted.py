@@ -34,12 +34,12 @@ from pathlib import Path
 import coverage
 
 from benchmarks.environment import environment
-from tests.support.reached import FIXTURES_FILE
+from tests.support.reached import FIXTURES_FILE, SECONDS_FILE
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "planted"
 DRAWN = ROOT / "tests" / "data" / "planted.json"
-TESTS = FOLDER / "tests.json"
+FIXTURES, SECONDS, TESTS = FOLDER / "fixtures.json", FOLDER / "seconds.jsonl", FOLDER / "tests.json"
 AREAS = {
     "planning": ("sharder/planning", "sharder/policies", "sharder/sampling", "sharder/selection", "sharder/views",
                  "indexer/plans"),
@@ -191,8 +191,8 @@ def mutations_of(path: str, area: str) -> Iterator[tuple[int, Mutation]]:
 def cover(arguments: list[str]) -> None:
     """Run the suite under coverage, with the processes that it starts. A test that fails then does not end the run."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for old in FOLDER.glob("coverage*"):
-        old.unlink()
+    for old in (*FOLDER.glob("coverage*"), SECONDS):
+        old.unlink(missing_ok=True)
     settings = FOLDER / "coveragerc"
     modules = "".join(f"\n    {ROOT / folder}/*" for folders in AREAS.values() for folder in folders)
     settings.write_text(
@@ -201,8 +201,8 @@ def cover(arguments: list[str]) -> None:
         "disable_warnings = no-data-collected, module-not-imported, module-not-measured, dynamic-conflict\n",
         encoding="utf-8",
     )
-    variables = {"PYTHONPATH": str(ROOT), FIXTURES_FILE: str(FOLDER / "fixtures.json")}
-    variables |= {"COVERAGE_PROCESS_START": str(settings)}
+    variables = {"PYTHONPATH": str(ROOT), "COVERAGE_PROCESS_START": str(settings)}
+    variables |= {FIXTURES_FILE: str(FIXTURES), SECONDS_FILE: str(SECONDS)}
     words = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.reached", *(arguments or ["-n", "auto"])]
     result = subprocess.run(words, cwd=ROOT, env=os.environ | variables, check=False)
     print(f"pytest ended with exit code {result.returncode}; joining what was measured", flush=True)
@@ -215,16 +215,17 @@ class Reached:
     def __init__(self) -> None:
         self._data = coverage.CoverageData(str(FOLDER / "coverage"))
         self._data.read()
-        fixtures: dict[str, list[str]] = json.loads((FOLDER / "fixtures.json").read_text(encoding="utf-8"))
+        fixtures: dict[str, list[str]] = json.loads(FIXTURES.read_text(encoding="utf-8"))
         self._tests = set(fixtures)
         self._users: dict[str, list[str]] = {}
         for test, names in fixtures.items():
             for name in names:
                 self._users.setdefault(name, []).append(test)
+        self._seconds = dict(map(json.loads, SECONDS.read_text(encoding="utf-8").splitlines()))
         self._lines: dict[str, dict[int, list[str]]] = {}
 
     def tests(self, path: str, line: int) -> list[str]:
-        """Return the tests that execute a line, or use a fixture that does; those of the nearest rooms first."""
+        """Return the tests that execute a line or use a fixture that does: nearest rooms first, in them the fastest."""
         if path not in self._lines:
             self._lines[path] = self._data.contexts_by_lineno(str(ROOT / path))
         found: set[str] = set()
@@ -232,7 +233,7 @@ class Reached:
             for part in context.split("|"):
                 name = re.sub(r" \((setup|call|teardown)\)$", "", part)
                 found.update(self._users.get(name, [name] if name in self._tests else []))
-        return sorted(found, key=lambda test: (-_nearness(test, path), test))
+        return sorted(found, key=lambda test: (-_nearness(test, path), self._seconds[test], test))
 
 
 def _nearness(test: str, path: str) -> int:
@@ -334,12 +335,14 @@ def pytest_of(tests: list[str], clone: Path, seconds: float) -> tuple[str, str]:
     names.write_text("\n".join(tests), encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", f"@{names}"]
     words += ["--basetemp", str(clone.parent / "temporary")]
+    # If this variable is set, each process that a test starts compiles framedex again.
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     outcome = "out of time"
     with open(clone.parent / "output.txt", "w+", encoding="utf-8") as output:
         process = subprocess.Popen(
             words,
             cwd=clone,
-            env=os.environ | {"PYTHONPATH": str(clone), "FRAMEDEX_TEST_CACHE": str(FOLDER / "cache")},
+            env=surroundings | {"PYTHONPATH": str(clone), "FRAMEDEX_TEST_CACHE": str(FOLDER / "cache")},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,

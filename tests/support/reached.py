@@ -2,20 +2,22 @@
 
 The name of a test is the coverage context of the lines that it executes. A fixture that several tests share is executed
 once, within the first of them; its lines get the context `fixture:NAME`, and `FIXTURES_FILE` stores which tests use it.
-Processes that a test starts get the test's name from PYTEST_CURRENT_TEST.
+Processes that a test starts get the test's name from PYTEST_CURRENT_TEST. `SECONDS_FILE` gets how long each test takes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import coverage
 import pytest
 
-FIXTURES_FILE = "FRAMEDEX_FIXTURES_OF_TESTS"  # the environment variable that names the file to write
+FIXTURES_FILE = "FRAMEDEX_FIXTURES_OF_TESTS"  # the environment variables that name the files to write
+SECONDS_FILE = "FRAMEDEX_SECONDS_OF_TESTS"
 
 _outer: list[str] = []  # contexts to return to, innermost last
 
@@ -37,10 +39,13 @@ def _leave() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     _enter(item.nodeid)
+    begun = time.monotonic()
     try:
         return (yield)
     finally:
         _leave()
+        with open(os.environ[SECONDS_FILE], "a", encoding="utf-8") as file:  # of all workers of pytest-xdist
+            file.write(json.dumps([item.nodeid, round(time.monotonic() - begun, 3)]) + "\n")
 
 
 @pytest.hookimpl(wrapper=True)

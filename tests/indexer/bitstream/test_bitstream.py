@@ -168,6 +168,12 @@ def test_ids_out_of_range_are_refused(parse: Callable[[bytes], object], unit: st
         parse(bytes.fromhex(unit))
 
 
+@pytest.mark.parametrize("number", range(16))
+def test_the_id_of_a_vps_has_four_bits(number: int) -> None:
+    for flags in (0b0000, 0b1100, 0b1111):
+        assert hevc_sets.parse_vps(bytes([0x40, 1, number << 4 | flags, 0])) == (number, None)
+
+
 def test_a_sei_unit_of_tiny_payloads_is_read_whole() -> None:
     """Read many payloads: quadratic work would take minutes here, and the fuzzer stops after ten seconds."""
     assert len(h264_sets.sei_payloads(b"\6" + b"\1\0" * 200_000)) == 200_000

@@ -96,6 +96,12 @@ def test_without_rates_and_without_shuffling_each_clip_comes_once_in_its_dataset
     assert [clip >= 6 for clip in order] == [False, True, False] * 3
 
 
+def test_a_seed_gives_the_same_order_in_every_version_so_that_runs_can_be_resumed() -> None:
+    sampler = MixtureSampler(Joined(5000, 5), rates=[2, 1], length=12, shuffle=True, seed=3)
+    sampler.set_epoch(2)
+    assert list(sampler) == [5004, 3011, 4997, 4270, 3536, 5002, 847, 5001, 3645, 5004, 121, 3040]
+
+
 def test_ranks_that_take_turns_see_all_datasets() -> None:
     ranks = [
         list(MixtureSampler(Joined(500, 500), rates=[1, 1], shuffle=True, rank=rank, world_size=2)) for rank in (0, 1)
