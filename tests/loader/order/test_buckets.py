@@ -168,6 +168,14 @@ def test_keys_are_columns_arrays_and_several_at_once() -> None:
     ]
 
 
+def test_a_clip_is_replaced_by_clips_of_its_own_bucket_alone() -> None:
+    clips = random_clips(200)
+    kind = clips.column("kind")
+    sampler = BucketSampler(clips, by="kind", max_batch=8)
+    for number in range(200):
+        assert set(kind[sampler.others(number, 20)]) == {kind[number]}
+
+
 def test_the_last_batch_of_a_bucket_is_delivered_or_left_out() -> None:
     clips = Shaped([[1, 8, 8]] * 11 + [[2, 8, 8]] * 3)
     assert [len(batch) for batch in BucketSampler(clips, max_batch=4)] == [4, 4, 3, 3]
