@@ -168,6 +168,12 @@ def test_keys_are_columns_arrays_and_several_at_once() -> None:
     ]
 
 
+def test_tokens_may_make_buckets_without_limiting_batches() -> None:
+    sampler = BucketSampler(random_clips(100), by="tokens", tokens=pixels, buckets=2, max_batch=8)
+    assert {len(batch) for batch in sampler} >= {8}
+    assert sampler.largest_batch == 8
+
+
 def test_a_clip_is_replaced_by_clips_of_its_own_bucket_alone() -> None:
     clips = random_clips(200)
     kind = clips.column("kind")

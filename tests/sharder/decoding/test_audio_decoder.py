@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -169,6 +170,18 @@ def test_damaged_packets_and_missing_bytes_are_refused(sound: Callable[[str], tu
         audio.decode_audio(known.facts, recipe, bytes(len(payload)))
     with pytest.raises(DecodeError, match="channels at"):
         audio.decode_audio(replace(known.facts, channels=1, layout="mono"), recipe, payload)
+
+
+def test_each_packet_of_wanted_samples_must_decode(sound: Callable[[str], tuple[Path, Truth]]) -> None:
+    _, known = sound("flac.flac")
+    recipe = plan_audio(known.packets, known.facts, Fraction(1), Fraction(2))
+    edges = np.append(0, np.cumsum(recipe.packet_size)).tolist()
+    assert len(recipe.packet_size) > 5
+    for first, stop in itertools.pairwise(edges):
+        payload = bytearray(known.payload_of(recipe))
+        payload[first:stop] = bytes(stop - first)
+        with pytest.raises(DecodeError, match="the decoder stops"):
+            audio.decode_audio(known.facts, recipe, payload)
 
 
 def test_a_clips_audio_is_the_same_stretch_of_the_whole_files(
