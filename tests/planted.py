@@ -366,6 +366,7 @@ def run(out: Path, jobs: int, only: list[int]) -> None:
     """Try the drawn mutations, several at a time, each in a clone of its own; write the verdicts after each."""
     mutations = [Mutation(**row) for row in json.loads(DRAWN.read_text(encoding="utf-8"))["mutations"]]
     tests: list[list[str]] = json.loads(TESTS.read_text(encoding="utf-8"))
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     verdicts: dict[int, Verdict] = {}
     clones: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for number in range(jobs):
@@ -381,7 +382,8 @@ def run(out: Path, jobs: int, only: list[int]) -> None:
         print(f"{number}: {found.outcome} in {found.seconds} s of {found.tests} tests, {found.caught_by}", flush=True)
         rows = [{"number": each, **asdict(verdicts[each])} for each in sorted(verdicts)]
         counts = {each: sum(row["outcome"] == each for row in rows) for each in ("caught", "missed", "out of time")}
-        document = {"environment": environment("coverage", "pytest"), "counts": counts, "verdicts": rows}
+        made = environment("coverage", "pytest") | {"commit": commit}
+        document = {"environment": made, "counts": counts, "verdicts": rows}
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

@@ -96,10 +96,17 @@ def test_without_rates_and_without_shuffling_each_clip_comes_once_in_its_dataset
     assert [clip >= 6 for clip in order] == [False, True, False] * 3
 
 
-def test_a_seed_gives_the_same_order_in_every_version_so_that_runs_can_be_resumed() -> None:
+@pytest.mark.parametrize(
+    ("epoch", "order"),
+    [
+        (2, [5004, 3011, 4997, 4270, 3536, 5002, 847, 5001, 3645, 5004, 121, 3040]),
+        (700, [5000, 4678, 321, 3961, 5003, 3957, 5001, 1037, 4086, 3615, 5004, 2161]),  # the second pass over 5000
+    ],
+)
+def test_a_seed_gives_the_same_order_in_every_version_so_that_runs_can_be_resumed(epoch: int, order: list[int]) -> None:
     sampler = MixtureSampler(Joined(5000, 5), rates=[2, 1], length=12, shuffle=True, seed=3)
-    sampler.set_epoch(2)
-    assert list(sampler) == [5004, 3011, 4997, 4270, 3536, 5002, 847, 5001, 3645, 5004, 121, 3040]
+    sampler.set_epoch(epoch)
+    assert list(sampler) == order
 
 
 def test_ranks_that_take_turns_see_all_datasets() -> None:
