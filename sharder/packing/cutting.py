@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import multiprocessing
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -206,5 +207,6 @@ def cut(task: CuttingTask) -> list[Step]:
 
 @functools.lru_cache(1)
 def _bench(index: Place, making: Making) -> ClipCutter:
-    os.nice(BEHIND_COPYING)
+    if multiprocessing.parent_process() is not None:  # with workers=0, this is the user's process
+        os.nice(BEHIND_COPYING)
     return ClipCutter(Index(index), making, None)

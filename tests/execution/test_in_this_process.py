@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -49,12 +50,14 @@ def test_the_bytes_are_those_of_processes(
     framedex.index(videos, tmp_path / "I2", workers=2, progress=False)
     framedex.shard(tmp_path / "I2", tmp_path / "D2", policy=POLICY, workers=2, progress=False, **packing)  # type: ignore[arg-type]
     request.getfixturevalue("no_process")
+    niceness = os.nice(0)
     report = framedex.index(videos, tmp_path / "I0", workers=0, progress=False)
     assert (report.ok, report.failed) == (3, 1)
     framedex.shard(tmp_path / "I0", tmp_path / "D0", policy=POLICY, workers=0, progress=False, **packing)  # type: ignore[arg-type]
     assert content(tmp_path / "I0") == content(tmp_path / "I2")
     assert content(tmp_path / "D0") == content(tmp_path / "D2")
     assert framedex.verify(tmp_path / "D0", workers=0, progress=False).is_exact
+    assert os.nice(0) == niceness, "this process keeps its priority"
 
 
 def fail_at(number: int) -> int:
