@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import multiprocessing
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -108,14 +107,14 @@ class CuttingTask:
 
     Attributes:
         own: A batch that this process handles instead, because it takes more than ranges of files.
-        at_first: Whether this process does the task, because no worker is ready yet.
+        here: Whether this process does the task, because no worker is ready yet, or there is none.
     """
 
     index: Place
     making: Making
     parts: list[Part]
     own: Batch | None = None
-    at_first: bool = False
+    here: bool = False
 
 
 def cut_in_workers(
@@ -125,27 +124,28 @@ def cut_in_workers(
     cutter = ClipCutter(index, making, spools)
     calls = Calls(
         function=cut,
-        items=_tasks(index.path, making, rounds),
+        items=_tasks(index.path, making, rounds, workers=workers),
         timeout_seconds=SECONDS_A_CLIP,
         in_flight=TASKS_IN_FLIGHT,
-        passes=lambda task: task.own is not None or task.at_first,
+        passes=lambda task: task.own is not None or task.here,
     )
     for outcome in engine(calls, workers=workers):
         task = outcome.item
         if task.own is not None:
             yield from cutter.steps([[task.own]])
-        elif task.at_first:
+        elif task.here:
             yield from cutter.cut(task.parts)
         else:
             yield from _steps(outcome)
 
 
-def _tasks(index: Place, making: Making, rounds: Iterable[Round]) -> Iterator[CuttingTask]:
+def _tasks(index: Place, making: Making, rounds: Iterable[Round], *, workers: int) -> Iterator[CuttingTask]:
     """Yield the plan in tasks."""
     numbers = itertools.count()
 
     def task(parts: list[Part]) -> CuttingTask:
-        return CuttingTask(index=index, making=making, parts=parts, at_first=next(numbers) < TASKS_AT_FIRST)
+        here = workers == 0 or next(numbers) < TASKS_AT_FIRST
+        return CuttingTask(index=index, making=making, parts=parts, here=here)
 
     gathered: list[Part] = []
     for batch in itertools.chain.from_iterable(rounds):
@@ -207,6 +207,5 @@ def cut(task: CuttingTask) -> list[Step]:
 
 @functools.lru_cache(1)
 def _bench(index: Place, making: Making) -> ClipCutter:
-    if multiprocessing.parent_process() is not None:  # with workers=0, this is the user's process
-        os.nice(BEHIND_COPYING)
+    os.nice(BEHIND_COPYING)
     return ClipCutter(Index(index), making, None)
