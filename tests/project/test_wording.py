@@ -1,4 +1,4 @@
-"""Commands and calls that go wrong, and all that they say, in one file: tests/data/wording.txt.
+"""The whole messages of typical mistakes, in one file: tests/data/wording.txt.
 
 Other tests look at an error's class and parts. After a change of wording, `make wording` writes the file anew, and its
 difference shows what users will read.
@@ -28,8 +28,8 @@ INPUT = re.compile(r"^(?:\$ framedex (?P<command>.*)|>>> (?P<call>.*))$", re.MUL
 
 @contextlib.contextmanager
 def place() -> Iterator[None]:
-    """Enter a folder with videos, listings, an index, and datasets with and without their own frames."""
-    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+    """Enter a folder with videos, a listing, an index, and datasets with and without tars."""
+    with tempfile.TemporaryDirectory() as home, contextlib.chdir(home):
         for folder in ("videos", "notes"):
             Path(folder).mkdir()
         for name in VIDEOS:
@@ -46,7 +46,7 @@ def place() -> Iterator[None]:
 
 
 def said_by(match: re.Match[str]) -> str:
-    """Return what a command prints, or what a call raises."""
+    """Return the output of a command, or the error that a call raises."""
     if match["command"]:
         result = attempt(*shlex.split(match["command"]))
         assert result.exit_code, f"{match[0]}: succeeds"
@@ -60,7 +60,7 @@ def said_by(match: re.Match[str]) -> str:
 
 
 def anew(text: str) -> str:
-    """Return the file with what each of its commands and calls says now."""
+    """Return the file with the message that each of its commands and calls gives now."""
     parts = []
     with place():
         for part in re.split(r"\n\n(?=# |\$ |>>> )", text.strip()):
