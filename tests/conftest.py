@@ -16,12 +16,13 @@ import pytest
 from framedex import Index
 from framedex.sharder.decoding import rgb
 from tests.support import made, media
+from tests.support.depth import EXAMPLES
 from tests.support.object_datasets import forget_connections
 from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
 from tests.support.s3 import Bucket, Service, service
 
 # Machines differ and tests run in parallel, so no test may fail because of its own duration.
-hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.register_profile("suite", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("suite")
 # Every comparison in this process is with compiled code, too. Processes that tests start are as users have them.
 rgb.COMPILED_FROM = 0

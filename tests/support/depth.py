@@ -14,6 +14,7 @@ Item = TypeVar("Item")
 ROUNDS: dict[str, tuple[int, int | None]] = {
     "kills of an index run": (5, 50),
     "kills of a packing run": (3, 12),
+    "ways to pack of which a run is disturbed": (2, None),
     "recipes that a killed run packs": (20, None),
     "hostile values of each cell": (1, None),
     "hostile values of each key": (3, None),
@@ -25,6 +26,7 @@ ROUNDS: dict[str, tuple[int, int | None]] = {
     "start methods": (1, None),
     "ways to index all hazards": (1, None),
     "media of the corpus that are encoded": (40, None),
+    "examples of a property": (25, 100),
 }
 DEPTH = os.environ.get("TESTS_DEPTH", "quick")
 if DEPTH not in ("quick", "full"):
@@ -36,6 +38,10 @@ def rounds(what: str) -> int:
     quick, full = ROUNDS[what]
     assert full is not None, f"{what} have no number: use `drawn`"
     return full if DEPTH == "full" else quick
+
+
+# The usual number of examples of a property. Tests that need more multiply it.
+EXAMPLES = rounds("examples of a property")
 
 
 def drawn(what: str, items: Iterable[Item], *, seed: int) -> list[Item]:

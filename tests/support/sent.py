@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,3 +71,19 @@ def convert(number: int) -> tuple[list[int], bool]:
     import pyarrow as pa
 
     return pa.array([number]).to_pylist(), "pandas" in sys.modules
+
+
+class Echo:
+    """Returns its task, or raises, dies, hangs or counts open files on request."""
+
+    def __call__(self, task: Any) -> Any:
+        match task if isinstance(task, str) else None:
+            case "raise":
+                raise KeyError("no such thing")
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                time.sleep(60)
+            case "count files":
+                return len(os.listdir("/proc/self/fd"))
+        return task

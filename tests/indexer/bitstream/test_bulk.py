@@ -17,6 +17,7 @@ from framedex.indexer.bitstream.base.bits import HEADER_BYTES
 from framedex.indexer.bitstream.base.pictures import BitstreamError
 from framedex.indexer.bitstream.h26x import bulk, h264, hevc, nal
 from framedex.indexer.probing.by_samples import PIECE_BYTES, pieces
+from tests.support.depth import EXAMPLES
 from tests.support.media import RECIPES
 from tests.support.planned import demux
 
@@ -100,7 +101,7 @@ def prefixed(nals: list[bytes], length_size: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["h264_default.mp4", "h264_slices.mov", "hevc_open_gop.mp4"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * EXAMPLES // 2)
 @given(data=st.data())
 def test_changed_packets(name: str, medium: Callable[[str], Path], data: st.DataObject) -> None:
     """Insert, cut and duplicate units, add start codes and emulation prevention, and break the tiling of lengths."""
@@ -143,7 +144,7 @@ UNITS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * EXAMPLES)
 @given(st.lists(st.tuples(UNITS, st.binary(max_size=3)), min_size=12, max_size=30), st.sampled_from([1, 2, 3, 4]))
 @example([([b"a"] * 70, b"")] * 20, 4)
 def test_units_are_those_that_are_found_one_by_one(made: list[tuple[list[bytes], bytes]], length_size: int) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from framedex.indexer.bitstream.base.states import StateTable
 from framedex.indexer.bitstream.intra.intra_codecs import INTRA
 from framedex.indexer.bitstream.registry import SCANNERS
+from tests.support.depth import EXAMPLES
 from tests.support.mpeg2_fields import B_FIELD, BOTTOM, I_FIELD, P_FIELD, TOP, field, group, sequence
 from tests.support.planned import (
     OPEN_START,
@@ -221,7 +222,7 @@ def test_intra_codecs_are_known_by_name() -> None:
 
 
 @given(st.binary(max_size=60), st.lists(st.binary(max_size=60), max_size=5), st.sampled_from(HERE))
-@settings(max_examples=400)
+@settings(max_examples=4 * EXAMPLES)
 def test_scanners_raise_bitstream_errors_alone(configuration: bytes, packets: list[bytes], codec: str) -> None:
     prefix = {"mpeg4": b"\0\0\1\x20", "mjpeg": b"\xff\xd8\xff", "h263": b"\0\0\x80"}.get(codec, b"\0\0\1")
     with contextlib.suppress(BitstreamError):

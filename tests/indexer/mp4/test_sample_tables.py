@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from framedex.core.pyav import LENIENT_METADATA
 from framedex.indexer.mp4 import boxes, sample_tables
 from tests.support.counted import some
+from tests.support.depth import EXAMPLES
 from tests.support.ffmpeg import ffmpeg
 from tests.support.media import RECIPES
 from tests.support.mp4_boxes import TrackTables, box, full_box, movie, random_fragments, random_tables
@@ -238,7 +239,7 @@ def test_damage_to_the_structure_is_refused() -> None:
         read_bytes(content[:-1])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * EXAMPLES)
 @given(st.integers(0, 1 << 30))
 def test_mutations_end_in_a_table_or_a_reason(seed: int) -> None:
     draw = random.Random(seed)

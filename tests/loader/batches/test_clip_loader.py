@@ -23,6 +23,7 @@ from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from framedex.loader.routing.share import is_on_cpu
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
+from tests.support.sent import Echo
 
 CLIPS = 30
 MEDIA = ("h264_default.mp4", "hevc_closed.mp4", "h264_vfr.mkv")
@@ -254,26 +255,10 @@ def test_any_iterable_of_numbers_is_a_sampler(movable: Path) -> None:
     assert len(ClipLoader(ClipDataset(movable), batch_size=4, sampler=ClipSampler(range(9)))) == 3
 
 
-class Echo:
-    """A function for workers: returns its task, or raises, dies, hangs or counts open files on request."""
-
-    def __call__(self, task: Any) -> Any:
-        match task if isinstance(task, str) else None:
-            case "raise":
-                raise KeyError("no such thing")
-            case "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "hang":
-                time.sleep(60)
-            case "count files":
-                return len(os.listdir("/proc/self/fd"))
-        return task
-
-
 @pytest.fixture(scope="module")
 def pool() -> Any:
     """A pool of two workers that run `Echo`."""
-    pool: WorkerPool[Any, Any] = WorkerPool(Echo(), workers=2, timeout_seconds=20)
+    pool: WorkerPool[Any, Any] = WorkerPool(Echo(), workers=2, timeout_seconds=8)
     yield pool
     pool.close()
 
@@ -312,7 +297,7 @@ def test_what_a_function_raises_costs_its_task_alone(pool: WorkerPool[Any, Any])
     assert "framedex itself failed: KeyError: 'no such thing'" in str(outcomes[1])
     assert "in __call__" in outcomes[1].traceback
     assert "exit code -9" in str(outcomes[3])
-    assert "longer than 20 s" in str(outcomes[5])
+    assert "longer than 8 s" in str(outcomes[5])
 
 
 def test_workers_keep_no_files_of_results(pool: WorkerPool[Any, Any]) -> None:

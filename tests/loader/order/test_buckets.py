@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from framedex import BucketSampler, visual_tokens
 from framedex.errors import FramedexError
 from framedex.loader.order.buckets import by_fit, numbered
+from tests.support.depth import EXAMPLES
 
 
 class Shaped:
@@ -56,7 +57,7 @@ SHAPES = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * EXAMPLES // 2)
 @given(
     shapes=SHAPES,
     by=st.sampled_from(["shape", "aspect", "frames", "tokens", ("aspect", "frames")]),

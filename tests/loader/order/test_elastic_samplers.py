@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from framedex import BucketSampler, ClipSampler, MixtureSampler
+from tests.support.depth import EXAMPLES
 from tests.support.sampler_run import Numbers
 
 Sampler = ClipSampler | MixtureSampler | BucketSampler
@@ -54,7 +55,7 @@ def plain(entries: Any) -> list[Any]:
     return [tuple(entry) if isinstance(entry, list) else entry for entry in entries]
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * EXAMPLES // 2)
 @given(
     name=st.sampled_from(sorted(SAMPLERS)),
     stages=STAGES,

@@ -17,6 +17,7 @@ from framedex import ClipDataset, ClipSampler, Index
 from framedex.errors import FramedexError
 from framedex.loader.order.order import epoch_order, rank_share, share_length
 from tests.support.datasets import run, shard_clips
+from tests.support.depth import EXAMPLES
 
 UNEVEN = st.sampled_from(["pad", "drop", "allow"])
 
@@ -74,7 +75,7 @@ STAGES = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * EXAMPLES)
 @given(
     count=st.integers(0, 120),
     stages=STAGES,

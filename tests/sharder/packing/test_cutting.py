@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,9 @@ def said(steps: list[Any]) -> list[tuple[str | None, int, list[int]]]:
 
 
 @pytest.fixture
-def task(index: Index) -> cutting.CuttingTask:
+def task(index: Index, monkeypatch: pytest.MonkeyPatch) -> cutting.CuttingTask:
     """Return a task with clips of two media, one of which cannot be planned, and a clip known to be impossible."""
+    monkeypatch.setattr(os, "nice", int)  # this process keeps its priority when it does the work of a worker
     first, second = index.videos["media_id"].to_pylist()[:2]
     return cutting.CuttingTask(
         index=index.path,

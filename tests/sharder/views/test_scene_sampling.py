@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from framedex.errors import PolicyError
 from framedex.sharder.views.scene_sampling import SceneSampling, SceneView, sample_scene
 from tests.support import policy_reference
+from tests.support.depth import EXAMPLES
 from tests.support.policies import policy_of, video_of
 from tests.support.policy_strategies import OWN, TERMS, VIDEOS
 
@@ -86,7 +87,7 @@ def reference(
     return found if away <= tolerance else None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=3 * EXAMPLES)
 @given(
     clock=videos,
     view=videos,
@@ -118,7 +119,7 @@ def test_each_place_has_the_frame_that_is_meant(
         assert own_clip.mask.tolist() == [frame is not None for frame in expected]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=2 * EXAMPLES)
 @given(
     document=st.sampled_from(sorted(OWN)).flatmap(lambda name: OWN[name].map(lambda own: {"policy": name} | own)),
     terms=TERMS,
