@@ -155,8 +155,6 @@ def _is_stopped(process: int) -> bool:
 def _enter_worker(memory_bytes: int | None) -> None:
     """Prepare a worker process: end it when its parent ends, and limit its memory."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # One thread per worker: the workers run in parallel, and every OpenBLAS thread would map memory of its own.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)

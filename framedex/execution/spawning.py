@@ -8,7 +8,7 @@ own functions and plain data, so the script is needed only if the caller passes 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import os
 import pickle
 import sys
 import threading
@@ -20,10 +20,16 @@ from typing import Any
 import pyarrow as pa
 
 MAIN = b"__main__"
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 class _Process(context.SpawnProcess):
+    def start(self) -> None:
+        with _lock, _one_thread():
+            super().start()
+
+
+class _ProcessWithoutMain(_Process):
     def start(self) -> None:
         with _hidden_main():
             super().start()
@@ -33,12 +39,16 @@ class _Context(context.SpawnContext):
     Process = _Process
 
 
+class _ContextWithoutMain(context.SpawnContext):
+    Process = _ProcessWithoutMain
+
+
 def spawning(handed_over: object) -> context.SpawnContext:
     """Return the multiprocessing context for processes that are sent this object.
 
-    The processes skip the caller's script unless the object needs it.
+    The processes skip the caller's script unless the object needs it. OpenBLAS starts one thread in each of them.
     """
-    return multiprocessing.get_context("spawn") if needs_main(handed_over) else _Context()
+    return _Context() if needs_main(handed_over) else _ContextWithoutMain()
 
 
 def needs_main(handed_over: object) -> bool:
@@ -69,6 +79,24 @@ def leave_out_pandas() -> None:
         pa.array([0])
     finally:
         sys.meta_path.remove(finder)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Give processes that start now the environment in which OpenBLAS has one thread, unless the user chose a number.
+
+    The workers run in parallel, and each thread of OpenBLAS maps memory of its own: on 16 cores, more than a worker
+    with a limit of 1 GiB may have. OpenBLAS reads the variable when numpy is imported, which is before a worker's
+    first line of framedex.
+    """
+    if "OPENBLAS_NUM_THREADS" in os.environ:
+        yield
+        return
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["OPENBLAS_NUM_THREADS"]
 
 
 @contextlib.contextmanager

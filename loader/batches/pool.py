@@ -188,7 +188,6 @@ def _limit(connection: Any, seconds: float) -> None:
 def _serve(connection: Any, function: Callable[[Any], Any], own_code: bool) -> None:
     """Answer tasks until the other side has closed the connection."""
     os.nice(NICENESS)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if own_code:
         leave_out_pandas()
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):

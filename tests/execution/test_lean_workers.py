@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from framedex import ClipDataset, ClipLoader, Index
 from framedex.loader.batches.pool import WorkerPool
 from tests.support.datasets import shard_clips
 from tests.support.running import outcomes
-from tests.support.sent import convert, imported_pydantic
+from tests.support.sent import blas_threads, convert, imported_pydantic
 
 
 def through_pandas(frames: Any) -> np.ndarray[Any, Any]:
@@ -34,6 +36,22 @@ def test_workers_of_commands_and_of_loaders_convert_without_pandas() -> None:
             assert pool.submit(7).result() == ([7], not own_code)
         finally:
             pool.close()
+
+
+@pytest.mark.parametrize("chosen", [None, "3"])
+def test_workers_begin_with_one_thread_of_openblas_unless_the_user_chose(
+    chosen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", chosen)
+    assert [outcome.result for outcome in outcomes(blas_threads, [0])] == [chosen or "1"]
+    pool: WorkerPool[int, str | None] = WorkerPool(blas_threads, workers=1, timeout_seconds=60)
+    try:
+        assert pool.submit(0).result() == (chosen or "1")
+    finally:
+        pool.close()
+    assert os.environ.get("OPENBLAS_NUM_THREADS") == chosen
 
 
 def test_a_transform_may_use_pandas_in_a_worker(index: Index, tmp_path: Path) -> None:

@@ -7,13 +7,15 @@ import re
 import shutil
 import subprocess
 
-import imageio_ffmpeg
-
 
 @functools.cache
 def ffmpeg() -> str:
     """Return the path of the command."""
-    return shutil.which("ffmpeg") or str(imageio_ffmpeg.get_ffmpeg_exe())
+    if found := shutil.which("ffmpeg"):
+        return found
+    import imageio_ffmpeg
+
+    return str(imageio_ffmpeg.get_ffmpeg_exe())
 
 
 @functools.cache

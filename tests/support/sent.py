@@ -17,6 +17,12 @@ def process_id(_: object) -> int:
     return os.getpid()
 
 
+def blas_threads(_: object) -> str | None:
+    """Return the number of threads that the environment asks OpenBLAS for, as it was when this process began."""
+    variables = dict(line.split("=", 1) for line in Path("/proc/self/environ").read_text().split("\0") if "=" in line)
+    return variables.get("OPENBLAS_NUM_THREADS")
+
+
 def process_id_then_hang(path: str) -> None:
     """Write this process's id into a file; do not end."""
     Path(path).write_text(str(os.getpid()))
