@@ -80,14 +80,16 @@ habits: $(VENV)/.dev
 FFMPEG_LIBRARIES = LD_LIBRARY_PATH="$$($(BIN)/python -m tests.support.ffmpeg_libraries build/ffmpeg-libraries)"
 
 # TESTS='tests/project tests/contract': these alone. WITHOUT='tests/storage': all but these. TESTS_DEPTH=full: all rounds of the
-# long tests (tests/support/depth.py). Test processes take work from each other at the end, so that each begins with whole files.
+# long tests (tests/support/depth.py). Test processes take work from each other at the end, so that each begins with whole files;
+# there is one more than cores, because tests of processes wait.
 TESTS ?=
 WITHOUT ?=
+PYTEST_IN_PARALLEL = -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
 # If this variable is set, each process that a test starts compiles framedex again.
 unexport PYTHONDONTWRITEBYTECODE
 test: lint types metadata suite
 suite: $(VENV)/.dev
-	$(FFMPEG_LIBRARIES) $(BIN)/python -m pytest -n auto --dist worksteal $(addprefix --ignore=,$(wildcard $(WITHOUT))) $(TESTS)
+	$(FFMPEG_LIBRARIES) $(BIN)/python $(PYTEST_IN_PARALLEL) $(addprefix --ignore=,$(wildcard $(WITHOUT))) $(TESTS)
 
 # The same tests that run on moto in `make test`, on a real S3 server.
 S3_TESTS := tests/storage/test_storage.py tests/storage/test_object_*.py
@@ -110,7 +112,7 @@ test-lowest: $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[audit,dali,fast,s3,torch]'
 	grep -E '^(pytest|pytest-xdist|hypothesis|imageio-ffmpeg|moto)==' constraints.txt >build/test-tools.txt
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python $$(sed 's/^moto==/moto[server]==/' build/test-tools.txt)
-	FRAMEDEX_STRICT_SKIPS=1 $(LOWEST)/bin/python -m pytest -n auto $(EXACTNESS) \
+	FRAMEDEX_STRICT_SKIPS=1 $(LOWEST)/bin/python $(PYTEST_IN_PARALLEL) $(EXACTNESS) \
 		--deselect tests/sharder/packing/test_pack_clips.py::test_torchcodec_gives_the_wanted_frames_by_number
 
 fresh:

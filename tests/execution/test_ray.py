@@ -24,6 +24,7 @@ from framedex.execution.ray_engine import RayEngine, _attempt, _pool
 from framedex.options import engines, rules, runs
 from tests.support.counted import some
 from tests.support.datasets import content, run
+from tests.support.depth import drawn
 from tests.support.running import ROOT, environment
 from tests.support.s3 import Bucket, Service
 from tests.support.sent import process_id
@@ -86,16 +87,15 @@ def test_an_index_and_datasets_have_the_bytes_of_a_run_on_one_machine(
     run("index", videos, "--out", tmp_path / "LOCAL", "--max-failures", "1")
     assert content(tmp_path / "RAY") == content(tmp_path / "LOCAL")
     (tmp_path / "p.yaml").write_text("policy: stride\nstride: 3\nframes: 4\n")
-    for pack in ("clips", "images"):
-        words = ("shard", tmp_path / "LOCAL", "--policy", tmp_path / "p.yaml", "--pack", pack)
-        on_ray(cluster, *words, "--out", tmp_path / f"{pack}-ray")
-        run(*words, "--out", tmp_path / f"{pack}-local")
-        assert content(tmp_path / f"{pack}-ray") == content(tmp_path / f"{pack}-local")
     words = ("shard", tmp_path / "LOCAL", "--policy", tmp_path / "p.yaml")
-    small = "import framedex.sharder.plan_in_workers as p; p.TASKS_AT_FIRST = 1; p.MOST_CLIPS_A_TASK = 120; "
-    on_ray(cluster, *words, "--out", tmp_path / "planned-ray", before=small)
-    run(*words, "--out", tmp_path / "planned-local", "--workers", 1)
-    assert content(tmp_path / "planned-ray") == content(tmp_path / "planned-local")
+    many_tasks = "import framedex.sharder.plan_in_workers as p; p.TASKS_AT_FIRST = 1; p.MOST_CLIPS_A_TASK = 120; "
+    # Options of each kind of dataset, and what the driver runs first.
+    kinds = {"clips": (["--pack", "clips"], ""), "images": (["--pack", "images"], ""), "planned": ([], many_tasks)}
+    for kind in drawn("kinds of datasets that a cluster makes", kinds, seed=1):
+        options, before = kinds[kind]
+        on_ray(cluster, *words, *options, "--out", tmp_path / f"{kind}-ray", before=before)
+        run(*words, *options, "--out", tmp_path / f"{kind}-local", "--workers", 1)
+        assert content(tmp_path / f"{kind}-ray") == content(tmp_path / f"{kind}-local")
 
 
 def test_a_cluster_indexes_and_packs_a_bucket(cluster: str, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ ROUNDS: dict[str, tuple[int, int | None]] = {
     "kills of a packing run": (3, 12),
     "ways to pack of which a run is disturbed": (2, None),
     "recipes that a killed run packs": (20, None),
+    "kinds of datasets that a cluster makes": (1, None),
     "hostile values of each cell": (1, None),
     "hostile values of each key": (3, None),
     "mutants of each kind": (4, 40),
