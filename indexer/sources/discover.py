@@ -284,7 +284,7 @@ def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[N
 
 def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
     if is_lerobot(source):
-        yield from read_lerobot(source)
+        yield from read_lerobot(source, follow_symlinks=search.follow_symlinks)
         return
     if is_remote(source):
         yield from _expand_objects(source, search, skipped)

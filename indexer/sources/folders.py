@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from framedex.errors import SourceError
+from framedex.storage.uris import is_uri
 
 
 def is_glob(source: str) -> bool:
@@ -73,6 +74,11 @@ def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
 def is_below(path: str, folder: str) -> bool:
     """Return whether an absolute path lies under an absolute folder, by their names alone."""
     return path.startswith(folder.rstrip("/") + "/")
+
+
+def leads_out(name: str) -> bool:
+    """Return whether a path that other people's data give is anything but one below a folder, by its text alone."""
+    return is_uri(name) or os.path.isabs(name) or name.startswith("file:") or ".." in name.split("/")
 
 
 def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | None:

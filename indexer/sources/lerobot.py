@@ -11,8 +11,11 @@ A dataset is a folder:
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import SourceError, StorageError
 from framedex.indexer.schema import LISTING_PROBLEM
+from framedex.indexer.sources.folders import leads_out, way_out
 from framedex.indexer.sources.named_medium import FrameTable, NamedMedium
 from framedex.storage.places import Place, Stored, names_in, parquet_file, place, read_each
 
@@ -34,6 +38,7 @@ VERSIONS = ("v2.0", "v2.1", "v3.0")
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 NO_ROWS = np.zeros(0, np.int64)
 CHUNK_EPISODES = 1000  # of version 2, if info.json does not say it
+NUMBER_FORM = re.compile(r"(?:0?[0-9]d?)?")  # how a file's name shows a number, such as 03d
 
 
 def is_lerobot(source: str) -> bool:
@@ -65,6 +70,68 @@ class _Episode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Folder:
+    """The folder of a dataset. Whatever the dataset's own files name lies in it: they may come from a stranger."""
+
+    place: Place
+    follow_symlinks: bool
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    def file(self, name: str) -> Place:
+        """Return a file of the dataset. Raises SourceError if a link leads out of the folder."""
+        if not isinstance(self.place, Stored) and not self.follow_symlinks:
+            target = way_out(self.absolute(name), os.path.abspath(self.place), os.path.realpath)
+            if target is not None:
+                raise SourceError(
+                    "a link leads out of the dataset's folder",
+                    where=f"{self}/{name}",
+                    found=target,
+                    remedy="--follow-symlinks allows such links",
+                )
+        return self.place / name
+
+    def absolute(self, name: str) -> str:
+        """Return the absolute path or the uri of a file."""
+        return f"{self.place}/{name}" if isinstance(self.place, Stored) else os.path.abspath(self.place / name)
+
+    def named(self, template: str, values: Mapping[str, int | str]) -> str:
+        """Return the name of a file, relative to the dataset.
+
+        Args:
+            template: how info.json names such files, such as `data/chunk-{chunk_index:03d}/file.parquet`.
+            values: texts and numbers that the template may show.
+
+        Raises:
+            SourceError: the template shows something else, or the name leads out of the folder.
+        """
+        _check_template(f"{self}/{INFO}", template, tuple(values))
+        name = template.format(**values)
+        if leads_out(name):
+            raise SourceError(
+                "names a file outside of the dataset",
+                where=f"{self}/{INFO}",
+                found=name[:200],
+                allowed="names relative to the dataset's folder, without ..",
+            )
+        return name
+
+
+@functools.lru_cache(16)
+def _check_template(where: str, template: str, names: tuple[str, ...]) -> None:
+    """Raise SourceError if a template shows something else, or in a form that may make a name of any length."""
+    for _, field, form, conversion in string.Formatter().parse(template):
+        if field is not None and (field not in names or conversion or not NUMBER_FORM.fullmatch(form or "")):
+            raise SourceError(
+                "names files in a form that is not known",
+                where=where,
+                found=template[:200],
+                allowed=f"{', '.join(names)} in braces, numbers with up to 9 digits",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Frames:
     """The numbers in a Parquet file of frames.
 
@@ -77,7 +144,7 @@ class _Frames:
     task: NDArray[np.int64] | None
 
 
-def read_lerobot(source: str) -> Iterator[NamedMedium]:
+def read_lerobot(source: str, *, follow_symlinks: bool = False) -> Iterator[NamedMedium]:
     """Yield the mentions of a LeRobot dataset's videos, one for each episode and camera.
 
     Their columns:
@@ -89,10 +156,15 @@ def read_lerobot(source: str) -> Iterator[NamedMedium]:
     - `task`: the text of its task, if it has one alone. `tasks`: the texts of all its tasks.
     - `listing_problem`, only of a wrong row: what is wrong. Policies make no clips of it.
 
+    Args:
+        source: the dataset, as the user names it.
+        follow_symlinks: let links lead out of the dataset's folder. Videos are checked by `discover`.
+
     Raises:
-        SourceError: the folder is no LeRobot dataset, or what describes its episodes cannot be read.
+        SourceError: the folder is no LeRobot dataset, what describes its episodes cannot be read, or a file of its own
+            leads out of it.
     """
-    folder = place(without_prefix(source))
+    folder = _Folder(place=place(without_prefix(source)), follow_symlinks=follow_symlinks)
     info = _info(folder)
     cameras = [name for name, feature in info["features"].items() if feature.get("dtype") == "video"]
     if not cameras:
@@ -106,18 +178,18 @@ def read_lerobot(source: str) -> Iterator[NamedMedium]:
         read = _episodes_3 if info["codebase_version"] == "v3.0" else _episodes_2
         episodes = read(folder, info, cameras)
         tasks = _tasks(folder, info)
-    except (*UNREADABLE, LookupError, TypeError, AttributeError) as error:
+    except (*UNREADABLE, LookupError, ArithmeticError, TypeError, AttributeError) as error:
         raise SourceError("the dataset's meta/ cannot be read", where=str(folder), found=repr(error)) from error
     files = list(dict.fromkeys(episode.data for episode in episodes))
-    frames = dict(zip(files, read_each(folder, lambda name: _frames(folder, name), files), strict=True))
+    frames = dict(zip(files, read_each(folder.place, lambda name: _frames(folder, name), files), strict=True))
     for episode in episodes:
         yield from _mentions(folder, source, episode, frames[episode.data], tasks)
 
 
-def _info(folder: Place) -> Row:
+def _info(folder: _Folder) -> Row:
     """Return what info.json says. Raises SourceError."""
     try:
-        info = json.loads((folder / INFO).read_text(encoding="utf-8"))
+        info = json.loads(folder.file(INFO).read_text(encoding="utf-8"))
         version = info["codebase_version"]
         if not isinstance(info["features"], dict):
             raise TypeError("features are no object")
@@ -139,7 +211,7 @@ def _info(folder: Place) -> Row:
     return dict(info)
 
 
-def _episodes_3(folder: Place, info: Row, cameras: Sequence[str]) -> list[_Episode]:
+def _episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Episode]:
     """Return the episodes of a dataset of version 3, in order."""
     own = ["episode_index", "tasks", "length", "data/chunk_index", "data/file_index"]
     of_views = {
@@ -147,18 +219,20 @@ def _episodes_3(folder: Place, info: Row, cameras: Sequence[str]) -> list[_Episo
         for camera in cameras
     }
     wanted = own + [name for names in of_views.values() for name in names]
-    files = [name for name in _below(folder / "meta/episodes") if name.endswith(".parquet")]
+    files = [f"meta/episodes/{name}" for name in _below(folder.file("meta/episodes")) if name.endswith(".parquet")]
     if not files:
         raise FileNotFoundError(f"{folder}/meta/episodes holds no Parquet file")
     found = []
-    for table in read_each(folder, lambda name: parquet_file(folder / "meta/episodes" / name).read(wanted), files):
+    for table in read_each(folder.place, lambda name: parquet_file(folder.file(name)).read(wanted), files):
         for row in table.to_pylist():
             views = {}
             for camera, (chunk, file, begin, end) in of_views.items():
                 if row[file] is not None:  # an episode may lack a camera
-                    path = info["video_path"].format(video_key=camera, chunk_index=row[chunk], file_index=row[file])
+                    numbers = {"chunk_index": row[chunk], "file_index": row[file]}
+                    path = folder.named(info["video_path"], {"video_key": camera} | numbers)
                     views[camera] = path, row[begin], row[end]
-            data = info["data_path"].format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"])
+            numbers = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
+            data = folder.named(info["data_path"], numbers)
             found.append(
                 _Episode(
                     number=row["episode_index"], length=row["length"], tasks=row["tasks"] or [], data=data, views=views
@@ -167,26 +241,26 @@ def _episodes_3(folder: Place, info: Row, cameras: Sequence[str]) -> list[_Episo
     return sorted(found, key=lambda episode: episode.number)
 
 
-def _episodes_2(folder: Place, info: Row, cameras: Sequence[str]) -> list[_Episode]:
+def _episodes_2(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Episode]:
     """Return the episodes of a dataset of version 2, in order: each has a video for each camera."""
     found = []
-    for row in _json_lines(folder / "meta/episodes.jsonl"):
+    for row in _json_lines(folder.file("meta/episodes.jsonl")):
         number, length = row["episode_index"], row["length"]
         names = {"episode_chunk": number // info.get("chunks_size", CHUNK_EPISODES), "episode_index": number}
         views = {
-            camera: (info["video_path"].format(video_key=camera, **names), 0.0, length / info["fps"])
+            camera: (folder.named(info["video_path"], {"video_key": camera} | names), 0.0, length / info["fps"])
             for camera in cameras
         }
-        data = info["data_path"].format(**names)
+        data = folder.named(info["data_path"], names)
         found.append(_Episode(number=number, length=length, tasks=row.get("tasks") or [], data=data, views=views))
     return sorted(found, key=lambda episode: episode.number)
 
 
-def _tasks(folder: Place, info: Row) -> dict[int, str]:
+def _tasks(folder: _Folder, info: Row) -> dict[int, str]:
     """Return the texts of tasks by number."""
     if info["codebase_version"] != "v3.0":
-        return {row["task_index"]: row["task"] for row in _json_lines(folder / "meta/tasks.jsonl")}
-    table = parquet_file(folder / "meta/tasks.parquet").read()
+        return {row["task_index"]: row["task"] for row in _json_lines(folder.file("meta/tasks.jsonl"))}
+    table = parquet_file(folder.file("meta/tasks.parquet")).read()
     # pandas stores its index, the text, as a column of its own.
     [text] = [name for name in table.column_names if name in ("task", "__index_level_0__")]
     return dict(zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True))
@@ -204,10 +278,10 @@ def _below(folder: Place) -> list[str]:
     return sorted(found)
 
 
-def _frames(folder: Place, name: str) -> _Frames | str:
+def _frames(folder: _Folder, name: str) -> _Frames | str:
     """Return the numbers in a file of frames, or why they are not readable."""
     try:
-        file = parquet_file(folder / name)
+        file = parquet_file(folder.file(name))
         names = [column for column in ("episode_index", "task_index") if column in file.schema_arrow.names]
         table = file.read(names)
         task = table["task_index"].to_numpy().astype(np.int64) if "task_index" in names else None
@@ -224,7 +298,7 @@ def _places(values: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
 
 
 def _mentions(
-    folder: Place, source: str, episode: _Episode, frames: _Frames | str, tasks: Mapping[int, str]
+    folder: _Folder, source: str, episode: _Episode, frames: _Frames | str, tasks: Mapping[int, str]
 ) -> Iterator[NamedMedium]:
     """Yield the mentions of an episode's videos."""
     row, names, problem = None, episode.tasks, frames if isinstance(frames, str) else None
@@ -233,7 +307,7 @@ def _mentions(
         names = found or names
     for camera, (path, begin, end) in episode.views.items():
         yield NamedMedium(
-            path=_absolute(folder, path),
+            path=folder.absolute(path),
             spelled=f"{source.rstrip('/')}/{path}",
             columns={
                 "dataset": without_prefix(source).rstrip("/"),
@@ -246,13 +320,9 @@ def _mentions(
                 "tasks": names,
             }
             | ({} if problem is None else {LISTING_PROBLEM: problem}),
-            folder=None if isinstance(folder, Stored) else str(folder),
-            frame_table=None if row is None else FrameTable(path=_absolute(folder, episode.data), row=row),
+            folder=None if isinstance(folder.place, Stored) else str(folder),
+            frame_table=None if row is None else FrameTable(path=folder.absolute(episode.data), row=row),
         )
-
-
-def _absolute(folder: Place, name: str) -> str:
-    return f"{folder}/{name}" if isinstance(folder, Stored) else os.path.abspath(folder / name)
 
 
 def _rows_of(episode: _Episode, frames: _Frames, tasks: Mapping[int, str]) -> tuple[int | None, list[str], str | None]:

@@ -11,7 +11,7 @@ from typing import Any
 from framedex.errors import MediaError, SourceError, StorageError
 from framedex.indexer.listings.conventions import Convention, recognised
 from framedex.indexer.listings.rows import as_dicts, no_name, read_rows
-from framedex.indexer.sources.folders import is_below
+from framedex.indexer.sources.folders import is_below, leads_out
 from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place
@@ -177,7 +177,7 @@ def _by_convention(
         except (TypeError, ValueError, OverflowError) as error:
             found[number] = _failed_row(path, number, f"it names no video of {kind.name}: {error}", columns)
             continue
-        if outside := next((one for one in paths if _leads_out(one)), None):
+        if outside := next((one for one in paths if leads_out(one)), None):
             what = f"its cells lead out of the folder of the videos: {outside[:80]!r}"
             found[number] = _failed_row(path, number, what, columns, refused=True)
             continue
@@ -199,8 +199,3 @@ def _by_convention(
 def _exists(name: str, base: str, root: str | None) -> bool:
     """Return whether a file of this machine exists. A link that leads nowhere does not count."""
     return os.path.exists(_resolve(name, base, root)[0])
-
-
-def _leads_out(name: str) -> bool:
-    """Return whether a path that is made of cells is not one below a folder."""
-    return is_remote(name) or os.path.isabs(name) or name.startswith("file:") or ".." in name.split("/")

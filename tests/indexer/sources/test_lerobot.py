@@ -157,3 +157,70 @@ def test_a_missing_description_stops_the_run(copied: Path, name: str) -> None:
     (copied / name).unlink()
     with pytest.raises(SourceError, match=r"no LeRobot dataset|cannot be read"):
         list(read_lerobot(f"lerobot:{copied}"))
+
+
+@pytest.mark.parametrize("key", ["video_path", "data_path"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "/etc/passwd",
+        "../{file_index}",
+        "data/../../{file_index}",
+        "http://127.0.0.1:9/{file_index}",
+        "s3://bucket/{file_index}",
+        "file:/etc/passwd",
+        "file:///etc/passwd",
+        "ftp://host/{file_index}",
+    ],
+)
+def test_names_that_lead_out_of_the_folder_are_refused(copied: Path, key: str, named: str) -> None:
+    file = copied / "meta/info.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: named}))
+    with pytest.raises(SourceError, match="names a file outside of the dataset") as refused:
+        list(read_lerobot(f"lerobot:{copied}"))
+    assert named.split("{")[0] in str(refused.value.found)
+
+
+@pytest.mark.parametrize("key", ["video_path", "data_path"])
+def test_an_old_dataset_leads_nowhere_either(tmp_path: Path, key: str) -> None:
+    robot = Path(shutil.copytree(DATA / "v21", tmp_path / "robot"))
+    file = robot / "meta/info.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: "../{episode_index:06d}.mp4"}))
+    with pytest.raises(SourceError, match="names a file outside of the dataset"):
+        list(read_lerobot(f"lerobot:{robot}"))
+
+
+@pytest.mark.parametrize(
+    "template", ["{chunk_index.__class__}", "{chunk_index:99999999d}", "{file_index:{chunk_index}}", "{file_index!r}"]
+)
+def test_a_template_shows_numbers_and_cameras_alone(copied: Path, template: str) -> None:
+    file = copied / "meta/info.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"data_path": template}))
+    with pytest.raises(SourceError, match="in a form that is not known"):
+        list(read_lerobot(f"lerobot:{copied}"))
+
+
+def test_a_camera_whose_name_leads_out_is_refused(copied: Path) -> None:
+    file, out = copied / "meta/info.json", "../../secret"
+    text = file.read_text().replace(f'"{TOP}"', f'"{out}"')
+    file.write_text(text)
+    table = pq.read_table(copied / EPISODES)
+    renamed = [name.replace(TOP, out) for name in table.column_names]
+    pq.write_table(table.rename_columns(renamed), copied / EPISODES)
+    with pytest.raises(SourceError, match="names a file outside of the dataset"):
+        list(read_lerobot(f"lerobot:{copied}"))
+
+
+@pytest.mark.parametrize("linked", ["meta/info.json", "meta/tasks.parquet", "meta/episodes", EPISODES, FRAMES])
+def test_links_lead_out_of_the_folder_only_if_they_are_to_be_followed(
+    copied: Path, linked: str, tmp_path: Path
+) -> None:
+    expected = [(item.path, item.columns) for item in read_lerobot(f"lerobot:{copied}")]
+    target = tmp_path / "elsewhere"
+    (copied / linked).rename(target)
+    (copied / linked).symlink_to(target)
+    with pytest.raises(SourceError, match="a link leads out of the dataset's folder") as refused:
+        list(read_lerobot(f"lerobot:{copied}"))
+    assert "--follow-symlinks" in str(refused.value)
+    followed = read_lerobot(f"lerobot:{copied}", follow_symlinks=True)
+    assert [(item.path, item.columns) for item in followed] == expected
