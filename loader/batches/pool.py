@@ -71,7 +71,7 @@ class WorkerPool(Generic[Task, Result]):
             self._idle.put(worker)
         # One thread per worker waits for it. All of them sleep in the kernel.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="framedex") if workers else None
-        self._close = weakref.finalize(self, _close, self._threads, self._workers)
+        self._close = weakref.finalize(self, _close, os.getpid(), self._threads, self._workers)
 
     def submit(self, task: Task, answer: Answer | None = None) -> Future[Result]:
         """Return the future of a task's result. Tasks begin in the order in which they are submitted.
@@ -107,7 +107,10 @@ class WorkerPool(Generic[Task, Result]):
         self._close()
 
 
-def _close(threads: ThreadPoolExecutor | None, workers: list[_Worker]) -> None:
+def _close(owner: int, threads: ThreadPoolExecutor | None, workers: list[_Worker]) -> None:
+    # A forked process, such as a worker of torch's DataLoader, has a copy of the pool; the workers are its parent's.
+    if os.getpid() != owner:
+        return
     if threads is not None:
         threads.shutdown(wait=False, cancel_futures=True)
     for worker in workers:

@@ -23,6 +23,7 @@ from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from framedex.loader.routing.share import is_on_cpu
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
+from tests.support.running import environment
 from tests.support.sent import Echo
 
 CLIPS = 30
@@ -298,6 +299,27 @@ def test_what_a_function_raises_costs_its_task_alone(pool: WorkerPool[Any, Any])
     assert "in __call__" in outcomes[1].traceback
     assert "exit code -9" in str(outcomes[3])
     assert "longer than 8 s" in str(outcomes[5])
+
+
+def test_a_forked_process_leaves_the_workers_of_its_parent_alone(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gc, multiprocessing\n"
+        "from framedex.loader.batches.pool import WorkerPool\n"
+        "def forget():\n"
+        "    global pool\n"
+        "    del pool\n"
+        "    gc.collect()\n"
+        "if __name__ == '__main__':\n"
+        "    pool = WorkerPool(abs, workers=1, timeout_seconds=60)\n"
+        "    print(pool.submit(-1).result(), flush=True)\n"
+        "    child = multiprocessing.get_context('fork').Process(target=forget)\n"
+        "    child.start()\n"
+        "    child.join()\n"
+        "    print(child.exitcode, pool.submit(-2).result())\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", script], env=environment(), capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1\n0 2\n", "")
 
 
 def test_workers_keep_no_files_of_results(pool: WorkerPool[Any, Any]) -> None:
