@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import framedex
 from framedex import ClipDataset, ClipStream, Index
 from framedex.errors import FramedexError
 from tests.support.counted import some
+from tests.support.depth import drawn
 from tests.support.packed import tars
 from tests.support.streams import same_item
 
@@ -23,8 +25,7 @@ UNDECODABLE = {"corrupt_mid_av1.mp4"}
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*more than 8 bits")
-@pytest.mark.parametrize("pack", ["clips", "images"])
-@pytest.mark.parametrize("audio", [False, True])
+@pytest.mark.parametrize("pack, audio", drawn("few long cases", product(["clips", "images"], [False, True]), seed=1))
 def test_every_hazard_streams_as_it_loads(corpus_index: Index, tmp_path: Path, pack: Any, audio: bool) -> None:
     out = tmp_path / "D"
     framedex.shard(

@@ -14,6 +14,7 @@ import pytest
 import framedex
 from framedex.errors import FramedexError
 from tests.support.datasets import content
+from tests.support.depth import drawn
 from tests.support.running import outcomes
 
 NAMES = ("h264_default.mp4", "h264_vfr.mkv", "hevc_open_gop.mp4")
@@ -42,7 +43,12 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "packing", [{}, {"pack": "clips"}, {"pack": "images"}, {"pack": "needed"}, {"pack": "clips", "encode": "h264"}]
+    "packing",
+    drawn(
+        "few long cases",
+        [{}, {"pack": "clips"}, {"pack": "images"}, {"pack": "needed"}, {"pack": "clips", "encode": "h264"}],
+        seed=1,
+    ),
 )
 def test_the_bytes_are_those_of_processes(
     packing: dict[str, str], videos: Path, tmp_path: Path, request: pytest.FixtureRequest

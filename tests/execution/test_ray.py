@@ -91,7 +91,7 @@ def test_an_index_and_datasets_have_the_bytes_of_a_run_on_one_machine(
     many_tasks = "import framedex.sharder.plan_in_workers as p; p.TASKS_AT_FIRST = 1; p.MOST_CLIPS_A_TASK = 120; "
     # Options of each kind of dataset, and what the driver runs first.
     kinds = {"clips": (["--pack", "clips"], ""), "images": (["--pack", "images"], ""), "planned": ([], many_tasks)}
-    for kind in drawn("kinds of datasets that a cluster makes", kinds, seed=1):
+    for kind in drawn("few long cases", kinds, seed=1):
         options, before = kinds[kind]
         on_ray(cluster, *words, *options, "--out", tmp_path / f"{kind}-ray", before=before)
         run(*words, *options, "--out", tmp_path / f"{kind}-local", "--workers", 1)

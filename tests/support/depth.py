@@ -14,9 +14,7 @@ Item = TypeVar("Item")
 ROUNDS: dict[str, tuple[int, int | None]] = {
     "kills of an index run": (5, 50),
     "kills of a packing run": (3, 12),
-    "ways to pack of which a run is disturbed": (2, None),
     "recipes that a killed run packs": (20, None),
-    "kinds of datasets that a cluster makes": (1, None),
     "hostile values of each cell": (1, None),
     "hostile values of each key": (3, None),
     "mutants of each kind": (4, 40),
@@ -28,6 +26,9 @@ ROUNDS: dict[str, tuple[int, int | None]] = {
     "ways to index all hazards": (1, None),
     "media of the corpus that are encoded": (40, None),
     "examples of a property": (25, 100),
+    # Of tests whose cases take a second or more each.
+    "many long cases": (10, None),
+    "few long cases": (2, None),
 }
 DEPTH = os.environ.get("TESTS_DEPTH", "quick")
 if DEPTH not in ("quick", "full"):

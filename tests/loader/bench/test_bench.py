@@ -183,7 +183,7 @@ def test_every_peer_is_known_by_its_name() -> None:
 @pytest.mark.slow
 def test_the_seed_benchmark_adds_rows_and_records_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "minute.mp4"
-    encode(source, width=256, height=192, fps=60, count=3600)
+    encode(source, width=192, height=144, fps=60, count=3600)
     out = tmp_path / "loader.json"
     command = ["loader", str(source), "--folder", str(tmp_path / "work"), "--out", str(out), "--device", "cpu"]
     command += ["--seconds", "60", "--only", "images_256px,pynvvideocodec", "--clips", "3", "--check", "2"]

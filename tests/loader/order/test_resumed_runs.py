@@ -18,6 +18,7 @@ import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from framedex import ClipSampler
+from tests.support.depth import drawn
 from tests.support.sampler_run import Numbers
 
 
@@ -42,7 +43,11 @@ def plain(epoch: int) -> list[int]:
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than some machines have cores
 @pytest.mark.parametrize(
     "workers, options",
-    [(0, {}), (4, {}), (4, {"snapshot_every_n_steps": 3}), (4, {"persistent_workers": True})],
+    drawn(
+        "few long cases",
+        [(0, {}), (4, {}), (4, {"snapshot_every_n_steps": 3}), (4, {"persistent_workers": True})],
+        seed=1,
+    ),
     ids=str,
 )
 def test_a_stateful_dataloader_goes_on_with_the_very_next_clip(workers: int, options: dict[str, Any]) -> None:

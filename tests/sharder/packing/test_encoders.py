@@ -13,6 +13,7 @@ from framedex import EncodeOptions
 from framedex.errors import UncuttableError
 from framedex.sharder.packing.encoders import ENCODERS, colour_of, encode, encoder_version
 from framedex.sharder.packing.yuv420 import MATRIX, planes_of
+from tests.support.depth import drawn
 from tests.support.encoded import CODECS
 from tests.support.pictures import rgb_of
 
@@ -31,9 +32,14 @@ def moving(count: int, height: int, width: int) -> Pictures:
     return [np.ascontiguousarray(large[number : number + height, 3 * number :][:, :width]) for number in range(count)]
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("size", [(96, 96), (130, 98), (144, 256)])
-@pytest.mark.parametrize("draw", [noise, moving])
+@pytest.mark.parametrize(
+    "codec, size, draw",
+    drawn(
+        "many long cases",
+        itertools.product(CODECS, [(96, 96), (130, 98), (144, 256)], [noise, moving]),
+        seed=1,
+    ),
+)
 def test_the_same_pictures_give_the_same_bytes(codec: Any, size: tuple[int, int], draw: object) -> None:
     assert callable(draw)
     pictures = draw(16, *size)

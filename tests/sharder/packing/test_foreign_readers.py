@@ -16,6 +16,7 @@ import pytest
 from framedex import Index
 from tests.support.counted import some
 from tests.support.datasets import run, write_clips
+from tests.support.depth import drawn
 from tests.support.packed import Sample, samples, tars
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -134,7 +135,7 @@ CALLS = {"pipeline()": "built = pipeline()\nbuilt.build()\nassert len(built.run(
 
 
 @pytest.mark.usefixtures("torchcodec")
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+@pytest.mark.parametrize("number", drawn("few long cases", range(len(SNIPPETS)), seed=1))
 def test_the_documents_snippets_run(index: Index, tmp_path: Path, number: int) -> None:
     path = write_clips(tmp_path / "clips.jsonl", CLIPS[:6])
     run("shard", index.path, "--clips", path, "--out", tmp_path / "DATASET", "--pack", "clips")

@@ -22,6 +22,7 @@ from framedex.errors import DamageError, FormatError, FramedexError, PolicyError
 from framedex.loader.order.epoch import SharedEpoch
 from framedex.sharder.sampling.draws import draws
 from tests.support.datasets import run
+from tests.support.depth import drawn
 from tests.support.media import read_barcode
 from tests.support.running import ROOT, environment
 
@@ -88,8 +89,9 @@ def failure_rows(dataset: ClipDataset) -> list[tuple[Any, ...]]:
     return [(row["clip_id"], row["uri"], row["kind"], row["message"], row["counts"]) for row in rows]
 
 
-@pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("depth", ["tables", "packets"])
+@pytest.mark.parametrize(
+    "name, depth", drawn("many long cases", itertools.product(POLICIES, ["tables", "packets"]), seed=1)
+)
 def test_clips_are_those_of_shard_bit_for_bit(
     name: str, depth: str, index: Index, packets_index: Index, tmp_path: Path
 ) -> None:
