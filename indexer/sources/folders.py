@@ -77,7 +77,7 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def leads_out(name: str) -> bool:
-    """Return whether a path that other people's data give is anything but one below a folder, by its text alone."""
+    """Return whether a name may lead out of a folder: a URI, an absolute path, or a path with `..` in it."""
     return is_uri(name) or os.path.isabs(name) or name.startswith("file:") or ".." in name.split("/")
 
 

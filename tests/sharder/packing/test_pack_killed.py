@@ -27,7 +27,6 @@ from tests.support.media import Recipe, encode
 from tests.support.running import environment
 
 KILLS = rounds("kills of a packing run")
-FEW = "few long cases"
 PROGRESS = "D.unfinished/progress.jsonl"
 DRIVER = """
 import os, runpy, signal
@@ -117,7 +116,7 @@ def undisturbed(mixed_index: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pack", drawn(FEW, PACKS, seed=1))
+@pytest.mark.parametrize("pack", drawn("few long cases", PACKS, seed=1))
 def test_a_killed_run_is_completed_to_the_same_bytes(
     mixed_index: Path, undisturbed: Callable[[str], Path], tmp_path: Path, pack: str
 ) -> None:
@@ -156,7 +155,7 @@ def size_of(path: Path) -> int:
         return 0
 
 
-@pytest.mark.parametrize("pack", drawn(FEW, PACKS, seed=1))
+@pytest.mark.parametrize("pack", drawn("few long cases", PACKS, seed=1))
 def test_workers_and_earlier_runs_do_not_show_in_the_bytes(
     mixed_index: Path, undisturbed: Callable[[str], Path], tmp_path: Path, pack: str
 ) -> None:
@@ -186,7 +185,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path] | None]:
         subprocess.run(["umount", path], check=True)
 
 
-@pytest.mark.parametrize("pack", drawn(FEW, ["clips", "images", "encoded"], seed=2))
+@pytest.mark.parametrize("pack", drawn("few long cases", ["clips", "images", "encoded"], seed=2))
 def test_a_full_disk_is_an_error_with_a_remedy_and_a_rerun_completes(
     mixed_index: Path,
     undisturbed: Callable[[str], Path],
