@@ -14,6 +14,7 @@ from framedex.auditor.tables.reading import check_reads
 from framedex.auditor.tables.subject import opened
 from framedex.errors import FramedexError
 from framedex.sharder.policies.reading import PolicyLike
+from framedex.storage.locations import Access
 from framedex.storage.places import Place, place
 
 LIMITS = QueryLimits()
@@ -26,6 +27,7 @@ def audit(
     files: bool = False,
     policy: PolicyLike | None = None,
     root: str | Path | None = None,
+    allow_remote: bool = False,
     report: str | Path | None = None,
     pictures: bool = True,
     overwrite: bool = False,
@@ -39,6 +41,7 @@ def audit(
         policy: For an index, report the media that are too short for this policy, and what is wrong with the views of
             its scenes. None: this is not checked.
         root: The current root of the sources, if they moved.
+        allow_remote: Whether sources may lie in another store than the index or dataset: as for ClipDataset.
         report: An .html file to write, with a .json file beside it. None: no report.
         pictures: Whether the report shows frames of examples.
         overwrite: Whether an existing report is replaced.
@@ -55,9 +58,9 @@ def audit(
             raise FramedexError("the report is an .html file", found=str(page))
         for path in (page, page.with_suffix(".json")):
             check_free(path, overwrite)
-    where = None if root is None else str(root)
+    access = Access(root=root, allow_remote=allow_remote)
     names = (checks,) if isinstance(checks, str) else tuple(checks)
-    return run(place(what), names, look=files, policy=policy, root=where, report=page, pictures=pictures)
+    return run(place(what), names, look=files, policy=policy, access=access, report=page, pictures=pictures)
 
 
 def query(what: str | Place, sql: str, *, limits: QueryLimits = LIMITS) -> pa.Table:

@@ -20,11 +20,12 @@ from framedex.auditor.tables.subject import Kind, opened
 from framedex.core.printing import echo, escaped_json
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.options.datasets import sources_root_option
+from framedex.options.datasets import access_options
 from framedex.options.outputs import json_option, overwrite_option
 from framedex.options.places import FILE_TO_WRITE, PLACE_THAT_IS_THERE
 from framedex.options.rules import OptionRule, RuledCommand, Values
 from framedex.sharder.cli_options import POLICY
+from framedex.storage.locations import Access
 from framedex.storage.places import Place
 
 LIMIT = re.compile(r"LIMIT (\d+)$")  # of a question
@@ -81,7 +82,7 @@ RULES = (
         when=lambda values: _some_check_needs(values, "policy_misses", "scene_views"),
         beside="a --check other than too_short and those of views",
     ),
-    OptionRule(options=["root"], when=_goes_to_media, needs="--files or --report with pictures"),
+    OptionRule(options=["root", "allow_remote"], when=_goes_to_media, needs="--files or --report with pictures"),
     OptionRule(
         options=["form", "out", "timeout", "memory", "spill"],
         when=lambda values: values["sql"] is not None or values["ask"] is not None,
@@ -126,7 +127,7 @@ RULES = (
         "scenes, if it has views: a YAML file, a name such as fps, or YAML itself."
     ),
 )
-@sources_root_option(beside="--files or --report")
+@access_options(beside="--files or --report")
 @click.option(
     "--sql", metavar="QUERY", help="Run this query instead: one SELECT over the views. `-` reads it from stdin."
 )
@@ -180,7 +181,7 @@ def audit(
     as_json: bool,
     look: bool,
     policy: str | Path | None,
-    root: str | None,
+    access: Access,
     sql: str | None,
     ask: str | None,
     form: Format | None,
@@ -223,7 +224,7 @@ def audit(
     elif "list" in names:
         _list_checks(what)
     else:
-        found = run(what, names, look=look, policy=policy, root=root, report=report, pictures=pictures)
+        found = run(what, names, look=look, policy=policy, access=access, report=report, pictures=pictures)
         if as_json:
             echo(escaped_json(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2, default=str).decode()))
         else:

@@ -21,10 +21,11 @@ from framedex.loader.contact_sheets.sheet import Inspector, ShownClip
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
 from framedex.loader.contact_sheets.sheet_webp import check_animation, webp_sheet
-from framedex.options.datasets import SAMPLE_RULES, sample_options, sources_root_option
+from framedex.options.datasets import SAMPLE_RULES, access_options, sample_options
 from framedex.options.outputs import overwrite_option
 from framedex.options.places import FILE_TO_WRITE, PLACE_THAT_IS_THERE
 from framedex.options.rules import OptionRule, RuledCommand
+from framedex.storage.locations import Access
 from framedex.storage.places import Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet, ".webp": webp_sheet}
@@ -68,7 +69,7 @@ Example:
         "in which the clips play."
     ),
 )
-@sources_root_option()
+@access_options()
 @click.option(
     "--size",
     type=click.IntRange(16, 1024),
@@ -108,7 +109,7 @@ def inspect(
     sample: int | None,
     seed: int,
     out: Path | None,
-    root: str | None,
+    access: Access,
     size: int | None,
     columns: int | None,
     overwrite: bool,
@@ -124,14 +125,14 @@ def inspect(
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but some clip could not be decoded.
     """
     if serve:
-        _serve(what, port=port, opens=opens, root=root, longest_side=size)
+        _serve(what, port=port, opens=opens, access=access, longest_side=size)
         return
     if out is None:
         raise click.UsageError("give --out for a sheet, or --serve for a page in the web browser")
     if bool(clip_ids) == (sample is not None):
         raise click.UsageError("give either --clip or --sample")
     _check_output(out, overwrite)
-    inspector = Inspector(what, longest_side=size or SHEET_SIDE, root=root)
+    inspector = Inspector(what, longest_side=size or SHEET_SIDE, access=access)
     numbers = inspector.named(clip_ids) if sample is None else inspector.sampled(sample, seed)
     frames, failed = 0, 0
 
@@ -160,7 +161,7 @@ def inspect(
         sys.exit(3)
 
 
-def _serve(what: Place, *, port: int, opens: bool, root: str | None, longest_side: int | None) -> None:
+def _serve(what: Place, *, port: int, opens: bool, access: Access, longest_side: int | None) -> None:
     """Serve the page until the process is interrupted."""
     from framedex.auditor.browser.serve import serve  # a sheet does not need DuckDB
 
@@ -174,7 +175,7 @@ def _serve(what: Place, *, port: int, opens: bool, root: str | None, longest_sid
         if opens and has_screen and not webbrowser.open(url):
             echo("no web browser was found: open the address yourself", err=True)
 
-    serve(what, port=port, root=root, longest_side=longest_side, ready=ready)
+    serve(what, port=port, access=access, longest_side=longest_side, ready=ready)
     echo("\nended", err=True)
 
 

@@ -15,6 +15,7 @@ from framedex.auditor.tables.views import OF_SOURCES
 from framedex.core.hints import did_you_mean
 from framedex.errors import FramedexError, OutputError
 from framedex.sharder.policies.reading import PolicyLike, find_policy
+from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place
 
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
@@ -43,7 +44,7 @@ def run(
     *,
     look: bool = False,
     policy: PolicyLike | None = None,
-    root: str | None = None,
+    access: Access = OWN_STORE,
     report: Path | None = None,
     pictures: bool = True,
 ) -> Audit:
@@ -60,7 +61,7 @@ def run(
         with database(
             audited, kept={KEPT[audited.kind]: words([*queries, SHARED, PARTS_OF_FILES, *OF_SOURCES, "shard"])}
         ) as db:
-            _add_tables(db, asked, look=look, named=bool(names), policy=policy, root=root)
+            _add_tables(db, asked, look=look, named=bool(names), policy=policy, access=access)
             found = ask_all(db, asked, summary=not names)
             if names and found.unasked:
                 check, lack = found.unasked[0]
@@ -70,12 +71,12 @@ def run(
             if report is not None:
                 from framedex.auditor.report.report import write_report
 
-                write_report(db, found, report, root=root, pictures=pictures)
+                write_report(db, found, report, access=access, pictures=pictures)
             return found
 
 
 def _add_tables(
-    db: Database, asked: list[Check], *, look: bool, named: bool, policy: PolicyLike | None, root: str | None
+    db: Database, asked: list[Check], *, look: bool, named: bool, policy: PolicyLike | None, access: Access
 ) -> None:
     """Add the tables that checks need and that an index or a dataset does not contain."""
     if policy is not None and db.audited.kind != "index":
@@ -84,7 +85,7 @@ def _add_tables(
         )
     needed = {need for check in asked for need in check.needs}
     if "files" in needed and (look or named):
-        add_files(db, root)
+        add_files(db, access)
     if "tars" in needed:
         add_tars(db, content=look)
     if "policy_misses" in needed and policy is not None:

@@ -17,10 +17,11 @@ from framedex.errors import printable
 from framedex.loader.verification.report import RIGHT, VerifyReport
 from framedex.loader.verification.verify import verify as verify_dataset
 from framedex.loader.verification.verify_gpu import verify_on_gpu
-from framedex.options.datasets import SAMPLE_RULES, dataset_argument, sample_options, sources_root_option
+from framedex.options.datasets import SAMPLE_RULES, access_options, dataset_argument, sample_options
 from framedex.options.outputs import json_option
 from framedex.options.rules import RuledCommand
 from framedex.options.runs import limits_rule, max_failures_option, time_limit_option, workers_option
+from framedex.storage.locations import Access
 from framedex.storage.places import Place
 
 EXAMPLE = """\b
@@ -34,7 +35,7 @@ Example:
 @click.command("verify", epilog=EXAMPLE, cls=RuledCommand, rules=(*SAMPLE_RULES, limits_rule("timeout")))
 @dataset_argument()
 @sample_options("Check this many clips, chosen at random.  [default: all]")
-@sources_root_option()
+@access_options()
 @workers_option("Processes that decode.")
 @time_limit_option(seconds=3600.0)
 @max_failures_option("inexact clips")
@@ -53,7 +54,7 @@ def verify(
     dataset: Place,
     sample: int | None,
     seed: int,
-    root: str | None,
+    access: Access,
     workers: int,
     timeout: float,
     max_failures: int,
@@ -86,7 +87,7 @@ def verify(
     with interrupt_says(kept), progress_bar("clip") as show:
         for checked in (verify_dataset if decode == "cpu" else verify_on_gpu)(
             dataset,
-            root=root,
+            access=access,
             sample=sample,
             seed=seed,
             workers=workers,

@@ -35,11 +35,11 @@ from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.fields import check_column_name
 from framedex.sharder.clips.labels import LabelsArgument, plain
-from framedex.sharder.clips.medium import Root
 from framedex.sharder.clips.multiview import JoinedViews
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.cache import DiskCache
+from framedex.storage.locations import Access, Root
 from framedex.storage.places import Stored, place
 
 
@@ -91,6 +91,8 @@ class ClipDataset:
         threads: decoder threads per clip. 1 is right under DataLoader workers.
         root: where the sources are now, if they moved: a folder that replaces the recorded root, or a mapping
             {old prefix: new prefix}.
+        allow_remote: whether sources may lie in another store than the dataset, such as another bucket or web server.
+            See docs/storage.md.
         where: keep only the clips whose columns have these values, such as {"split": "train"}, numbered from 0.
         frame_columns: columns of the table that the listing names in `frame_table`, such as states and actions. A list
             of names gives their values at the clip's frames. A mapping {name: seconds} gives their values at these
@@ -105,6 +107,7 @@ class ClipDataset:
     Raises:
         FramedexError: an argument is wrong.
         FormatError: there is no dataset at `path`, or this version does not read it.
+        StorageError: the sources lie in another store, and neither `root` nor `allow_remote` is given.
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class ClipDataset:
         seed: int = 0,
         threads: int = 1,
         root: Root | None = None,
+        allow_remote: bool = False,
         where: Mapping[str, object] | None = None,
         frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
@@ -127,7 +131,7 @@ class ClipDataset:
     ) -> None:
         pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
         options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
-        manifest = Manifest(path, root=root, cache=cache)
+        manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
         self._hold(manifest, where, labels, SharedEpoch(), options, cache)
 
     @classmethod
@@ -148,6 +152,7 @@ class ClipDataset:
         transform: Transform | None = None,
         threads: int = 1,
         root: Root | None = None,
+        allow_remote: bool = False,
         where: Mapping[str, object] | None = None,
         frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
@@ -175,6 +180,7 @@ class ClipDataset:
             transform: as for the class.
             threads: as for the class.
             root: as for the class.
+            allow_remote: as for the class.
             where: as for the class.
             frame_columns: as for the class.
             labels: as for the class. A column's values are those of all rows of the index that the policy samples.
@@ -184,6 +190,7 @@ class ClipDataset:
             FramedexError: an argument is wrong.
             FormatError: `index` is not an index.
             PolicyError: the policy is wrong.
+            StorageError: as for the class.
         """
         from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
         from framedex.sharder.policies.reading import with_seed
@@ -193,7 +200,7 @@ class ClipDataset:
         plans = ClipPlans(
             place(index, cache),
             with_seed(policy, seed),
-            root=root,
+            access=Access(root=root, allow_remote=allow_remote),
             keep_damaged=keep_damaged,
             audio=AudioOptions() if audio is True else audio or None,
         )
@@ -214,7 +221,7 @@ class ClipDataset:
         self.origin = origin
         self.sources = SourceFiles(cache)
         wanted = options.frame_columns
-        self._frame_tables = None if wanted is None else FrameTables(wanted, origin.locations.path, cache)
+        self._frame_tables = None if wanted is None else FrameTables(wanted, origin.locate, cache)
         self._numbers = None if where is None else origin.where(where)
         self._labels = labels_of(origin, labels, self._numbers)
         self._epoch = epoch

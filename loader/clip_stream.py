@@ -38,10 +38,10 @@ from framedex.loader.streams.resumption import Resumption
 from framedex.loader.streams.state import as_state, progress_of
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.labels import LabelsArgument
-from framedex.sharder.clips.medium import Root
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.cache import DiskCache
+from framedex.storage.locations import Access, Root
 from framedex.storage.places import Stored
 
 OnError = Literal["raise", "skip"]
@@ -81,6 +81,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         frame_columns: columns of the frames' tables: as for ClipDataset.
         labels: numbers for the values of a column: as for ClipDataset.
         root: where the sources are now, if they moved. Only `frame_columns` needs them.
+        allow_remote: whether the frames' tables may lie in another store than the dataset: as for ClipDataset.
         cache: a cache for what is read from object storage. None: no cache.
 
     Raises:
@@ -109,6 +110,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
         root: Root | None = None,
+        allow_remote: bool = False,
         cache: DiskCache | None = None,
     ) -> None:
         super().__init__()
@@ -118,12 +120,10 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
         self._options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
         self._on_error = on_error
-        self._manifest = Manifest(path, root=root, cache=cache)
+        self._manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
         warn_of_other_ffmpeg(str(self._manifest.path), tuple(self._manifest.ffmpeg))
         self._sources = SourceFiles(cache)
-        self._tables = (
-            None if frame_columns is None else FrameTables(frame_columns, self._manifest.locations.path, cache)
-        )
+        self._tables = None if frame_columns is None else FrameTables(frame_columns, self._manifest.locate, cache)
         tars = self._manifest.packed_rows()
         self._numbers = np.arange(len(tars)) if where is None else self._manifest.where(where)
         self._labels = labels_of(self._manifest, labels, self._numbers)

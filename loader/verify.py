@@ -11,6 +11,7 @@ from framedex.execution.choice import processes
 from framedex.loader.verification.report import VerifyReport
 from framedex.loader.verification.verify import verify as verify_on_cpu
 from framedex.loader.verification.verify_gpu import verify_on_gpu
+from framedex.storage.locations import Access
 from framedex.storage.places import Place, place
 
 
@@ -20,6 +21,7 @@ def verify(
     sample: int | None = None,
     seed: int = 0,
     root: str | Path | None = None,
+    allow_remote: bool = False,
     decode: Literal["cpu", "gpu"] = "cpu",
     workers: int | None = None,
     timeout_seconds: float | None = 3600.0,
@@ -32,6 +34,7 @@ def verify(
         sample: how many clips are checked, chosen at random. None: all clips.
         seed: the seed of that choice.
         root: where the sources are now, if they moved.
+        allow_remote: whether sources may lie in another store than the dataset: as for ClipDataset.
         decode: "cpu" compares every frame bit for bit. "gpu" decodes clips as a loader with a GPU does: each frame must
             be nearer to the CPU's picture of it than to those of its neighbours.
         workers: processes that decode. None: one per core. 0: this process, without `timeout_seconds`.
@@ -49,7 +52,7 @@ def verify(
     with progress_bar("clip", shown=progress) as show:
         for checked in (verify_on_cpu if decode == "cpu" else verify_on_gpu)(
             place(dataset),
-            root=None if root is None else str(root),
+            access=Access(root=root, allow_remote=allow_remote),
             sample=sample,
             seed=seed,
             workers=processes(workers),

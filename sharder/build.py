@@ -101,10 +101,10 @@ class ShardOptions:
         """Whether one process does everything."""
         return self.workers < 2 and self.engine is run_local
 
-    @property
-    def making(self) -> Making:
-        """The options that concern the clips themselves."""
+    def making(self, index: Index) -> Making:
+        """Return the options that concern the clips themselves."""
         return Making(
+            access=index.access,
             keep_damaged=self.keep_damaged,
             pack=self.pack,
             encoded=self.encode is not None,
@@ -170,6 +170,7 @@ def _build(
     facts: Row = NO_FACTS,
 ) -> ShardReport:
     """Write a dataset. `facts`: Further keys of its header."""
+    index.check_locations()
     _check_columns(user_schema, options.pack)
     pack = _pack_facts(options)
     job = {
@@ -190,7 +191,7 @@ def _build(
             planned = _planned_rows(index, out, job, pieces, options, writer)
             _write_planned(planned, total, options, writer)
             return writer.commit(index=index, resolved=resolved, facts=pack | facts)
-        media = Media(index, functools.partial(options.making.open, index))
+        media = Media(index, functools.partial(options.making(index).open, index))
         rounds = (piece.round(media) for piece in pieces)
         with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
             for step in _steps(index, behind(rounds, writer.done), spools, options):
@@ -214,7 +215,9 @@ def _build(
 def _planning(index: Index, user_schema: pa.Schema, options: ShardOptions) -> Planning:
     """Return how a slice is planned."""
     schema = pa.unify_schemas([CLIPS, user_schema])
-    return Planning(index=index, making=options.making, schema=schema, workers=options.workers, engine=options.engine)
+    return Planning(
+        index=index, making=options.making(index), schema=schema, workers=options.workers, engine=options.engine
+    )
 
 
 def _planned_rows(
@@ -224,7 +227,7 @@ def _planned_rows(
     if options.finish:
         return sliced_rows(out, job, pieces, done=writer.done)
     spread = functools.partial(planned_in_workers, done=writer.done, workers=options.workers, engine=options.engine)
-    return spread(index, options.making, pieces, writer.schema)
+    return spread(index, options.making(index), pieces, writer.schema)
 
 
 def _write_planned(planned: Iterable[PlannedRows], total: int, options: ShardOptions, writer: DatasetWriter) -> None:
@@ -277,8 +280,8 @@ def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: Shard
         encoded = encoded_packing(options.encode, workers=options.workers, engine=options.engine)
         return with_audio(encoded.pack(plan(rounds, spools)), options.audio_format)
     if options.alone:
-        return ClipCutter(index, options.making, spools).steps(rounds)
-    return cut_in_workers(index, options.making, spools, rounds, workers=options.workers, engine=options.engine)
+        return ClipCutter(index, options.making(index), spools).steps(rounds)
+    return cut_in_workers(index, options.making(index), spools, rounds, workers=options.workers, engine=options.engine)
 
 
 def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:

@@ -18,6 +18,7 @@ from framedex.errors import printable
 from framedex.execution.engine import Engine
 from framedex.execution.slices import Slice
 from framedex.indexer.parts.index import Index
+from framedex.options.datasets import allow_remote_option
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.outputs import json_option, out_folder_option, overwrite_option
 from framedex.options.places import FILE, PLACE_THAT_IS_THERE
@@ -40,6 +41,7 @@ from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Ou
 from framedex.sharder.writing.checkpoints import kept_items
 from framedex.sharder.writing.output import unfinished_of
 from framedex.sharder.writing.report import ShardReport
+from framedex.storage.locations import Access
 from framedex.storage.places import Place, Stored, local_of
 
 LOG = logging.getLogger("framedex.sharder")
@@ -143,6 +145,7 @@ RULES = (
     type=click.Path(path_type=Path, file_okay=False),
     help="With --out in object storage: where the dataset is written first.  [default: the system's temporary folder]",
 )
+@allow_remote_option()
 @slice_options("dataset")
 @overwrite_option("a dataset that is")
 @json_option()
@@ -165,6 +168,7 @@ def shard(
     audio: AudioOptions | None,
     audio_format: AudioFormat,
     scratch: Path | None,
+    allow_remote: bool,
     task: Slice | None,
     finish: bool,
     overwrite: bool,
@@ -181,7 +185,7 @@ def shard(
     """
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
-    opened = Index(index)
+    opened = Index(index, access=Access(allow_remote=allow_remote))
     skipped = 0
     with interrupt_says(lambda: _kept(out, task)), progress_bar("") as show:
         options = ShardOptions(

@@ -193,5 +193,5 @@ def plan_task(task: PlanningTask) -> PlannedRows:
 
 @functools.lru_cache(1)
 def _media(path: Place, making: Making) -> Media:
-    index = Index(path)
+    index = Index(path, access=making.access)
     return Media(index, functools.partial(making.open, index), most=OPEN_MEDIA)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -27,6 +28,7 @@ from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.sharder.sampling.frames_at import CHOICES, Choose
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
 from framedex.sharder.writing.report import ShardReport
+from framedex.storage.locations import Access
 from framedex.storage.outputs import check_writable
 from framedex.storage.places import Place, place
 
@@ -52,6 +54,7 @@ def shard(
     engine: EngineName = "local",
     ray_address: str | None = None,
     scratch: str | Path | None = None,
+    allow_remote: bool = False,
     progress: bool = True,
 ) -> ShardReport:
     """Plan clips from an index and write a dataset, as `framedex shard` does.
@@ -86,6 +89,7 @@ def shard(
         ray_address: Address of the cluster. None: Ray finds it.
         scratch: A local folder where a dataset for object storage is written first. None: the system's temporary
             folder.
+        allow_remote: Whether media may lie in another store than the index (docs/storage.md).
         progress: Show a progress bar on a terminal.
 
     Returns:
@@ -93,6 +97,7 @@ def shard(
 
     Raises:
         FramedexError: An argument is wrong, `index` is not an index, or `out` holds something else.
+        StorageError: Media lie in another store than the index, and `allow_remote` is False.
     """
     if (policy is None) == (clips is None):
         raise PolicyError("give either policy or clips")
@@ -102,7 +107,10 @@ def shard(
         raise PolicyError("choose and outside are for clips", found="policy", remedy="a policy has the key `choose`")
     written = place(out)
     check_writable(written)
-    opened = index if isinstance(index, Index) else Index(index)
+    if isinstance(index, Index):
+        opened = Index(index.path, access=replace(index.access, allow_remote=True)) if allow_remote else index
+    else:
+        opened = Index(index, access=Access(allow_remote=allow_remote))
     with ExitStack() as stack:
         options = ShardOptions(
             overwrite=overwrite,

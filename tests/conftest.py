@@ -133,7 +133,8 @@ def s3_service() -> Iterator[Service]:
 
 @pytest.fixture
 def bucket(s3_service: Service, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A new bucket. Environment variables configure access to it."""
+    """A new bucket. Environment variables configure access to it, and allow media in it for indexes on a disk."""
+    monkeypatch.setenv("FRAMEDEX_ALLOW_REMOTE", "1")
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in s3_service.environment.items():

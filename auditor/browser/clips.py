@@ -21,6 +21,7 @@ from framedex.loader.contact_sheets.sheet import (
     view_text,
 )
 from framedex.sharder.clips.clip import Clip
+from framedex.storage.locations import Access
 from framedex.storage.places import Place
 
 COLUMNS_OF_A_CARD = 4
@@ -31,14 +32,14 @@ class Clips:
 
     Args:
         place: The dataset.
-        root: Where the sources are now, if they moved.
+        access: Which sources may be read.
         longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
     """
 
     spans = False  # whether a part can be chosen
 
-    def __init__(self, place: Place, *, root: str | None, longest_side: int | None) -> None:
-        self._dataset = ClipDataset(place, root=root)
+    def __init__(self, place: Place, *, access: Access, longest_side: int | None) -> None:
+        self._dataset = ClipDataset(place, root=access.root, allow_remote=access.allow_remote)
         self._longest_side = longest_side
 
     def heading(self) -> Heading:

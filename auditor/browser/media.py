@@ -17,11 +17,11 @@ from framedex.indexer.parts.index import Index
 from framedex.indexer.schema import OK
 from framedex.loader.contact_sheets.sheet import shown_frames
 from framedex.sharder.clips.clip import WantedClip
-from framedex.sharder.clips.medium import Locations
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.reading.sources import SourceFiles
+from framedex.storage.locations import Access
 from framedex.storage.places import Place
 
 SPREAD = 16  # frames of a medium as a whole
@@ -34,16 +34,17 @@ class Media:
 
     Args:
         place: The index.
-        root: Where the sources are now, if they moved.
+        access: Which sources may be read.
         longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
         folder: A folder for packets of media whose packets are not byte ranges.
     """
 
     spans = True  # whether a part can be chosen
 
-    def __init__(self, place: Place, *, root: str | None, longest_side: int | None, folder: str) -> None:
-        self._index = Index(place)
-        self._root, self._longest_side = root, longest_side
+    def __init__(self, place: Place, *, access: Access, longest_side: int | None, folder: str) -> None:
+        self._index = Index(place, access=access)
+        self._index.check_locations()
+        self._longest_side = longest_side
         self._sources, self._lock = SourceFiles(), threading.Lock()
         self._spools = Spools(Path(folder), needed=True, settle=lambda: None)
 
@@ -89,15 +90,14 @@ class Media:
         video = self._video(key)
         if video["status"] != OK:
             raise FramedexError(f"the medium is {video['status']}", found=video["error_message"])
-        path = Locations(self._index.root, self._root).path(video["uri"])
         with self._lock:  # an index and its spools are for one thread at a time
-            medium = IndexedMedium(self._index, video, keep_damaged=True, path=path)
+            medium = IndexedMedium(self._index, video, keep_damaged=True)
             if not medium.addressable:
                 size_bytes = video["member_bytes"] or video["size_bytes"] or 0
                 if size_bytes > MOST_COPIED_BYTES:
                     raise FramedexError(
                         "the packets are not byte ranges of the file, which is too large to copy them",
-                        where=path,
+                        where=medium.medium.path,
                         found=size_text(size_bytes),
                         allowed=f"up to {size_text(MOST_COPIED_BYTES)}",
                         remedy="pack its clips into a dataset (framedex shard --pack), and browse that",

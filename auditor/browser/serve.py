@@ -21,19 +21,20 @@ from framedex.auditor.tables.subject import opened
 from framedex.core.tallies import counted
 from framedex.errors import printable
 from framedex.indexer.schema import OK
+from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place
 
 LIMITS = QueryLimits()
 
 
 @contextlib.contextmanager
-def bound(place: Place, *, port: int, root: str | None, longest_side: int | None) -> Iterator[Server]:
+def bound(place: Place, *, port: int, access: Access = OWN_STORE, longest_side: int | None) -> Iterator[Server]:
     """Provide the server of an index or a dataset, which has a port and does not answer yet.
 
     Args:
         place: The index or dataset.
         port: The port. 0: any free port.
-        root: Where the sources are now, if they moved.
+        access: Which sources may be read.
         longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
 
     Raises:
@@ -46,12 +47,12 @@ def bound(place: Place, *, port: int, root: str | None, longest_side: int | None
         selections = Selections(db)
         items: Items
         if audited.kind == "dataset":
-            items = Clips(place, root=root, longest_side=longest_side)
+            items = Clips(place, access=access, longest_side=longest_side)
             heading = items.heading()
             counts, settings, policy = heading.counts(), heading.settings, heading.policy
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-browser-"))
-            items = Media(place, root=root, longest_side=longest_side, folder=folder)
+            items = Media(place, access=access, longest_side=longest_side, folder=folder)
             counts, settings, policy = _media_counts(db, selections.total), None, None
         findings = Findings(place, selections.link)
         stack.callback(selections.close)
@@ -69,18 +70,18 @@ def bound(place: Place, *, port: int, root: str | None, longest_side: int | None
         yield server
 
 
-def serve(place: Place, *, port: int, root: str | None, longest_side: int | None, ready: Callable[[str], None]) -> None:
+def serve(place: Place, *, port: int, access: Access, longest_side: int | None, ready: Callable[[str], None]) -> None:
     """Serve a browser until the process is interrupted, and close it then.
 
     Args:
-        place: As for `bound`, as are `port`, `root` and `longest_side`.
+        place: As for `bound`, as are `port`, `access` and `longest_side`.
         ready: Called with the address when the server has its port.
 
     Raises:
         FormatError: there is no index or dataset, or it is damaged.
         FramedexError: the port is taken.
     """
-    with bound(place, port=port, root=root, longest_side=longest_side) as server:
+    with bound(place, port=port, access=access, longest_side=longest_side) as server:
         ready(server.address.url)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.1)

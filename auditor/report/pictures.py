@@ -27,11 +27,11 @@ from framedex.indexer.schema import OK
 from framedex.loader.contact_sheets.sheet import Inspector
 from framedex.loader.contact_sheets.thumbnails import jpeg, thumbnail_size
 from framedex.sharder.clips.clip import Clip, WantedClip
-from framedex.sharder.clips.medium import Locations
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.reading.sources import SourceFiles
+from framedex.storage.locations import Access
 from framedex.storage.places import Place
 
 FRAMES = 4  # of a medium
@@ -81,7 +81,7 @@ class PictureTask:
     Attributes:
         kind: `index` or `dataset`.
         place: The index or dataset.
-        root: The current root of the media, if they moved.
+        access: Which sources may be read.
         identity: The media_id or clip_id.
         folder: A folder for temporary files.
         most_pixels: How many pixels may be decoded. Beyond that, start points are drawn, which cost one picture each.
@@ -89,7 +89,7 @@ class PictureTask:
 
     kind: Kind
     place: Place
-    root: str | None
+    access: Access
     identity: str
     folder: str
     most_pixels: float
@@ -112,7 +112,7 @@ def _named(finding: Finding, column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in finding.examples if row.get(column)))[:EXAMPLES]
 
 
-def strips(db: Database, identities: list[str], root: str | None) -> dict[str, Strip]:
+def strips(db: Database, identities: list[str], access: Access) -> dict[str, Strip]:
     """Return the pictures of media of an index or clips of a dataset, by identity.
 
     Other processes decode them, so a medium that crashes its decoder loses only its own pictures.
@@ -120,15 +120,22 @@ def strips(db: Database, identities: list[str], root: str | None) -> dict[str, S
     Args:
         db: The database of the index or dataset.
         identities: The media_ids or clip_ids.
-        root: The current root of the media, if they moved.
+        access: Which sources may be read.
+
+    Raises:
+        StorageError: Sources must not be read.
     """
     audited, found = db.audited, {}
+    if audited.kind == "index":
+        _index(audited.place, access).check_locations()
+    else:
+        _inspector(audited.place, access).dataset.manifest.check_locations()
     with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
         tasks = [
             PictureTask(
                 kind=audited.kind,
                 place=audited.place,
-                root=root,
+                access=access,
                 identity=identity,
                 folder=folder,
                 most_pixels=MOST_PIXELS,
@@ -140,7 +147,9 @@ def strips(db: Database, identities: list[str], root: str | None) -> dict[str, S
         for outcome in run_local(calls, workers=workers, memory_bytes=WORKER_MEMORY_BYTES):
             task = outcome.item
             if outcome.result is None:
-                name = _index(task.place).video(task.identity)["uri"] if task.kind == "index" else task.identity
+                name = task.identity
+                if task.kind == "index":
+                    name = _index(task.place, task.access).video(name)["uri"]
                 found[task.identity] = Strip(name=name, pictures=[], reason=f"{outcome.kind}: {outcome.message}")
             elif outcome.result:
                 (found[task.identity],) = outcome.result
@@ -164,12 +173,12 @@ def _without(name: str, error: BaseException) -> Strip:
 
 
 @functools.lru_cache(maxsize=1)
-def _inspector(dataset: Place, root: str | None) -> Inspector:
-    return Inspector(dataset, longest_side=LONGEST_SIDE, root=root)
+def _inspector(dataset: Place, access: Access) -> Inspector:
+    return Inspector(dataset, longest_side=LONGEST_SIDE, access=access)
 
 
 def _of_clip(task: PictureTask) -> list[Strip]:
-    inspector = _inspector(task.place, task.root)
+    inspector = _inspector(task.place, task.access)
     try:
         number = inspector.dataset.manifest.find(task.identity)
     except FramedexError:
@@ -186,19 +195,18 @@ def _of_clip(task: PictureTask) -> list[Strip]:
 
 
 @functools.lru_cache(maxsize=1)
-def _index(path: Place) -> Index:
-    return Index(path)
+def _index(path: Place, access: Access) -> Index:
+    return Index(path, access=access)
 
 
 def _of_medium(task: PictureTask) -> list[Strip]:
-    index = _index(task.place)
+    index = _index(task.place, task.access)
     video = index.video(task.identity)
     name = title_of(video["uri"], video["member"])
     if video["status"] != OK:
         return [Strip(name=name, pictures=[], reason=f"{video['status']}: {video['error_message']}")]
     try:
-        path = Locations(index.root, task.root).path(video["uri"])
-        medium = IndexedMedium(index, video, keep_damaged=True, path=path)
+        medium = IndexedMedium(index, video, keep_damaged=True)
         if medium.addressable:
             return [_drawn(name, _plan(medium, video, task.most_pixels))]
         if (video["member_bytes"] or video["size_bytes"] or 0) > MOST_COPIED:

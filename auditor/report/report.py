@@ -19,6 +19,7 @@ from framedex.core.version import __version__
 from framedex.errors import OutputError
 from framedex.files.atomic import write_aside
 from framedex.html.elements import jpeg_uri
+from framedex.storage.locations import Access
 
 MOST_BYTES = 1_000_000  # of a page without its pictures
 SUFFIX = ".html"
@@ -29,14 +30,14 @@ def queries(kind: Kind) -> list[str]:
     return [TABLE_SQL[kind], *OWN_COLUMNS, *(chart.sql for chart in CHARTS[kind]), *COLUMNS]
 
 
-def write_report(db: Database, found: Audit, path: Path, *, root: str | None, pictures: bool) -> None:
+def write_report(db: Database, found: Audit, path: Path, *, access: Access, pictures: bool) -> None:
     """Write the page of an audit, and a .json file beside it. The same input gives the same bytes.
 
     Args:
         db: The database of the index or dataset.
         found: The audit.
         path: The .html file.
-        root: The current root of the media, if they moved.
+        access: Which sources may be read.
         pictures: Whether frames of examples are decoded.
 
     Raises:
@@ -52,7 +53,7 @@ def write_report(db: Database, found: Audit, path: Path, *, root: str | None, pi
         charts=histograms(db),
         timeline=timeline(db, found),
         wanted=wanted,
-        strips=strips(db, identities, root),
+        strips=strips(db, identities, access),
     )
     content, rows = _within_budget(shown, media_table(db, found))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import click
 
-from framedex.options.decorators import Decorator, together
+from framedex.options.decorators import Command, Decorator, together
 from framedex.options.places import PLACE_THAT_IS_THERE
 from framedex.options.rules import OptionRule
+from framedex.storage.locations import ALLOW_REMOTE, Access
 
 SAMPLE_RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
 
@@ -16,14 +20,38 @@ def dataset_argument() -> Decorator:
     return click.argument("dataset", type=PLACE_THAT_IS_THERE)
 
 
-def sources_root_option(*, beside: str = "") -> Decorator:
-    """Return the option `--root` for commands that read the sources.
+def access_options(*, beside: str = "") -> Decorator:
+    """Return the options `--root` and `--allow-remote` for commands that read the sources.
+
+    The command gets them as `access`, a locations.Access.
 
     Args:
         beside: The options that make the command read the sources. Empty: it always reads them.
     """
-    where = "Where the sources lie now, if they moved."
-    return click.option("--root", type=click.Path(file_okay=False), help=_beside(beside, where))
+
+    def decorate(command: Command) -> Command:
+        @click.option(
+            "--root",
+            type=click.Path(file_okay=False),
+            help=_beside(beside, "Where the sources lie now, if they moved."),
+        )
+        @allow_remote_option(beside=beside)
+        @functools.wraps(command)
+        def with_access(*, root: str | None, allow_remote: bool, **others: Any) -> None:
+            command(access=Access(root=root, allow_remote=allow_remote), **others)
+
+        return with_access
+
+    return decorate
+
+
+def allow_remote_option(*, beside: str = "") -> Decorator:
+    """Return the option `--allow-remote`. `beside`: as for `access_options`."""
+    text = (
+        "Read sources that lie in another bucket or on another host than the index or dataset, wherever its uris lead. "
+        f"{ALLOW_REMOTE}=1 does the same."
+    )
+    return click.option("--allow-remote", is_flag=True, help=_beside(beside, text))
 
 
 def seed_option(of: str, *, beside: str = "") -> Decorator:

@@ -114,6 +114,11 @@ def is_inside(name: str, folder: str) -> bool:
     return name.startswith(f"{folder.rstrip('/')}/")
 
 
+def leads_out(name: str) -> bool:
+    """Return whether a name may lead out of a folder: a URI, an absolute path, or a path with `..` in it."""
+    return is_uri(name) or name.startswith("file:/") or os.path.isabs(name) or ".." in name.split("/")
+
+
 def common_folder(uris: list[str]) -> str:
     """Return the deepest folder of object storage that contains all of these folders, or "" if there is none."""
     levels = zip(*(uri.split("/") for uri in uris), strict=False)

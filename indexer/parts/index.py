@@ -29,6 +29,7 @@ from framedex.indexer.parts.packets import (
 )
 from framedex.indexer.parts.row_checks import check_video
 from framedex.indexer.schema import FRAMES, GONE, LISTING, MOST_PIXELS, NO_VIDEO, OK, REFUSED, VIDEO_RULES, VIDEOS
+from framedex.storage.locations import OWN_STORE, Access, Locations
 from framedex.storage.places import Place, parquet_file, place, read_each, state_of
 
 SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
@@ -43,17 +44,22 @@ class Index:
     Args:
         path: the directory.
         before: parts from this number on do not count.
+        access: which sources may be read.
 
     Attributes:
+        access: which sources may be read.
+        locations: where the sources lie.
         generation: how many runs have written the index.
         ffmpeg: the versions of FFmpeg's libraries with which its media were probed; empty in an index that framedex 0.1
             wrote.
     """
 
-    def __init__(self, path: str | Place, *, before: int | None = None) -> None:
+    def __init__(self, path: str | Place, *, before: int | None = None, access: Access = OWN_STORE) -> None:
         self.path: Place = place(path)
         header = read_header(self.path)
         self.root: str = header["root"]
+        self.access = access
+        self.locations = Locations(str(self.path), self.root, access)
         self.ffmpeg: list[str] = header.get("ffmpeg") or []
         self.generation: int = header["generation"]
         numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
@@ -69,6 +75,18 @@ class Index:
         there = sorted((number, media_id) for media_id, number in last.items() if not gone[number])
         self._numbers = np.array([number for number, _ in there], np.int64)
         self._row_of = {media_id: row for row, (_, media_id) in enumerate(there)}
+
+    def locate(self, uri: str) -> str:
+        """Return where a source lies. Raises StorageError if it must not be read."""
+        return self.locations.locate(uri, self._uris)
+
+    def check_locations(self) -> None:
+        """Check that the sources of all usable media may be read. Raises StorageError."""
+        self.locations.check(self._uris())
+
+    def _uris(self) -> pa.ChunkedArray:
+        table = self.columns(["uri", "status"])
+        return table["uri"].filter(pc.equal(table["status"], OK))
 
     @property
     def parts(self) -> list[int]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from framedex.errors import SourceError
-from framedex.storage.uris import is_uri
 
 
 def is_glob(source: str) -> bool:
@@ -74,11 +73,6 @@ def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
 def is_below(path: str, folder: str) -> bool:
     """Return whether an absolute path lies under an absolute folder, by their names alone."""
     return path.startswith(folder.rstrip("/") + "/")
-
-
-def leads_out(name: str) -> bool:
-    """Return whether a name may lead out of a folder: a URI, an absolute path, or a path with `..` in it."""
-    return is_uri(name) or os.path.isabs(name) or name.startswith("file:") or ".." in name.split("/")
 
 
 def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | None:

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from framedex.errors import SourceError, StorageError
 from framedex.indexer.schema import LISTING_PROBLEM
-from framedex.indexer.sources.folders import leads_out, way_out
+from framedex.indexer.sources.folders import way_out
 from framedex.indexer.sources.named_medium import FrameTable, NamedMedium
 from framedex.storage.places import Place, Stored, names_in, parquet_file, place, read_each
+from framedex.storage.uris import leads_out
 
 Row = dict[str, Any]
 

@@ -11,11 +11,11 @@ from typing import Any
 from framedex.errors import MediaError, SourceError, StorageError
 from framedex.indexer.listings.conventions import Convention, recognised
 from framedex.indexer.listings.rows import as_dicts, no_name, read_rows
-from framedex.indexer.sources.folders import is_below, leads_out
+from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place
-from framedex.storage.uris import absolute, checked, is_remote, local_path
+from framedex.storage.uris import absolute, checked, is_remote, leads_out, local_path
 
 WRONG_ROW = "listing_row"  # the kind of a row that names no medium
 

@@ -22,7 +22,7 @@ KINDS: dict[type[Exception], str] = {
 }
 ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError, TRANSFORM: TransformError}
 # Kinds of a StorageError that concern the run and not one clip: the run ends, whatever `on_error` says.
-OF_THE_RUN = frozenset({"denied", "forked"})
+OF_THE_RUN = frozenset({"denied", "forked", "foreign"})
 
 MOST_FAULTS = 1000  # how many a report keeps
 _COUNTING = threading.Lock()  # held briefly, by the threads of all loaders
@@ -36,7 +36,8 @@ class Fault:
     Attributes:
         number: number of the clip.
         kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died), `error`, or one that ends the run: `denied`
-            or `forked` if the store cannot be used, `transform` if the user's transform fails.
+            or `forked` if the store cannot be used, `foreign` if the source must not be read, `transform` if the user's
+            transform fails.
         message: the reason.
     """
 

@@ -17,11 +17,12 @@ from framedex.loader.bench.advice import Advice, advice
 from framedex.loader.bench.compare import PeerResult
 from framedex.loader.bench.measure import BenchOptions, BenchResult, known_peers
 from framedex.loader.bench.measure import bench as bench_dataset
-from framedex.options.datasets import dataset_argument, seed_option, sources_root_option
+from framedex.options.datasets import access_options, dataset_argument, seed_option
 from framedex.options.outputs import json_option
 from framedex.options.rules import OptionRule, RuledCommand
 from framedex.options.runs import max_failures_option, time_limit_option, workers_option
 from framedex.options.sizes import FRAME_SIZE
+from framedex.storage.locations import Access
 from framedex.storage.places import Place
 
 EXAMPLE = """\b
@@ -79,7 +80,7 @@ def _placed(value: str) -> tuple[Device, int | None]:
 @click.option(
     "--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Passes before the measured ones."
 )
-@sources_root_option()
+@access_options()
 @click.option("--compare", is_flag=True, help="Run other loaders that are installed on the same clips.")
 @click.option(
     "--peer",
@@ -96,7 +97,7 @@ def bench(
     device: tuple[Device, int | None],
     gpu: int | None,
     decode: Decode,
-    root: str | None,
+    access: Access,
     compare: bool,
     peers: tuple[str, ...],
     limit: float,
@@ -122,7 +123,7 @@ def bench(
         echo(f"measured {peer.name}", err=True)
 
     result, found = bench_dataset(
-        dataset, how, root=root, peers=names, limit_seconds=limit, on_peer=show if sys.stderr.isatty() else None
+        dataset, how, access=access, peers=names, limit_seconds=limit, on_peer=show if sys.stderr.isatty() else None
     )
     said = advice(result, how, os.cpu_count() or 1)
     echo(json_text(as_facts(result, found, said)) if as_json else as_text(result, found, said))

@@ -24,9 +24,9 @@ from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.clip_loader import ClipLoader
 from framedex.loader.order.order import epoch_order, sample_of
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Root
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.schema import PAD
+from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Stored
 
 
@@ -254,7 +254,7 @@ def bench(
     path: str | Path | Stored,
     options: BenchOptions,
     *,
-    root: Root | None = None,
+    access: Access = OWN_STORE,
     peers: Iterable[str] = (),
     limit_seconds: float = 300.0,
     on_peer: Callable[[PeerResult], None] | None = None,
@@ -266,7 +266,7 @@ def bench(
     Args:
         path: the dataset.
         options: what is measured.
-        root: where the sources are now, if they moved.
+        access: which sources may be read.
         peers: names in PEERS.
         limit_seconds: time limit per peer.
         on_peer: called with each peer's result when that peer is done.
@@ -274,7 +274,7 @@ def bench(
     Raises:
         FramedexError: there is no such dataset, or it has no clips.
     """
-    dataset = ClipDataset(path, root=root)
+    dataset = ClipDataset(path, root=access.root, allow_remote=access.allow_remote)
     numbers = chosen_clips(dataset, options)
     clips = {number: dataset.clip(number) for number in numbers.tolist()}
     loader = open_loader(dataset, options, EpochOrder(numbers, options.seed))

@@ -19,10 +19,11 @@ from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.contact_sheets.thumbnails import thumbnail_size
 from framedex.loader.order.order import sample_of
 from framedex.sharder.clips.clip import Clip, MultiView
-from framedex.sharder.clips.medium import Medium, Root
+from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.reading import changed_settings
 from framedex.sharder.schema import FAILURES_NAME, PAD, POLICY_NAME
+from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place, parquet_file
 
 LONGEST_TEXT = 2000  # characters of one user value
@@ -129,14 +130,14 @@ class Inspector:
     Args:
         path: the dataset.
         longest_side: limit of a picture's longer side, in pixels.
-        root: as for ClipDataset.
+        access: which sources may be read.
 
     Raises:
         FormatError: there is no dataset at `path`, or it is damaged.
     """
 
-    def __init__(self, path: Place, *, longest_side: int, root: Root | None = None) -> None:
-        self.dataset = ClipDataset(path, root=root)
+    def __init__(self, path: Place, *, longest_side: int, access: Access = OWN_STORE) -> None:
+        self.dataset = ClipDataset(path, root=access.root, allow_remote=access.allow_remote)
         self._longest_side = longest_side
 
     def named(self, names: Iterable[str]) -> list[int]:

@@ -23,7 +23,7 @@ from framedex.loader.dataset.clip_columns import REMEDY, ClipColumns
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.labels import stored_labels
-from framedex.sharder.clips.medium import Locations, Medium, Root
+from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.rows import clip_from, own_columns
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
@@ -48,6 +48,7 @@ from framedex.sharder.schema import (
     Missing,
 )
 from framedex.storage.cache import DiskCache
+from framedex.storage.locations import OWN_STORE, Access, Locations
 from framedex.storage.places import Stored, parquet_file, place
 
 GROUP_ROWS = {
@@ -64,8 +65,7 @@ class Manifest(ClipColumns):
 
     Args:
         path: the dataset.
-        root: where the sources are now, if they moved: a folder that replaces the recorded root, or a mapping {old
-            prefix: new prefix} that is applied to absolute paths.
+        access: which sources may be read.
         cache: a cache for what is read from a dataset in object storage.
 
     Attributes:
@@ -76,16 +76,19 @@ class Manifest(ClipColumns):
 
     Raises:
         FormatError: there is no dataset at `path`, or it is damaged.
+        StorageError: the sources below the root must not be read, and clips are not in tars.
     """
 
-    def __init__(self, path: str | Path | Stored, *, root: Root | None = None, cache: DiskCache | None = None) -> None:
+    def __init__(
+        self, path: str | Path | Stored, *, access: Access = OWN_STORE, cache: DiskCache | None = None
+    ) -> None:
         self.path = place(path, cache).absolute()
         header = check_format(
             self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset"
         )
         check_header(header, HEADER_KEYS, str(self.path / HEADER), REMEDY)
         try:
-            self.locations = Locations(header["root"], root)
+            self._locations = Locations(str(self.path), header["root"], access)
             self.images = _images(header.get("images"))
             self.encode = _encode(header.get("encode"))
             self.ffmpeg: list[str] = header.get("index_ffmpeg") or []
@@ -102,6 +105,8 @@ class Manifest(ClipColumns):
             raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error
         self._header = (self.path / HEADER).read_bytes()
         self._open()
+        if not self._locations.allows_root:
+            self.check_locations()
 
     def _open(self) -> None:
         # These caches belong to this process alone; see __getstate__.
@@ -117,7 +122,7 @@ class Manifest(ClipColumns):
             "images",
             "encode",
             "ffmpeg",
-            "locations",
+            "_locations",
             "_first",
             "_header",
             "_views",
@@ -135,12 +140,36 @@ class Manifest(ClipColumns):
         """Return the CRC-32 of the dataset's header, which holds a digest of all of its clips."""
         return zlib.crc32(self._header)
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether some of the first clips are in tars."""
+        if not len(self):
+            return False
+        shard = pa.schema([CLIPS.field("shard")])
+        return constant_columns(self._part(CLIPS_FOLDER, 0).metadata, shard) != {"shard": None}
+
+    def locate(self, uri: str) -> str:
+        """Return where a source lies. Raises StorageError if it must not be read."""
+        return self._locations.locate(uri, self._uris)
+
+    def check_locations(self) -> None:
+        """Check that the sources of all clips may be read. Raises StorageError.
+
+        If the dataset has tars, a clip that is not in them is checked when it is read.
+        """
+        if not self.is_packed:
+            self._locations.check(self._uris())
+
+    def _uris(self) -> pa.ChunkedArray:
+        return self._media(["uri"])["uri"]
+
     def clip(self, number: int, epoch: int = 0) -> Clip:
         """Return clip `number`, which is the same in every epoch.
 
         Raises:
             IndexError: there is no such clip.
             FormatError: its rows have values that are not possible.
+            StorageError: its source must not be read.
         """
         at, recipe_at = self._at(CLIPS_FOLDER, number), self._at(RECIPES_FOLDER, number)
         with self._lock:  # pyarrow's readers are not safe for several threads at once
@@ -155,6 +184,8 @@ class Manifest(ClipColumns):
         shard = row["shard"][0].as_py() if "shard" in row.schema.names else None
         if shard is not None and not 0 <= shard < len(self._shards):
             raise at.wrong("shard", shard, f"0 to {len(self._shards) - 1}")
+        if shard is None:
+            self.locate(medium.uri)
         source = medium.source if shard is None else self._shards[shard]
         return clip_from(row, recipe, medium, source, at, recipe_at, self._own)
 
@@ -275,7 +306,7 @@ class Manifest(ClipColumns):
             facts |= {name: row[name][0].as_py() for name in row.schema.names}
         check_row(facts, MEDIA_RULES, at)
         check_video(facts, at)
-        return Medium(path=self.locations.path(facts["uri"]), **facts)
+        return Medium(path=self._locations.path(facts["uri"]), **facts)
 
     @functools.cached_property
     def _shards(self) -> list[ByteSource]:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.labels import Labels
-from framedex.sharder.clips.medium import Locations
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.storage.places import Stored
 
@@ -35,9 +34,8 @@ class Origin(Protocol):
         """The user's columns."""
         ...
 
-    @property
-    def locations(self) -> Locations:
-        """Where the sources lie."""
+    def locate(self, uri: str) -> str:
+        """Return where a source lies. Raises StorageError if it must not be read."""
         ...
 
     def __len__(self) -> int: ...

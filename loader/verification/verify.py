@@ -13,7 +13,7 @@ import av.error
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError
+from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError, StorageError
 from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
 from framedex.indexer.containers.planes import picture_md5
@@ -34,6 +34,7 @@ from framedex.sharder.packing.image_files import ImageOptions, encode_image
 from framedex.sharder.reading.local_copies import local_copy
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.sharder.schema import PAD
+from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place
 
 LOG = logging.getLogger("framedex.loader")
@@ -46,14 +47,14 @@ class _Task:
     """The chosen clips of one medium."""
 
     dataset: Place
-    root: str | None
+    access: Access
     clips: list[int]
 
 
 def verify(
     dataset: Place,
     *,
-    root: str | None = None,
+    access: Access = OWN_STORE,
     sample: int | None = None,
     seed: int = 0,
     chosen: NDArray[np.int64] | None = None,
@@ -68,7 +69,7 @@ def verify(
 
     Args:
         dataset: the dataset.
-        root: where the sources are now, if they moved.
+        access: which sources may be read.
         sample: how many clips are checked. None: all clips.
         seed: the seed of that choice.
         chosen: int64, the numbers of the clips to check, instead of `sample` and `seed`.
@@ -78,8 +79,10 @@ def verify(
 
     Raises:
         FramedexError: clips are encoded, and there is no encoder to compare them with.
+        StorageError: sources must not be read.
     """
-    manifest = Manifest(dataset, root=root)
+    manifest = Manifest(dataset, access=access)
+    manifest.check_locations()
     if manifest.encode is not None:
         encoder_version(manifest.encode)
     if chosen is None:
@@ -87,7 +90,7 @@ def verify(
     media = manifest.media_rows()[chosen]
     order = np.argsort(media, kind="stable")
     groups = np.split(chosen[order], np.flatnonzero(np.diff(media[order])) + 1) if len(chosen) else []
-    tasks = [_Task(dataset=dataset, root=root, clips=group.tolist()) for group in groups]
+    tasks = [_Task(dataset=dataset, access=access, clips=group.tolist()) for group in groups]
     done = 0
     calls = Calls(function=verify_medium, items=tasks, timeout_seconds=timeout_seconds)
     for outcome in run_local(calls, workers=min(workers, max(1, len(tasks)))):
@@ -108,7 +111,7 @@ def verify(
 
 def verify_medium(task: _Task) -> list[Checked]:
     """Return the verdicts on some clips of one medium, by its index's hashes or else a full decode of its source."""
-    manifest = Manifest(task.dataset, root=task.root)
+    manifest = Manifest(task.dataset, access=task.access)
     clips, unreadable = _clips(manifest, task.clips)
     return unreadable + (_verify_clips(clips, manifest) if clips else [])
 
@@ -138,8 +141,13 @@ def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
     if mark is None:
         return _verify_images(clips, sources)
     try:
+        manifest.locate(clips[0].medium.uri)
         with own_copy(clips[0].medium) as medium:
             truth = _truth(medium, clips, mark)
+    except StorageError as error:
+        if error.kind != "foreign":
+            raise
+        return [verdict_on(clip, None, "stale", error.text()) for clip in clips]
     except StaleError as error:
         return [verdict_on(clip, None, "stale", error.text()) for clip in clips]
     except (av.error.FFmpegError, DecodeError) as error:

@@ -32,6 +32,7 @@ from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.schema import PAD
+from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place
 
 Decoder = Literal["nvdec", "nvjpeg", "cpu"]
@@ -109,7 +110,7 @@ def neighbours_of(number: int, truth: Mapping[int, Picture], *, by_place: bool) 
 def verify_on_gpu(
     dataset: Place,
     *,
-    root: str | None = None,
+    access: Access = OWN_STORE,
     sample: int | None = None,
     seed: int = 0,
     workers: int = os.cpu_count() or 1,
@@ -126,7 +127,7 @@ def verify_on_gpu(
 
     Args:
         dataset: the dataset.
-        root: where the sources are now, if they moved.
+        access: which sources may be read.
         sample: how many clips are checked. None: all clips.
         seed: the seed of that choice.
         workers: processes that decode on the CPU.
@@ -142,7 +143,8 @@ def verify_on_gpu(
         raise FramedexError("--decode gpu needs an NVIDIA GPU", found=support.reason, remedy="--decode cpu")
     from framedex.loader.dali.gpu import GpuFrames  # needs the extras torch and dali
 
-    clips = ClipDataset(dataset, root=root)
+    clips = ClipDataset(dataset, root=access.root, allow_remote=access.allow_remote)
+    clips.manifest.check_locations()
     chosen = sample_of(len(clips), size=sample, seed=seed)
     media = clips.manifest.media_rows()[chosen]
     fetcher = Fetcher(clips, FetchOptions(caps=support))
@@ -173,7 +175,7 @@ def verify_on_gpu(
         on_progress(done, len(chosen))
     for checked in verify(
         dataset,
-        root=root,
+        access=access,
         chosen=np.array(on_cpu, np.int64),
         workers=workers,
         timeout_seconds=timeout_seconds,

@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from framedex.sharder.clips.audio import AudioFacts, audio_facts
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.schema import AUDIO_COLUMNS
 from framedex.storage.ranges import ByteRange
-from framedex.storage.uris import absolute, joined, medium_name
-
-Root = str | os.PathLike[str] | Mapping[str, str]
-
-
-class Locations:
-    """Where sources lie on this machine.
-
-    Attributes:
-        recorded: The root that was indexed.
-        root: Where the sources lie now, if they moved: a folder that replaces the recorded root, or a mapping {old
-            prefix: new prefix} that applies to absolute paths. Any of these may be in object storage.
-    """
-
-    def __init__(self, recorded: str, root: Root | None) -> None:
-        moved, folder = (root, None) if isinstance(root, Mapping) else ({}, root)
-        self._moved = {absolute(os.fspath(old)): absolute(os.fspath(new)) for old, new in moved.items()}
-        self._root = recorded if folder is None else absolute(os.fspath(folder))
-
-    def path(self, uri: str) -> str:
-        """Return where a medium lies."""
-        path = joined(self._root, uri)
-        for old, new in self._moved.items():
-            if path == old or path.startswith(old.rstrip("/") + "/"):
-                return new.rstrip("/") + path[len(old.rstrip("/")) :]
-        return path
-
+from framedex.storage.uris import medium_name
 
 # Names of FFmpeg's pixel formats. Most end in the bits per sample and the byte order (libavutil/pixdesc.c).
 BITS_AT_END = re.compile(r"(9|10|12|14|16|32)(?:msb)?[bl]e$")
@@ -61,7 +33,7 @@ def bits_of(pixel_format: str | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medium:
-    """A row of `media`, and where its source lies on this machine: `path` is a file, or the folder of loose images."""
+    """A row of `media`, and where its source lies now: `path` is a file, or the folder of loose images."""
 
     path: str
     media_id: str

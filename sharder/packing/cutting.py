@@ -25,6 +25,7 @@ from framedex.sharder.packing.recoding import SECONDS_A_CLIP
 from framedex.sharder.planning.batches import Batch, Round, plan
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools
+from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
 
@@ -40,6 +41,7 @@ class Making:
     """How clips are planned and packed.
 
     Attributes:
+        access: Which sources workers may read.
         keep_damaged: Plan frames of damaged GOPs, too.
         pack: What tars hold; None for clips by reference.
         encoded: Encode clips again instead of copying their packets.
@@ -47,6 +49,7 @@ class Making:
         audio_format: Format in which tars store audio.
     """
 
+    access: Access = OWN_STORE
     keep_damaged: bool
     pack: Pack | None
     encoded: bool = False
@@ -208,4 +211,4 @@ def cut(task: CuttingTask) -> list[Step]:
 @functools.lru_cache(1)
 def _bench(index: Place, making: Making) -> ClipCutter:
     os.nice(BEHIND_COPYING)
-    return ClipCutter(Index(index), making, None)
+    return ClipCutter(Index(index, access=making.access), making, None)

@@ -14,7 +14,6 @@ from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Locations
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.configuration.parameters import located
 from framedex.sharder.planning.batches import plan_clip, wanted_clip
@@ -47,13 +46,11 @@ FACTS = (
 class Opening:
     """How media are opened for planning."""
 
-    locations: Locations
     keep_damaged: bool
     audio: AudioOptions | None
 
     def medium(self, index: Index, video: Row) -> IndexedMedium:
-        path = self.locations.path(video["uri"])
-        return IndexedMedium(index, video, keep_damaged=self.keep_damaged, audio=self.audio, path=path)
+        return IndexedMedium(index, video, keep_damaged=self.keep_damaged, audio=self.audio)
 
 
 @dataclass(frozen=True, slots=True)

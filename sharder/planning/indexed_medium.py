@@ -25,7 +25,6 @@ from framedex.sharder.planning.planner import Planner
 from framedex.sharder.reading.sources import range_reader
 from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.schema import MEDIA, PAD
-from framedex.storage.uris import joined
 
 Row = dict[str, Any]
 
@@ -37,7 +36,9 @@ class IndexedMedium:
         keep_damaged: Plan frames of damaged GOPs, too.
         one_stream: Plan clips so that a decoder that takes a clip's packets as one stream gives the same frames.
         audio: The clips' audio; None for no audio.
-        path: Where the source lies; None for where it was indexed.
+
+    Raises:
+        StorageError: The source must not be read.
     """
 
     def __init__(
@@ -48,32 +49,20 @@ class IndexedMedium:
         keep_damaged: bool,
         one_stream: bool = False,
         audio: AudioOptions | None = None,
-        path: str | None = None,
     ) -> None:
         self.video, self._one_stream, self._audio = video, one_stream, audio
         self._audio_packets = None if audio is None else index.audio(video["media_id"])
         self._audio_source: ByteSource | None = None
         self.medium = Medium(
-            path=path or joined(index.root, video["uri"]),
+            path=index.locate(video["uri"]),
             **{name: video[name] for name in MEDIA.names},
         )
         self._indexed = self._packets = index.packets(video["media_id"])
         self._shows_damage = False  # among the headers read so far
         self._source = self.medium.source
         self._headers: UnreadHeaders | None = None
-        self.planner = Planner(
-            self._packets,
-            drop_leading=drops_leading(video["codec"]),
-            keep_damaged=keep_damaged,
-            hidden_unordered=bool(video["hidden_unordered"]),
-        )
-        self.timeline = Timeline(
-            pts=self.planner.pts,
-            duration_pts=video["duration_pts"],
-            time_base=Fraction(video["time_base_num"], video["time_base_den"]),
-            starts=self.planner.start_frames(),
-            name=video["media_id"],
-        )
+        self.planner = _planner(video, self._packets, keep_damaged=keep_damaged)
+        self.timeline = _timeline(video, self.planner)
 
     def clip(self, wanted: WantedClip) -> Clip:
         """Plan a clip.
@@ -228,3 +217,28 @@ class IndexedMedium:
         for place, packet in zip(np.flatnonzero(real), self.planner.packet_of(frames[real]).tolist(), strict=True):
             found[place] = hashes[packet]
         return found
+
+
+def timeline(index: Index, media_id: str) -> Timeline:
+    """Return the frames' times of a medium, damaged frames included. Does not read the source."""
+    video = index.video(media_id)
+    return _timeline(video, _planner(video, index.packets(media_id), keep_damaged=True))
+
+
+def _planner(video: Row, packets: Packets, *, keep_damaged: bool) -> Planner:
+    return Planner(
+        packets,
+        drop_leading=drops_leading(video["codec"]),
+        keep_damaged=keep_damaged,
+        hidden_unordered=bool(video["hidden_unordered"]),
+    )
+
+
+def _timeline(video: Row, planner: Planner) -> Timeline:
+    return Timeline(
+        pts=planner.pts,
+        duration_pts=video["duration_pts"],
+        time_base=Fraction(video["time_base_num"], video["time_base_den"]),
+        starts=planner.start_frames(),
+        name=video["media_id"],
+    )

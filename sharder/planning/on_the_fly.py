@@ -38,7 +38,6 @@ from framedex.sharder.clips.fields import (
     media_field,
     no_such_column,
 )
-from framedex.sharder.clips.medium import Locations, Root
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.clips.shapes import SIZE_FIELDS, shapes_of
 from framedex.sharder.planning.batches import missed_clip, plan_clip, wanted_clip
@@ -50,6 +49,7 @@ from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import all_mentions, user_columns
 from framedex.sharder.selection.scenes import listed_scenes
+from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Stored, place
 
 Row = dict[str, Any]
@@ -67,12 +67,13 @@ class ClipPlans:
     Instances are picklable; cached data is not pickled.
 
     Args:
-        root: Where the sources lie now, as for `Locations`.
+        access: Which sources may be read.
         keep_damaged: Plan frames of damaged GOPs, too.
         audio: The clips' audio; None for no audio.
 
     Raises:
         FormatError: The index is not valid.
+        StorageError: Sources must not be read.
         PolicyError: The policy does not fit the index.
     """
 
@@ -81,16 +82,18 @@ class ClipPlans:
         index: str | Path | Stored,
         file: PolicyFile,
         *,
-        root: Root | None = None,
+        access: Access = OWN_STORE,
         keep_damaged: bool = False,
         audio: AudioOptions | None = None,
     ) -> None:
         self.path = place(index).absolute()
-        opened = Index(self.path)
+        self._access = access
+        opened = Index(self.path, access=access)
+        opened.check_locations()
         self._state = opened.state()
         self.ffmpeg = opened.ffmpeg
         self._policy = file.policy
-        self._making = Opening(Locations(opened.root, root), keep_damaged=keep_damaged, audio=audio)
+        self._making = Opening(keep_damaged=keep_damaged, audio=audio)
         user_columns(opened, file.split)  # raises for columns that clash
         check_ranges(opened, file)
         left_out(opened, file)  # raises for a filter that leaves out all media
@@ -170,10 +173,9 @@ class ClipPlans:
             return planned[first.mention]
         return None
 
-    @property
-    def locations(self) -> Locations:
-        """Where the sources lie."""
-        return self._making.locations
+    def locate(self, uri: str) -> str:
+        """Return where a source lies. Raises StorageError if it must not be read."""
+        return self._index.locate(uri)
 
     @property
     def columns(self) -> list[str]:
@@ -307,7 +309,7 @@ class ClipPlans:
 
     @functools.cached_property
     def _index(self) -> Index:
-        index = Index(self.path)
+        index = Index(self.path, access=self._access)
         if index.state() != self._state:
             raise FormatError("the index was changed since it was opened", where=str(self.path), remedy="open it again")
         return index

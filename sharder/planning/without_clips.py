@@ -8,7 +8,7 @@ from typing import Any
 
 from framedex.indexer.parts.index import Index
 from framedex.sharder.planning.counting import OPEN_MEDIA
-from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.indexed_medium import timeline
 from framedex.sharder.planning.units import SceneUnits, TimelineOf
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.selection.listing_ranges import check_ranges
@@ -21,9 +21,7 @@ NOTHING = "the policy asks for no clip of it"
 
 def timelines(index: Index) -> TimelineOf:
     """Return a function that returns the timeline of a medium by its media_id."""
-    return functools.lru_cache(OPEN_MEDIA)(
-        lambda media_id: IndexedMedium(index, index.video(media_id), keep_damaged=True).timeline
-    )
+    return functools.lru_cache(OPEN_MEDIA)(functools.partial(timeline, index))
 
 
 def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, str]]:
@@ -34,8 +32,8 @@ def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, s
         yield from _without_views(index, SceneUnits(file.policy, listed), listed.table)
         return
     for mentioned in usable_media(index, file.filter, file.split):
-        timeline = IndexedMedium(index, mentioned.video, keep_damaged=True).timeline
-        samplings = [file.policy.sample(timeline, mention.columns) for mention in mentioned.mentions]
+        times = timeline(index, mentioned.video["media_id"])
+        samplings = [file.policy.sample(times, mention.columns) for mention in mentioned.mentions]
         if not any(sampling.clips for sampling in samplings):
             reasons = [missed.message for sampling in samplings for missed in sampling.missed]
             yield mentioned.video, reasons[0] if reasons else NOTHING

@@ -22,7 +22,7 @@ from framedex.sharder.reading.recorded_files import RecordedFile, RecordedFiles,
 from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored
 from framedex.storage.reader import ObjectFile, ObjectReader, RangedFile
-from framedex.storage.uris import is_remote, joined
+from framedex.storage.uris import is_remote, joined, leads_out
 
 NOTHING = np.zeros(0, np.uint8)
 
@@ -167,7 +167,7 @@ def _cell_content(medium: Medium) -> memoryview:
 def _check_names(source: ByteSource, names: Sequence[str]) -> None:
     """Raise StaleError for names that lead out of a folder of images."""
     for name in names:
-        if not name or os.path.isabs(name) or ".." in name.split("/") or "\0" in name:
+        if not name or leads_out(name) or "\0" in name:
             raise stale(f"{source.path}/{name}", "no name of a file in the medium's folder")
 
 

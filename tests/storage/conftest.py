@@ -18,6 +18,12 @@ from tests.support.proxy import Proxy
 from tests.support.s3 import Bucket
 
 
+@pytest.fixture(autouse=True)
+def allow_remote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests here have an index on a disk and its media in a store."""
+    monkeypatch.setenv("FRAMEDEX_ALLOW_REMOTE", "1")
+
+
 @pytest.fixture
 def proxy(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy through which framedex reaches the service."""

@@ -12,9 +12,8 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import SourceError, StaleError, StorageError
+from framedex.storage import objects, places
 from framedex.storage.hub import pinned
-from framedex.storage.objects import children, fetch, fetch_end, head
-from framedex.storage.places import place
 from tests.support.datasets import content, run, write_clips
 from tests.support.hub import TOKEN, Hub
 from tests.support.images import rows, tar_of
@@ -46,19 +45,19 @@ def test_ranges_of_small_and_large_files(hub: Hub, size: int) -> None:
     data = bytes(range(250)) * (size // 250 + 1)
     hub.commit({"folder/näme 1.bin": data[:size]})
     uri = pinned("hf://datasets/some/one/folder/näme 1.bin")
-    facts = head(uri)
+    facts = objects.head(uri)
     assert facts.size_bytes == size
-    assert bytes(fetch(uri, 3, 9, facts)[0]) == data[3:9]
-    assert bytes(fetch_end(uri, 4)[0]) == data[:size][-4:]
-    assert children(uri.rpartition("/")[0]) == {"näme 1.bin": facts}
-    assert children(f"{uri.rpartition('/')[0]}/none") == {}
+    assert bytes(objects.fetch(uri, 3, 9, facts)[0]) == data[3:9]
+    assert bytes(objects.fetch_end(uri, 4)[0]) == data[:size][-4:]
+    assert objects.children(uri.rpartition("/")[0]) == {"näme 1.bin": facts}
+    assert objects.children(f"{uri.rpartition('/')[0]}/none") == {}
 
 
 def test_the_token_goes_to_the_hub_alone(hub: Hub) -> None:
     hub.commit({"a.bin": bytes(5000)})
     uri = pinned("hf://datasets/gated/gated/a.bin")
-    facts = head(uri)
-    assert len(fetch(uri, 0, 5000, facts)[0]) == 5000
+    facts = objects.head(uri)
+    assert len(objects.fetch(uri, 0, 5000, facts)[0]) == 5000
     assert {headers.get("authorization") for _, _, headers in hub.requests} == {f"Bearer {TOKEN}"}
     assert len(hub.stored) >= 1
     assert {headers.get("authorization") for _, _, headers in hub.stored} == {None}
@@ -67,13 +66,13 @@ def test_the_token_goes_to_the_hub_alone(hub: Hub) -> None:
 def test_a_signed_address_is_used_until_it_expires(hub: Hub) -> None:
     hub.commit({"a.bin": bytes(5000)})
     uri = pinned("hf://datasets/some/one/a.bin")
-    facts = head(uri)
+    facts = objects.head(uri)
     before = len(hub.requests)
     for begin in range(5):
-        fetch(uri, begin, begin + 9, facts)
+        objects.fetch(uri, begin, begin + 9, facts)
     assert len(hub.requests) == before + 1
     hub.signature = "second"
-    assert len(fetch(uri, 0, 9, facts)[0]) == 9
+    assert len(objects.fetch(uri, 0, 9, facts)[0]) == 9
     assert len(hub.requests) == before + 2
 
 
@@ -84,34 +83,34 @@ def test_without_a_token_a_gated_dataset_is_refused(hub: Hub, monkeypatch: pytes
         pinned("hf://datasets/some/gated/a.bin")
     assert error.value.kind == "denied"
     with pytest.raises(StorageError) as error:
-        head(f"hf://datasets/some/gated@{hub.branches['main']}/a.bin")
+        objects.head(f"hf://datasets/some/gated@{hub.branches['main']}/a.bin")
     assert error.value.kind == "denied"
 
 
 def test_another_commit_size_or_content_is_an_error(hub: Hub) -> None:
     hub.commit({"a.bin": bytes(5000)})
     uri = pinned("hf://datasets/some/one/a.bin")
-    facts = head(uri)
+    facts = objects.head(uri)
     hub.faults["size"] = b"more"
     with pytest.raises(StorageError, match="another size than the Hub says"):
-        fetch(uri, 0, 9, facts)
+        objects.fetch(uri, 0, 9, facts)
     hub.faults = {"commit": "0" * 40}
     with pytest.raises(StorageError, match="answers with another revision"):
-        head(uri)
+        objects.head(uri)
     hub.faults = {}
     forget_connections()
     hub.commits[hub.branches["main"]]["a.bin"] = b"\1" * 5000
     with pytest.raises(StorageError) as error:
-        fetch(uri, 0, 9, facts)
+        objects.fetch(uri, 0, 9, facts)
     assert error.value.kind == "changed"
 
 
 def test_a_range_that_ends_early_is_requested_again(hub: Hub) -> None:
     hub.commit({"a.bin": bytes(range(250)) * 20})
     uri = pinned("hf://datasets/some/one/a.bin")
-    facts = head(uri)
+    facts = objects.head(uri)
     hub.faults["short"] = 2
-    assert bytes(fetch(uri, 5, 50, facts)[0]) == bytes(range(5, 50))
+    assert bytes(objects.fetch(uri, 5, 50, facts)[0]) == bytes(range(5, 50))
 
 
 @pytest.mark.parametrize("target", ["ftp://127.0.0.1/x", "http://u:p@127.0.0.1/x", "file:///etc/passwd", ""])
@@ -119,7 +118,7 @@ def test_redirects_that_are_no_web_addresses_are_refused(hub: Hub, target: str) 
     hub.commit({"a.bin": bytes(5000)})
     hub.faults["elsewhere"] = target
     with pytest.raises(StorageError) as error:
-        fetch(pinned("hf://datasets/some/one/a.bin"), 0, 9)
+        objects.fetch(pinned("hf://datasets/some/one/a.bin"), 0, 9)
     assert error.value.kind == "redirected"
     assert "u:p" not in str(error.value)
 
@@ -171,7 +170,7 @@ def test_a_dataset_of_clips_is_read_from_the_hub(hub: Hub, medium: Medium, tmp_p
     hub.commit(files)
     ours, theirs = ClipDataset("hf://datasets/some/one/D")[0], ClipDataset(tmp_path / "D")[0]
     assert (ours["frames"] == theirs["frames"]).all()
-    assert str(place("hf://datasets/some/one/D")) == f"hf://datasets/some/one@{hub.branches['main']}/D"
+    assert str(places.place("hf://datasets/some/one/D")) == f"hf://datasets/some/one@{hub.branches['main']}/D"
     assert "the Hub are not written to" in run("index", "x", "--out", "hf://datasets/some/one/I", code=2).output
 
 

@@ -67,7 +67,7 @@ class Client:
 @contextlib.contextmanager
 def served(place: Path, *, port: int = 0, longest_side: int | None = None) -> Iterator[Client]:
     """Provide a client of a browser over an index or a dataset."""
-    with bound(place, port=port, root=None, longest_side=longest_side) as server:
+    with bound(place, port=port, longest_side=longest_side) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

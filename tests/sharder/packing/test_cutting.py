@@ -115,5 +115,5 @@ def test_items_that_pass_keep_their_turn_and_have_no_result() -> None:
     ]
 
 
-def test_the_options_that_make_clips_are_those_of_the_build() -> None:
-    assert DEFAULTS.making == cutting.Making(keep_damaged=False, pack=None, audio=None, audio_format="flac")
+def test_the_options_that_make_clips_are_those_of_the_build(index: Index) -> None:
+    assert DEFAULTS.making(index) == cutting.Making(keep_damaged=False, pack=None, audio=None, audio_format="flac")

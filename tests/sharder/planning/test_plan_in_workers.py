@@ -136,7 +136,7 @@ def asked_of(index: Index, count: int) -> list[pieces.Piece]:
 
 
 def planned(index: Index, asked: Iterable[pieces.Piece]) -> list[planned_rows.PlannedRows]:
-    making, engine = build.DEFAULTS.making, build.DEFAULTS.engine
+    making, engine = build.DEFAULTS.making(index), build.DEFAULTS.engine
     return list(
         plan_in_workers.planned_in_workers(index, making, asked, schema.CLIPS, done=0, workers=2, engine=engine)
     )
