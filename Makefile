@@ -1,6 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes the virtual environment it needs.
 PYTHON ?= python3
-VENV := .venv
+# Not .venv, which may be yours.
+VENV := build/venv
 BIN := $(VENV)/bin
 # constraints.txt has the versions that the project is developed with, so that tomorrow gives what today gave.
 INSTALL := install --quiet --disable-pip-version-check
@@ -178,4 +179,4 @@ planted: $(VENV)/.dev
 		$(BIN)/pip uninstall --quiet --yes coverage; exit $$ended
 
 clean:
-	rm -rf build $(OUT) $(VENV)
+	rm -rf build $(OUT)

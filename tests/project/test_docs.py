@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,20 @@ def test_what_pages_show_is_what_happens(name: str, tmp_path: Path) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert len(BLOCK.findall(page)) >= 2
     assert with_output(page, tmp_path) == page, "run `make docs`"
+    if name == "README.md":
+        ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+        written = [f"/{path.name}{'/' * path.is_dir()}" for path in some(tmp_path.iterdir(), 8)]
+        assert set(written) - set(ignored) == {"/examples/"}  # which the commands use
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "clean"])
+def test_make_leaves_a_virtual_environment_of_the_user_alone(target: str, tmp_path: Path) -> None:
+    (tmp_path / ".venv").mkdir()
+    for name in ("Makefile", "setup.cfg", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    planned = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "build" in planned
+    assert ".venv" not in planned
 
 
 def test_the_readmes_measurements_are_the_committed_ones() -> None:
