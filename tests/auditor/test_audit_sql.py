@@ -10,8 +10,11 @@ import os
 import shutil
 from pathlib import Path
 
+import av
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
 import framedex
 from framedex.auditor.tables.database import database
@@ -19,6 +22,7 @@ from framedex.auditor.tables.subject import opened
 from framedex.errors import FramedexError
 from tests.support.audited import audited_database, cookbook, sound_row, write_rows
 from tests.support.datasets import content, run
+from tests.support.media import picture
 
 WRITING = [
     "CREATE TABLE x AS SELECT 1",
@@ -333,3 +337,32 @@ def test_a_query_has_no_more_memory_than_it_may(synthetic: Path) -> None:
 
 def test_limits_are_for_queries(synthetic: Path) -> None:
     assert "--timeout needs --sql or --ask" in run("audit", synthetic / "INDEX", "--timeout", 5, code=2).output
+
+
+def test_a_frozen_picture_is_stiller_than_a_moving_one(tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    grain = np.random.default_rng(7).integers(0, 256, (144, 176, 3), np.uint8)
+    write_video(videos / "frozen.mp4", [grain] * 24, codec="libx264", options={"g": "8"})
+    moving = [np.roll(picture(0, 176, 144), 4 * number, axis=1) for number in range(24)]
+    write_video(videos / "moving.mp4", moving, codec="libx265", options={"x265-params": "keyint=24:crf=40"})
+    framedex.index(videos, tmp_path / "I", workers=0, progress=False)
+    whole = framedex.query(tmp_path / "I", "SELECT uri FROM videos ORDER BY packet_bytes").to_pylist()
+    assert whole == [{"uri": "moving.mp4"}, {"uri": "frozen.mp4"}]  # bytes of key frames would mislead
+    asked = json.loads(run("audit", tmp_path / "I", "--ask", "still_videos", "--format", "json").stdout)
+    assert [(row["uri"], row["frames"]) for row in asked] == [("frozen.mp4", 21), ("moving.mp4", 23)]
+
+
+def write_video(path: Path, pictures: list[NDArray[np.uint8]], *, codec: str, options: dict[str, str]) -> None:
+    """Encode pictures, uint8 [H, W, 3]."""
+    with av.open(path, "w") as out:
+        stream = out.add_stream(codec, rate=25, options=options)
+        stream.height, stream.width = pictures[0].shape[:2]
+        for rgb in pictures:
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(rgb, format="rgb24")))
+        out.mux(stream.encode(None))
+
+
+def test_the_answer_to_still_videos_has_more_than_five_rows(synthetic: Path) -> None:
+    asked = json.loads(run("audit", synthetic / "INDEX", "--ask", "still_videos", "--format", "json").stdout)
+    assert len(asked) > 5

@@ -1,6 +1,8 @@
--- Which videos hardly change: the fewest bits for each pixel that is shown?
-SELECT uri, round(8 * packet_bytes / (frame_count * width * height), 4) AS bits_a_pixel, width, height
-FROM videos
-WHERE status = 'ok' AND kind = 'video'
-ORDER BY bits_a_pixel, uri
-LIMIT 5
+-- Which videos hardly change: the fewest bits for each pixel of frames that are not start points?
+SELECT videos.uri, round(8 * sum(frames.size_bytes) / (count(*) * videos.width * videos.height), 5) AS bits_a_pixel,
+    count(*) AS frames, videos.width, videos.height
+FROM frames JOIN videos USING (media_id)
+WHERE status = 'ok' AND kind = 'video' AND NOT is_start
+GROUP BY media_id, videos.uri, videos.width, videos.height
+ORDER BY bits_a_pixel, videos.uri
+LIMIT 20
