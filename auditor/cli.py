@@ -67,7 +67,7 @@ RULES = (
         beside="--check list",
     ),
     OptionRule(
-        options=["names", "fail_on", "as_json", "look", "policy"],
+        options=["names", "fail_on", "look", "policy"],
         when=_asks_checks,
         beside="--sql, --ask and --duckdb",
         why="no checks are asked",
@@ -89,10 +89,12 @@ RULES = (
         needs="--sql or --ask",
     ),
     OptionRule(
-        options=["form", "out", "timeout", "memory", "spill"],
+        options=["form", "as_json", "out", "timeout", "memory", "spill"],
         when=lambda values: values["ask"] != "list",
         beside="--ask list",
     ),
+    OptionRule(options=["as_json"], when=lambda values: values["duckdb_file"] is None, beside="--duckdb"),
+    OptionRule(options=["as_json"], when=lambda values: values["form"] is None, beside="--format"),
     OptionRule(options=["pictures"], when=lambda values: values["report"] is not None, needs="--report"),
     OptionRule(
         options=["overwrite"],
@@ -116,7 +118,7 @@ RULES = (
     type=click.Choice(SEVERITIES),
     help="Exit with 3 if a finding has this severity or a worse one.",
 )
-@json_option()
+@json_option("Print one JSON object; with --sql or --ask, a list of rows, as --format json does.")
 @click.option("--files", "look", is_flag=True, help="Also check whether the media still exist and are unchanged.")
 @click.option(
     "--policy",
@@ -220,7 +222,7 @@ def audit(
             memory_bytes=LIMITS.memory_bytes if memory is None else int(memory * GIBIBYTE),
             spill_bytes=LIMITS.spill_bytes if spill is None else int(spill * GIBIBYTE),
         )
-        _answer(what, sql, ask, form or _format_of(out), out, limits)
+        _answer(what, sql, ask, "json" if as_json else form or _format_of(out), out, limits)
     elif "list" in names:
         _list_checks(what)
     else:

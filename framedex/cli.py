@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import click
 
-from framedex.core.interrupts import INTERRUPTED
+from framedex.core.interrupts import INTERRUPTED, terminated_as_interrupted
 from framedex.core.printing import PrintableFormatter, echo, shown_error
 from framedex.core.version import __version__
 from framedex.errors import FramedexError, InternalError, internal_error
@@ -70,9 +70,20 @@ class Stages(click.Group):
             echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
             sys.exit(1)
         except Exception as error:
+            if missing := _missing_package(error):
+                echo(f"error: {missing}", err=True)
+                sys.exit(1)
             found = internal_error(error)
             echo(f"{found.traceback}\nerror: {found}", err=True)
             sys.exit(1)
+
+
+def _missing_package(error: Exception) -> FramedexError | None:
+    """Return the error for a package that framedex needs and that is not installed; None for another error."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name in ("", "framedex"):
+        return None
+    return FramedexError(f"{name} is not installed, which framedex needs", remedy="pip install framedex")
 
 
 def _show_warning(
@@ -93,6 +104,7 @@ def _show_warning(
 @click.pass_context
 def main(context: click.Context, verbose: bool) -> None:
     """Frame-exact video datasets: index, shard, verify, inspect, load."""
+    context.with_resource(terminated_as_interrupted())
     context.with_resource(warnings.catch_warnings())  # which ends with the command
     warnings.showwarning = _show_warning
     handler = logging.StreamHandler(sys.stderr)

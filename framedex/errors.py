@@ -115,6 +115,10 @@ class PolicyError(FramedexError):
     """A sampling policy or a clip request is malformed, or asks for something that does not exist."""
 
 
+class NoClipsError(PolicyError):
+    """A policy or a list of clips gives no clip at all, so that there is no dataset to write or to open."""
+
+
 class DamageError(PolicyError):
     """A clip needs frames of a damaged GOP."""
 

@@ -13,9 +13,8 @@ from typing import Any
 import click
 import pyarrow.compute as pc
 
-from framedex.core.failure_list import FailureList
 from framedex.core.interrupts import interrupt_says
-from framedex.core.printing import echo, internal_errors, json_text
+from framedex.core.printing import FailureList, echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
 from framedex.core.quantities import rate_text
 from framedex.core.tallies import SHOWN, counted, named
@@ -290,6 +289,9 @@ def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
     """
     if as_json:
         echo(json_text(asdict(report) | {"out": str(report.out)}))
+    elif report.finished:
+        media = counted(report.unchanged, "file")
+        echo(f"this run is finished: {media} unchanged, nothing was written → {printable(str(report.out))}")
     else:
         _print_table(report, whole=whole)
 
@@ -440,5 +442,6 @@ def _rate(row: dict[str, Any]) -> str:
     if not row["median_gap_seconds"]:
         return "-"
     if not row["is_vfr"] or not row["min_gap_seconds"]:
-        return f"{1 / row['median_gap_seconds']:.2f}"
+        # Single gaps would mislead: some containers round times to milliseconds.
+        return f"{row['frame_count'] / (row['duration_pts'] * row['time_base_num'] / row['time_base_den']):.2f}"
     return rate_text(1 / row["max_gap_seconds"], 1 / row["min_gap_seconds"]).removesuffix(" fps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -15,17 +16,19 @@ from numpy.typing import NDArray
 
 from framedex.core.arrays import column_as_numpy
 from framedex.core.hints import check_choices
+from framedex.core.shared_number import SharedNumber
 from framedex.core.tallies import counted
-from framedex.errors import FramedexError
+from framedex.core.user_lines import user_line, warn_at
+from framedex.errors import DecodeError, FramedexError, StaleError
+from framedex.loader.batches.faults import OnError, read_or_replaced, replacements
 from framedex.loader.batches.items import Decode, describe, picture, sound
 from framedex.loader.dali.proxy import ProxiedDataset
-from framedex.loader.dataset.bit_depth import warn_of_lost_bits
+from framedex.loader.dataset.bit_depth import LostBits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.dataset.labelled import classes_of, labels_of
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.dataset.origin import Origin
-from framedex.loader.order.epoch import SharedEpoch
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.layouts import Layout
 from framedex.loader.pixels.options import Dtype, PixelOptions
@@ -34,6 +37,7 @@ from framedex.loader.pixels.transforms import Transform
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.fields import check_column_name
+from framedex.sharder.clips.label_counts import LABEL, SPLIT, label_counts_of, lacking
 from framedex.sharder.clips.labels import LabelsArgument, plain
 from framedex.sharder.clips.multiview import JoinedViews
 from framedex.sharder.decoding.video import Size
@@ -57,6 +61,7 @@ class ItemOptions:
     pixels: PixelOptions
     threads: int
     frame_columns: FrameColumns | None
+    on_error: OnError
 
     def __post_init__(self) -> None:
         check_choices(decode=(self.decode, ("cpu", "movie")))
@@ -103,6 +108,9 @@ class ClipDataset:
             another one. Items then have the number in the column, and the value in `label_name` (the column's name
             with `_name`). The numbers do not depend on `where`. None: those that `framedex shard --labels` recorded.
         cache: a cache for what is read from object storage. None: no cache.
+        on_error: what to do with a clip that is not available, because its source was changed or does not decode:
+            "raise"; or "replace", which returns another clip, one of a few drawn by the clip's number, and logs a
+            warning. A clip that needs permission, or whose transform fails, always raises.
 
     Raises:
         FramedexError: an argument is wrong.
@@ -128,11 +136,15 @@ class ClipDataset:
         frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
+        on_error: Literal["raise", "replace"] = "raise",
     ) -> None:
+        _check_on_error(on_error)
         pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
-        options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
+        options = ItemOptions(
+            decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns, on_error=on_error
+        )
         manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
-        self._hold(manifest, where, labels, SharedEpoch(), options, cache)
+        self._hold(manifest, where, labels, SharedNumber(), options, cache)
 
     @classmethod
     def from_index(
@@ -157,6 +169,7 @@ class ClipDataset:
         frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
+        on_error: Literal["raise", "replace"] = "raise",
     ) -> Self:
         """Return the clips that a policy selects from an index, each planned when it is read.
 
@@ -185,18 +198,23 @@ class ClipDataset:
             frame_columns: as for the class.
             labels: as for the class. A column's values are those of all rows of the index that the policy samples.
             cache: as for the class.
+            on_error: as for the class.
 
         Raises:
             FramedexError: an argument is wrong.
             FormatError: `index` is not an index.
             PolicyError: the policy is wrong.
+            NoClipsError: the policy gives no clip.
             StorageError: as for the class.
         """
         from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
         from framedex.sharder.policies.reading import with_seed
 
         pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed or 0)
-        options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
+        _check_on_error(on_error)
+        options = ItemOptions(
+            decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns, on_error=on_error
+        )
         plans = ClipPlans(
             place(index, cache),
             with_seed(policy, seed),
@@ -205,7 +223,8 @@ class ClipDataset:
             audio=AudioOptions() if audio is True else audio or None,
         )
         dataset = cls.__new__(cls)
-        dataset._hold(plans, where, labels, SharedEpoch(checked_epoch(epoch)), options, cache)
+        dataset._hold(plans, where, labels, SharedNumber(checked_epoch(epoch)), options, cache)
+        dataset._warn_of_labels()
         return dataset
 
     def _hold(
@@ -213,7 +232,7 @@ class ClipDataset:
         origin: Origin,
         where: Mapping[str, object] | None,
         labels: LabelsArgument | None,
-        epoch: SharedEpoch,
+        epoch: SharedNumber,
         options: ItemOptions,
         cache: DiskCache | None,
     ) -> None:
@@ -224,8 +243,19 @@ class ClipDataset:
         self._frame_tables = None if wanted is None else FrameTables(wanted, origin.locate, cache)
         self._numbers = None if where is None else origin.where(where)
         self._labels = labels_of(origin, labels, self._numbers)
+        self._lost_bits = LostBits(str(origin.path))
         self._epoch = epoch
         self._options = options
+
+    def _warn_of_labels(self) -> None:
+        """Warn of labels that a split lacks."""
+        column = LABEL if self._labels is None else self._labels.column
+        names = [name for name in (column, SPLIT) if name in self.origin.columns]
+        if len(names) < 2:
+            return
+        table = pa.table({name: self.origin.column(name) for name in names})
+        for told in lacking(label_counts_of(table, column)):
+            warn_at(user_line(), f"{self.origin.path}: {told}")
 
     @property
     def decode(self) -> Decode:
@@ -242,6 +272,11 @@ class ClipDataset:
     def pixels(self) -> PixelOptions:
         """What the frames of items are like: their framing, layout, transform and seed."""
         return self._options.pixels
+
+    @property
+    def on_error(self) -> OnError:
+        """The reaction to a clip that is not available: "raise", or "replace"."""
+        return self._options.on_error
 
     @property
     def threads(self) -> int:
@@ -343,7 +378,8 @@ class ClipDataset:
             name: one of `columns`, or what every clip has: `clip_id`; `wanted_frames` (padding included),
                 `begin_seconds` and `end_seconds` of its frames; `multiview_id` and `view_name` of clips of several
                 views; `media_id`, `uri`, `member`, `kind`, `codec`, `width` and `height` (as stored),
-                `rotation_degrees`, `color_transfer` and `duration_seconds` of its medium. A column of your own hides
+                `rotation_degrees`, `color_transfer`, `frame_count`, `frame_rate` (on average) and `duration_seconds` of
+                its medium. A column of your own hides
                 a field of the medium of the same name. With `from_index`, fields that only planning shows are not
                 available: the first six.
             as_arrow: return Arrow's array, which tells nulls from all values.
@@ -460,6 +496,43 @@ class ClipDataset:
             PolicyError: with `from_index`, reading the source shows that the clip is impossible.
             FormatError: with `from_index`, the index changed.
         """
+        return read_or_replaced(
+            lambda: self.item(number),
+            number,
+            others=replacements(number, len(self)) if len(self) else [],
+            other=self.item,
+            on_error=self.on_error,
+        )
+
+    def item(self, number: int) -> dict[str, Any]:
+        """Return clip `number` as `__getitem__` does, and raise if it is not available, whatever `on_error` is."""
+        try:
+            return self._item(number)
+        except (StaleError, DecodeError) as error:
+            self.fit_remedy(error, number)
+            raise
+
+    def fit_remedy(self, error: FramedexError, number: int) -> None:
+        """Change the remedy of a clip's error so that it fits the way in which the dataset was made."""
+        planned = not isinstance(self.origin, Manifest)
+        if isinstance(error, StaleError):
+            if planned:
+                error.remedy = "index again, or point root at where the sources moved"
+            elif self._is_packed(number):
+                error.remedy = "copy the tar from the dataset once more, or shard again"
+        elif isinstance(error, DecodeError):
+            command = "framedex index --verify" if planned else "framedex verify"
+            error.remedy = f"{command} shows what does not decode; on_error='replace' loads another clip"
+        error.args = (error.text(),)
+
+    def _is_packed(self, number: int) -> bool:
+        """Return whether a clip is in a tar; False if its row is damaged."""
+        with contextlib.suppress(FramedexError):
+            clip = self.clip(number)
+            return clip.source != clip.medium.source
+        return False
+
+    def _item(self, number: int) -> dict[str, Any]:
         clip = self.clip(number)
         encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
         options = self._options
@@ -499,10 +572,23 @@ class ClipDataset:
             place if self._numbers is None else int(self._numbers[place]), self.epoch if epoch is None else epoch
         )
         if self._options.decode == "cpu" and self.pixels.dtype == "uint8":
-            warn_of_lost_bits(str(self.origin.path), clip.medium)
+            self._lost_bits.warn(clip.medium)
         if self._labels is not None:
             clip = replace(clip, columns=self._labels.applied(clip.columns, f"clip {clip.clip_id}"))
         return clip
+
+
+def _check_on_error(on_error: str) -> None:
+    """Raise FramedexError for a way that a dataset by number cannot take."""
+    if on_error == "skip":
+        raise FramedexError(
+            "a dataset by number cannot leave out a clip: a DataLoader asks for each number",
+            where="on_error",
+            found="skip",
+            allowed="raise, replace",
+            remedy="ClipLoader(dataset, on_error='skip'), or ClipStream for clips in tars",
+        )
+    check_choices(on_error=(on_error, ("raise", "replace")))
 
 
 def checked_epoch(epoch: int) -> int:

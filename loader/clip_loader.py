@@ -79,7 +79,8 @@ class ClipLoader:
         last: what to do with a last batch that is not full: "partial", "drop", or "pad", which repeats its clips and
             marks the repeats in `is_padding`.
         on_error: what to do with a clip that is not available: "raise"; "skip", which makes its batch smaller; or
-            "replace", which takes another clip. The number of batches is the same with all of them.
+            "replace", which takes another clip. The number of batches is the same with all of them. Defaults to
+            the dataset's own `on_error`.
         num_workers: processes that fetch and decode. 0: all work is done in this process.
         threads: decoder threads per clip.
         prefetch: batches made ahead, at least. With workers, two clips or more per worker are always in progress.
@@ -111,7 +112,7 @@ class ClipLoader:
         layout: Layout | None = None,
         collate: Collate = "error",
         last: Last = "partial",
-        on_error: OnError = "raise",
+        on_error: OnError | None = None,
         num_workers: int = 0,
         threads: int = 1,
         prefetch: int = 2,
@@ -133,6 +134,7 @@ class ClipLoader:
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
         pixels = _pixels(clips, size, framing)
+        on_error = on_error or clips.on_error
         decoding = DecodeOptions(
             device=device,
             device_id=device_id,

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from framedex.core.hints import check_choices
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
-from framedex.loader.batches.faults import fault_of
+from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced, replacements
 from framedex.loader.batches.items import Decode, describe, picture, sound
 from framedex.loader.clip_dataset import ItemOptions, checked_epoch
-from framedex.loader.dataset.bit_depth import warn_of_lost_bits
+from framedex.loader.dataset.bit_depth import LostBits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.dataset.labelled import classes_of, labels_of
@@ -39,12 +39,12 @@ from framedex.loader.streams.state import as_state, progress_of
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.labels import LabelsArgument
 from framedex.sharder.decoding.video import Size
+from framedex.sharder.reading.held_bytes import HeldBytes
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.cache import DiskCache
 from framedex.storage.locations import Access, Root
 from framedex.storage.places import Stored
 
-OnError = Literal["raise", "skip"]
 LOG = logging.getLogger("framedex.loader")
 
 
@@ -69,7 +69,8 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         uneven: what to do if clips cannot be divided evenly among ranks. "pad" repeats the epoch's first clips and
             "drop" leaves out its last ones, so that all ranks have the same number of clips and batches. "allow"
             delivers every clip exactly once; the first ranks have one clip more.
-        on_error: what to do with a clip that is not available: "raise", or "skip", which leaves it out (`skipped`).
+        on_error: what to do with a clip that is not available: "raise"; "skip", which leaves it out (`skipped`); or
+            "replace", which delivers another clip, one of a few drawn by the clip's number, and logs a warning.
         decode: "cpu", or "movie": as for ClipDataset.
         size: (height, width) to which frames are stretched, which changes their proportions: as for ClipDataset.
         framing: as for ClipDataset.
@@ -114,14 +115,16 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         cache: DiskCache | None = None,
     ) -> None:
         super().__init__()
-        check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, get_args(OnError)))
+        check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, ON_ERROR))
         _check_shuffle(shuffle)
         self.rank, self.world_size = place_among_ranks(rank, world_size)
         pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
-        self._options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
-        self._on_error = on_error
+        self._options = ItemOptions(
+            decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns, on_error=on_error
+        )
         self._manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
         warn_of_other_ffmpeg(str(self._manifest.path), tuple(self._manifest.ffmpeg))
+        self._lost_bits = LostBits(str(self._manifest.path))
         self._sources = SourceFiles(cache)
         self._tables = None if frame_columns is None else FrameTables(frame_columns, self._manifest.locate, cache)
         tars = self._manifest.packed_rows()
@@ -266,12 +269,21 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         return replace(clip, columns=self._labels.applied(clip.columns, f"clip {clip.clip_id}"))
 
     def _item(self, read: ReadClip, number: int, now: Iteration) -> dict[str, Any] | None:
-        """Return a clip's item; None if it is skipped."""
+        """Return a clip's item or one in its place; None if it is skipped."""
+        epoch, on_error = now.begun_from.epoch, self._options.on_error
+        if on_error != "skip":
+            return read_or_replaced(
+                lambda: self._read_item(read, epoch),
+                int(self._numbers[number]),
+                others=replacements(number, len(self._numbers)),
+                other=lambda other: self._decoded(self._clip(other), self._sources, epoch),
+                on_error=on_error,
+            )
         try:
-            return self._decoded(read, now.begun_from.epoch)
+            return self._read_item(read, epoch)
         except MEDIUM_ERRORS as error:
             fault = fault_of(int(self._numbers[number]), error)
-            if self._on_error == "raise" or fault.ends_the_run:
+            if fault.ends_the_run:
                 raise
         skip = Skip(
             epoch=now.begun_from.epoch,
@@ -288,20 +300,24 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         LOG.warning("clip %d is skipped (%s): %s", skip.clip, skip.kind, skip.message)
         return None
 
-    def _decoded(self, read: ReadClip, epoch: int) -> dict[str, Any]:
+    def _read_item(self, read: ReadClip, epoch: int) -> dict[str, Any]:
         if read.error is not None:
             raise read.error
-        clip, held, options = read.clip, read.held, self._options
-        assert clip is not None  # otherwise there is an error
-        assert held is not None
+        assert read.clip is not None  # otherwise there is an error
+        assert read.held is not None
+        return self._decoded(read.clip, read.held, epoch)
+
+    def _decoded(self, clip: Clip, source: HeldBytes | SourceFiles, epoch: int) -> dict[str, Any]:
+        """Return a clip's item, whose bytes were read already or are read now."""
+        options = self._options
         if options.decode == "cpu" and options.pixels.dtype == "uint8":
-            warn_of_lost_bits(str(self._manifest.path), clip.medium)
-        encoded = held.read(clip.source, clip.recipe, clip.medium.states)
+            self._lost_bits.warn(clip.medium)
+        encoded = source.read(clip.source, clip.recipe, clip.medium.states)
         shown = picture(
             clip, encoded, decode=options.decode, pixels=options.pixels, epoch=epoch, threads=options.threads
         )
         columns = {} if self._tables is None else self._tables(clip)
-        return shown | columns | sound(clip, held) | describe(clip)
+        return shown | columns | sound(clip, source) | describe(clip)
 
     def state_dict(self, loader: Loader | None = None, *, batches: int | None = None) -> dict[str, Any]:
         """Return the plain values from which a run continues after the delivered clips.

@@ -213,6 +213,16 @@ class ConcatClips:
         drawn: list[int] = np.random.default_rng(number % len(self)).integers(*bounds, count).tolist()
         return drawn
 
+    @property
+    def on_error(self) -> Any:
+        """The reaction to a clip that is not available. Raises FramedexError if the datasets differ in it."""
+        return self._same("on_error", "give ClipLoader on_error")
+
+    def fit_remedy(self, error: FramedexError, number: int) -> None:
+        """Change the remedy of a clip's error, as `ClipDataset.fit_remedy`."""
+        part, own = self.locate(number)
+        self.datasets[part].fit_remedy(error, own)
+
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number`: the item of its ClipDataset with `dataset_number`, an int. Negative numbers count back.
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from framedex.core.arrays import column_as_numpy
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
+from framedex.loader.batches.faults import read_or_replaced, replacements
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.rotation import quarter_turns
 from framedex.loader.batches.views import AudioShape, blank, joined, own_of, shared_of
@@ -182,8 +183,17 @@ class MultiViewDataset:
         Raises:
             FramedexError: views are to be stacked and differ in shape; or as `ClipDataset.__getitem__`.
         """
+        return read_or_replaced(
+            lambda: self._item(number),
+            number,
+            others=replacements(number, len(self)) if len(self) else [],
+            other=self._item,
+            on_error=self.clips.on_error,
+        )
+
+    def _item(self, number: int) -> dict[str, Any]:
         numbers = self.numbers(number)
-        there = {view: self.clips[clip] for view, clip in numbers.items()}
+        there = {view: self.clips.item(clip) for view, clip in numbers.items()}
         leading = there[self.leading(numbers)]
         own = {view: own_of(there[view] if view in there else self._blank_item(view, leading)) for view in self.views}
         return joined(own, shared_of(leading), axis=0 if self.stack else None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from framedex.errors import PolicyError
+from framedex.errors import NoClipsError, PolicyError
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import run_local
 from framedex.execution.slices import Slice
@@ -43,9 +43,10 @@ from framedex.sharder.selection.mentions import user_columns
 from framedex.sharder.selection.scenes import listed_scenes
 from framedex.sharder.slices import Planning, plan_slice, remove_slices, sliced_rows
 from framedex.sharder.writing.planned_rows import PlannedRows
-from framedex.sharder.writing.report import ShardReport
+from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.sharder.writing.shipment import as_row, shipped
 from framedex.sharder.writing.tar_filling import TarLayout
+from framedex.sharder.writing.whole import job_digest
 from framedex.sharder.writing.writer import DatasetWriter
 from framedex.storage.places import Place, Stored
 
@@ -180,6 +181,8 @@ def _build(
         "keep_damaged": options.keep_damaged,
         "pack": pack | {"shard_bytes": options.shard_bytes},
     }
+    if not options.overwrite and (before := finished_report(out, job_digest(job))) is not None:
+        return with_labels(before, options.labels)
     if options.part is not None:
         return plan_slice(out, job, pieces, _planning(index, user_schema, options), options.part)
     prefix = "images" if options.pack == "images" else "clips"
@@ -202,14 +205,19 @@ def _build(
                 options.on_progress(step.done, total)
         return writer.commit(index=index, resolved=resolved, facts=pack | facts)
 
-    if isinstance(out, Stored):
-        report = _ship(out, job, how, write, options)
-    else:
-        with DatasetWriter(out, **how, overwrite=options.overwrite) as writer:
-            report = write(writer)
+    try:
+        if isinstance(out, Stored):
+            report = _ship(out, job, how, write, options)
+        else:
+            with DatasetWriter(out, **how, overwrite=options.overwrite) as writer:
+                report = write(writer)
+    except NoClipsError:
+        if options.finish:
+            remove_slices(out)
+        raise
     if options.finish:
         remove_slices(out)
-    return report
+    return with_labels(report, options.labels)
 
 
 def _planning(index: Index, user_schema: pa.Schema, options: ShardOptions) -> Planning:
@@ -251,8 +259,12 @@ def _ship(
             def ship(tar: Path) -> None:
                 shipment.ship(tar, index_path(tar), inside=tar.parent.parent)
 
-            with DatasetWriter(shipment.local, **how, overwrite=True, on_tar=ship) as writer:
-                row = as_row(write(writer))
+            try:
+                with DatasetWriter(shipment.local, **how, overwrite=True, on_tar=ship) as writer:
+                    row = as_row(write(writer))
+            except NoClipsError:
+                shipment.withdraw()
+                raise
             shipment.note(row)
         shipment.deliver()
         return ShardReport(out=out, **row)

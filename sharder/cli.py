@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
-from framedex.core.failure_list import FailureList
 from framedex.core.interrupts import interrupt_says
-from framedex.core.printing import echo, internal_errors, json_text
+from framedex.core.printing import FailureList, echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
 from framedex.core.tallies import counted, named
 from framedex.errors import printable
@@ -29,6 +28,7 @@ from framedex.options.slices import FINISH_RULE, slice_options
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
 from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.clips.label_counts import label_lines, lacking
 from framedex.sharder.clips.labels import wanted_labels
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
@@ -265,7 +265,13 @@ def _print_summary(report: ShardReport, skipped: int, internal: int) -> None:
         parts.append(f"{counted(report.filtered.count, 'medium', 'media')} left out by the filter ({which})")
     if report.shards:
         parts.append(counted(report.shards, "tar"))
+    if report.finished:
+        parts.append("finished before, nothing was written")
     parts += [f"{counted(count, 'clip')} left out ({kind})" for kind, count in report.left_out.items()]
     if report.resumed:
         parts.append(f"{counted(report.resumed, 'clip')} taken up from an unfinished run")
     echo(f"{', '.join(parts)} → {printable(str(report.out))}")
+    for line in label_lines(report.labels):
+        echo(printable(line))
+    for line in lacking(report.labels):
+        echo(f"warning: {printable(line)}", err=True)

@@ -273,6 +273,7 @@ HEADER_KEYS = {
     "views": Key(kind=dict, needed=False),
     "labels": Key(kind=dict, needed=False),
     "columns": Key(kind=list, element=str, needed=False, any_text=True),
+    "job": Key(kind=str, needed=False),
     "clips_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
     "media_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
 }

@@ -93,10 +93,11 @@ def shard(
         progress: Show a progress bar on a terminal.
 
     Returns:
-        What the dataset holds. Clips that cannot be made do not raise an error; they are listed in `failures`.
+        What the dataset holds. If some clips cannot be made, that is not an error; they are listed in `failures`.
 
     Raises:
         FramedexError: An argument is wrong, `index` is not an index, or `out` holds something else.
+        NoClipsError: No clip could be made. Nothing is written.
         StorageError: Media lie in another store than the index, and `allow_remote` is False.
     """
     if (policy is None) == (clips is None):

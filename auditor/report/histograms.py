@@ -130,8 +130,8 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
         _number(
             "frame_rates",
             "Frame rates",
-            "frames a second, by the median distance of frames",
-            "round(1 / nullif(median_gap_seconds, 0), 2)",
+            "frames a second, on average",
+            "round(frame_rate, 2)",
             TIMED,
             form="values",
         ),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 INTERRUPTED = 130  # exit status: 128 + SIGINT, as of shells
 
@@ -19,3 +22,20 @@ def interrupt_says(kept: Callable[[], str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(kept()) from None
+
+
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM, which schedulers of jobs send, end what runs inside as Ctrl-C does. For the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from framedex.core.version import __version__
 from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageError
 from framedex.execution.engine import Calls, Outcome
 from framedex.files.atomic import remove_unfinished, write_json_aside
+from framedex.files.full_disk import full_disk_says
 from framedex.files.outputs import opened_output
 from framedex.files.parquet_parts import library_versions, write_part
 from framedex.indexer.facts import Identity, MediumFacts, problem_of
@@ -31,12 +33,13 @@ from framedex.indexer.schema import FAILED, FORMAT, GONE, IMAGES, NO_VIDEO, OK, 
 from framedex.indexer.sources.discover import media_id
 from framedex.indexer.sources.other_files import OtherFiles
 from framedex.storage.outputs import Output
-from framedex.storage.places import Place
+from framedex.storage.places import Place, parquet_file
 from framedex.storage.uris import medium_name
 
 Probing = list[MediumFacts] | StorageError
 
 FILES_TOGETHER = 64  # files that one task of a cluster probes
+KEPT = "what is written is kept"
 SLICES_NAME = "slices.json"  # exists while a run in slices is under way
 
 
@@ -64,6 +67,7 @@ class IndexReport:
             failed.
         without_video_examples: the uris of the first of these.
         problems: name, status and reason of each medium that is refused, failed or internal.
+        finished: whether the run of these slices was finished before. Then nothing was written.
     """
 
     out: Place
@@ -82,6 +86,7 @@ class IndexReport:
     without_video: int = 0
     without_video_examples: list[str] = field(default_factory=list)
     problems: list[dict[str, str]] = field(default_factory=list)
+    finished: bool = False
 
     def count(self, row: Row) -> None:
         """Add one medium's row."""
@@ -140,13 +145,31 @@ def build_index(options: IndexOptions) -> IndexReport:
         old = begin(output, work)
         report = report_of(options, work)
         parts = PartPairs(output, files_a_part=files_a_part(options))
-        try:
+        with parts_written(parts):
             members = probe_items(options, work.items, parts, report)
-        finally:
-            parts.flush()
         if members:  # the media of a tar are known once it is read
             write_listing(output, old, work, members)
         return report
+
+
+@contextlib.contextmanager
+def parts_written(parts: PartPairs) -> Iterator[None]:
+    """Write the rows that are left when probing ends, also if it was interrupted. Raises OSError."""
+    try:
+        yield
+    except OSError:  # writing failed, and would fail again
+        raise
+    except BaseException:
+        parts.flush()
+        raise
+    parts.flush()
+
+
+@contextlib.contextmanager
+def index_output(out: Place, *names: str, **how: Any) -> Iterator[Output]:
+    """Open an index for writing, as `opened_output` does. Raises OutputError, also if the disk is full."""
+    with opened_output(out, *names, **how) as output, full_disk_says("the index", output.local, lambda: KEPT):
+        yield output
 
 
 @contextlib.contextmanager
@@ -158,7 +181,7 @@ def opened_whole(out: Place) -> Iterator[Output]:
     Raises:
         OutputError: another run writes the index, or it is being written in slices.
     """
-    with opened_output(out, HEADER, LISTING_NAME) as output:
+    with index_output(out, HEADER, LISTING_NAME) as output:
         if (out / SLICES_NAME).exists():
             raise OutputError(
                 "the index is being written in slices",
@@ -199,6 +222,14 @@ def begin(output: Output, work: Work) -> pa.Table | None:
     write_part(path, listing, version=SCHEMA_VERSION)
     output.publish(path)
     return old
+
+
+def is_finished(out: Place, work: Work) -> bool:
+    """Return whether an index has all media of a run already, and the same listing."""
+    if work.items or not (out / HEADER).exists() or not (out / LISTING_NAME).exists():
+        return False
+    old = parquet_file(out / LISTING_NAME).read()
+    return bool(listing_table(old, work.listed, work.root, work.members, work.sidecars).equals(old))
 
 
 def write_listing(output: Output, old: pa.Table | None, work: Work, members: Members) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -30,7 +30,10 @@ from framedex.indexer.runs.build import (
     IndexReport,
     begin,
     files_a_part,
+    index_output,
+    is_finished,
     note_row,
+    parts_written,
     probe_items,
     report_of,
     write_listing,
@@ -65,7 +68,9 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
         SourceError: as for `build_index`.
         FormatError: as for `build_index`.
     """
-    with opened_output(options.out, shared=True) as output:
+    if (before := _finished(options)) is not None:
+        return before
+    with index_output(options.out, shared=True) as output:
         plan, work = _take_plan(output, options, part.count)
         with opened_output(options.out, lock=f"{LOCK_NAME}-{part.number}"):
             size = files_a_part(options)
@@ -78,9 +83,17 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
             mine = [item for number in wanted for item in items[number]]
             parts = PartPairs(output, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
             report = report_of(options, work)
-            probe_items(options, mine, parts, report)
-            parts.flush()
+            with parts_written(parts):
+                probe_items(options, mine, parts, report)
         return report
+
+
+def _finished(options: IndexOptions) -> IndexReport | None:
+    """Return the report of a run whose slices were all written before; None if something is left to do."""
+    if read_plan(options.out) is not None or not (options.out / HEADER).exists():
+        return None
+    work = plan_work(options)
+    return replace(report_of(options, work), finished=True) if is_finished(options.out, work) else None
 
 
 def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[SlicedRun, Work]:
@@ -150,7 +163,9 @@ def finish_index(options: IndexOptions) -> IndexReport:
         OutputError: slices are missing or still running, or there is no run in slices.
         SourceError: the sources or options differ from those of the slices.
     """
-    with opened_output(options.out, HEADER, LISTING_NAME) as output:
+    if (before := _finished(options)) is not None:
+        return before
+    with index_output(options.out, HEADER, LISTING_NAME) as output:
         plan = read_plan(options.out)
         if plan is None:
             raise OutputError(

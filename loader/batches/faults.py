@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+
+from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DamageError, DecodeError, FramedexError, StaleError, StorageError, TransformError, printable
 from framedex.loader.batches.fetched import Fetched
 
@@ -24,6 +28,7 @@ ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": De
 # Kinds of a StorageError that concern the run and not one clip: the run ends, whatever `on_error` says.
 OF_THE_RUN = frozenset({"denied", "forked", "foreign"})
 
+TRIES = 8  # other clips that are tried in place of a bad one
 MOST_FAULTS = 1000  # how many a report keeps
 _COUNTING = threading.Lock()  # held briefly, by the threads of all loaders
 LOG = logging.getLogger("framedex.loader")
@@ -64,6 +69,59 @@ def fault_of(number: int, error: Exception) -> Fault:
         kind = error.kind
     message = error.text() if isinstance(error, FramedexError) else printable(f"{type(error).__name__}: {error}")
     return Fault(number=number, kind=kind, message=message)
+
+
+def replacements(number: int, count: int) -> list[int]:
+    """Return the clips that are tried in place of a clip, drawn with its number as the seed.
+
+    Args:
+        number: the clip; negative numbers count from the end.
+        count: how many clips there are.
+    """
+    drawn: list[int] = np.random.default_rng(number % count).integers(0, count, TRIES).tolist()
+    return drawn
+
+
+def read_or_replaced(
+    read: Callable[[], dict[str, Any]],
+    number: int,
+    *,
+    others: list[int],
+    other: Callable[[int], dict[str, Any]],
+    on_error: OnError,
+) -> dict[str, Any]:
+    """Return an item, or one of another clip if it is not available and `on_error` is "replace".
+
+    Args:
+        read: function that reads the item.
+        number: number of the item.
+        others: numbers of the items that are tried in its place, in this order.
+        other: function that reads one of the others.
+        on_error: the reaction to an item that is not available.
+
+    Raises:
+        DecodeError: no other item is available either.
+    """
+    try:
+        return read()
+    except MEDIUM_ERRORS as error:
+        fault = fault_of(number, error)
+        if on_error != "replace" or fault.ends_the_run:
+            raise
+    for draw in others:
+        try:
+            found = other(draw)
+        except MEDIUM_ERRORS as error:
+            if fault_of(draw, error).ends_the_run:
+                raise
+            continue
+        LOG.warning("clip %d is replaced by clip %d (%s): %s", number, draw, fault.kind, fault.message)
+        return found
+    raise DecodeError(
+        f"neither clip {number} nor any of {len(others)} drawn in its place can be loaded",
+        found=fault.message,
+        remedy="framedex verify shows which clips decode",
+    )
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
+from framedex.errors import FramedexError
 from framedex.indexer.schema import IMAGES
 from framedex.loader.batches.faults import Fault, fault_of
 from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip, NvjpegClip
@@ -71,6 +72,8 @@ class Fetcher:
         try:
             return self._fetch(wanted, ask)
         except MEDIUM_ERRORS as error:
+            if isinstance(error, FramedexError):
+                self._dataset.fit_remedy(error, wanted.number)
             return fault_of(wanted.number, error)
 
     def _fetch(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None) -> Fetched:

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from framedex.errors import FramedexError
 from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.movie import clip_movie
 from framedex.sharder.clips.clip import Clip, MultiView
@@ -33,6 +34,10 @@ class ClipSource(Protocol):
 
     def clip(self, number: int) -> Clip:
         """Return clip `number` as the manifest or the plan describes it."""
+        ...
+
+    def fit_remedy(self, error: FramedexError, number: int) -> None:
+        """Change the remedy of a clip's error so that it fits the way in which the dataset was made."""
         ...
 
     def beside(self, clip: Clip) -> dict[str, Any]:

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-import numpy as np
-
 from framedex.errors import DecodeError
-from framedex.loader.batches.faults import Fault, LoaderReport, OnError
+from framedex.loader.batches.faults import TRIES, Fault, LoaderReport, OnError, replacements
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.batches.items import ClipSource
@@ -21,7 +19,6 @@ from framedex.loader.routing.balance import Balance
 Others = Callable[[int, int], list[int]]
 ("Returns clips that may replace a clip: takes its number, and how many are wanted.")
 TASK_SECONDS = 600.0  # a clip may take in a worker
-TRIES = 8  # other clips that are tried in place of a bad one
 LOG = logging.getLogger("framedex.loader")
 
 
@@ -113,19 +110,14 @@ class ClipSupply:
         """Return the clips that are tried in place of a clip."""
         if self._others is not None:
             return self._others(number, TRIES)
-        count = len(self.dataset)
-        drawn: list[int] = np.random.default_rng(number % count).integers(0, count, TRIES).tolist()
-        return drawn
+        return replacements(number, len(self.dataset))
 
     def another_item(self, number: int, views: DrawsItems) -> dict[str, Fetched]:
         """Return the views of another item in place of one that is not available, drawn by its number.
 
         Raises DecodeError where none of a few is available.
         """
-        if self._others is not None:
-            draws = self._others(number, TRIES)
-        else:
-            draws = np.random.default_rng(number % views.count).integers(0, views.count, TRIES).tolist()
+        draws = replacements(number, views.count) if self._others is None else self._others(number, TRIES)
         for draw in draws:
             found: dict[str, Fetched] = {}
             wanted = views.numbers(draw)

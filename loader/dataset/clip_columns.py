@@ -105,7 +105,7 @@ class ClipColumns:
             return self._part_column(name)
         if name not in FIELD_NAMES:
             raise no_such_column(name, own, self.path)
-        if self._filed is not None:
+        if self._filed is not None and name in FIELDS.names:
             return self._filed_column(FIELDS_NAME, name, FIELDS)
         if name in CLIP_FIELDS:
             return self._part_column(name)

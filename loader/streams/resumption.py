@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 
+from framedex.core.shared_number import SharedNumber
 from framedex.errors import FramedexError
-from framedex.loader.order.epoch import SharedEpoch
 from framedex.loader.streams.history import History
 from framedex.loader.streams.progress import Progress
 
@@ -23,7 +23,7 @@ class Resumption:
     """
 
     def __init__(self, history: History) -> None:
-        self._epoch, self._history = SharedEpoch(), history
+        self._epoch, self._history = SharedNumber(), history
         self._loaded: Progress | None = None
         self._version = 0  # of the state, when this copy was made
         self._local: int | None = None  # of a state that this worker alone was given

@@ -15,7 +15,7 @@ TOKEN_BYTES = 16
 class SharedLog:
     """Records that all copies of this object on this machine share: forked, spawned or pickled.
 
-    They are in anonymous memory, as the number of a `SharedEpoch`. A copy that can no longer reach it begins a log of
+    They are in anonymous memory, as the number of a `SharedNumber`. A copy that can no longer reach it begins a log of
     its own, with the last restart.
     """
 

@@ -27,23 +27,33 @@ MEDIA_FIELDS = (
     "height",
     "rotation_degrees",
     "color_transfer",
+    "frame_count",
 )
-DURATION = "duration_seconds"  # of the medium, made of these columns of `media`
+DURATION, FRAME_RATE = "duration_seconds", "frame_rate"
+# Fields of the medium that are made of several columns of `media`.
 DURATION_COLUMNS = ("duration_pts", "time_base_num", "time_base_den")
-FIELD_NAMES = (*CLIP_FIELDS, *FRAME_FIELDS, *MEDIA_FIELDS, DURATION)
+MADE_FIELDS = {DURATION: DURATION_COLUMNS, FRAME_RATE: ("frame_count", *DURATION_COLUMNS)}
+FIELD_NAMES = (*CLIP_FIELDS, *FRAME_FIELDS, *MEDIA_FIELDS, *MADE_FIELDS)
 
 
 def media_columns_of(name: str) -> tuple[str, ...]:
-    """Return the columns of `media` that a field of MEDIA_FIELDS, or DURATION, is made of."""
-    return DURATION_COLUMNS if name == DURATION else (name,)
+    """Return the columns of `media` that a field of MEDIA_FIELDS or MADE_FIELDS is made of."""
+    return MADE_FIELDS.get(name, (name,))
 
 
 def media_field(name: str, media: pa.Table) -> pa.ChunkedArray:
-    """Return a field of MEDIA_FIELDS, or DURATION, for each medium. `media` has its `media_columns_of`."""
-    if name != DURATION:
+    """Return a field of MEDIA_FIELDS or MADE_FIELDS for each medium. `media` has its `media_columns_of`.
+
+    The frame rate is that of the whole medium: its number of frames by its duration, or null if it has no duration.
+    """
+    if name not in MADE_FIELDS:
         return media[name]
     pts, num, den = (pc.cast(media[column], pa.float64(), safe=False) for column in DURATION_COLUMNS)
-    return pc.divide(pc.multiply(pts, num), den)
+    seconds = pc.divide(pc.multiply(pts, num), den)
+    if name == DURATION:
+        return seconds
+    lasts = pc.if_else(pc.greater(seconds, 0), seconds, pa.scalar(None, pa.float64()))
+    return pc.divide(pc.cast(media["frame_count"], pa.float64()), lasts)
 
 
 def frame_field(name: str, lists: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any
@@ -40,7 +42,8 @@ class Split(Record):
 
     By a column: its values are the names, or `names` says which name each value stands for. By hash: `shares` gives the
     names and the share of each. Rows that agree in the column `by` always get the same split, and the split of a row
-    does not depend on other rows.
+    does not depend on other rows. With `stratify`, each value of that column meets the shares by itself, as closely as
+    whole groups of `by` allow; the split of a row then depends on other rows of its value.
     """
 
     column: ColumnName | None = parameter("the column that says it; or shares", None)
@@ -52,6 +55,7 @@ class Split(Record):
         | None
     ) = parameter("how much of the whole each split gets; or column", None)
     by: ColumnName = parameter("with shares: rows with the same value in this column go together", "media_id")
+    stratify: ColumnName | None = parameter("with shares: each value of this column meets the shares by itself", None)
     seed: Seed = parameter("with shares: another seed deals differently", 0)
 
     def __post_init__(self) -> None:
@@ -60,6 +64,8 @@ class Split(Record):
             raise RefusedError("a split has either column or shares", found=found)
         if self.names is not None and self.column is None:
             raise RefusedError("names belong to a column", found="names without column")
+        if self.stratify is not None and self.shares is None:
+            raise RefusedError("stratify belongs to shares", found="stratify without shares")
         if self.shares is not None and not any(share for _, share in self.shares):
             found = ", ".join(name for name, _ in self.shares)
             raise RefusedError("some share must be above zero", where="shares", found=found)
@@ -69,15 +75,55 @@ class Split(Record):
         if self.shares is None:
             return {"column": self.column} | ({} if self.names is None else {"names": dict(self.names)})
         shares = {name: plain_value(share) for name, share in self.shares}
-        return {"shares": shares, "by": self.by, "seed": self.seed}
+        stratify = {} if self.stratify is None else {"stratify": self.stratify}
+        return {"shares": shares, "by": self.by, **stratify, "seed": self.seed}
 
-    def assign(self, table: pa.Table) -> pa.Array:
-        """Return string [rows]: the split of each row of a table.
+    def deal(self, tables: Iterable[pa.Table]) -> dict[str, str]:
+        """Return the split of each group of `by`, for a split with `stratify`.
+
+        The groups of each value of `stratify` are sorted by their hash and cut at the shares.
+
+        Args:
+            tables: All rows, with the columns `by` and `stratify`.
 
         Raises:
-            PolicyError: The table lacks the column, or a cell is empty or names no split.
+            PolicyError: The tables lack a column, or a group has several values of `stratify`.
         """
-        name = self.by if self.column is None else self.column
+        assert self.stratify is not None
+        value_of: dict[str, object] = {}
+        for table in tables:
+            for name in (self.by, self.stratify):
+                self._check_column(name, table)
+            for group, value in zip(table[self.by].to_pylist(), table[self.stratify].to_pylist(), strict=True):
+                if group is None:  # which `assign` refuses
+                    continue
+                name = _text(group)
+                if value_of.setdefault(name, value) != value:
+                    raise PolicyError(
+                        "a group has several values of the column that is stratified",
+                        where=f"split, {self.by} {name!r}",
+                        found=f"{self.stratify}: {shown(value_of[name])} and {shown(value)}",
+                        remedy="split by a column whose groups have one value each, or leave out stratify",
+                    )
+        groups_of: dict[str, list[str]] = {}
+        for name, value in value_of.items():
+            groups_of.setdefault(_text(value), []).append(name)
+        dealt: dict[str, str] = {}
+        for groups in groups_of.values():
+            dealt |= zip(sorted(groups, key=self._hash), self._cut(len(groups)), strict=True)
+        return dealt
+
+    def _cut(self, count: int) -> list[str]:
+        """Return the splits of `count` groups in their order."""
+        assert self.shares is not None
+        whole, passed = sum(share for _, share in self.shares), Fraction(0)
+        splits: list[str] = []
+        for name, share in self.shares:
+            passed += share
+            splits += [name] * (math.floor(passed / whole * count + Fraction(1, 2)) - len(splits))
+        return splits
+
+    def _check_column(self, name: str, table: pa.Table) -> None:
         if name not in table.column_names:
             raise PolicyError(
                 "the table has no such column",
@@ -86,6 +132,19 @@ class Split(Record):
                 allowed=", ".join(table.column_names),
                 remedy=did_you_mean(name, table.column_names),
             )
+
+    def assign(self, table: pa.Table, dealt: Mapping[str, str] | None = None) -> pa.Array:
+        """Return string [rows]: the split of each row of a table.
+
+        Args:
+            table: Some rows.
+            dealt: With `stratify`, what `deal` returned for all rows.
+
+        Raises:
+            PolicyError: The table lacks the column, or a cell is empty or names no split.
+        """
+        name = self.by if self.column is None else self.column
+        self._check_column(name, table)
         column = table[name].combine_chunks()
         try:
             encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
@@ -104,15 +163,17 @@ class Split(Record):
             )
         used = set(encoded.indices.to_pylist())
         splits = [
-            self._split_of(value, f"split, column {name!r}") if place in used else None
+            self._split_of(value, f"split, column {name!r}", dealt) if place in used else None
             for place, value in enumerate(encoded.dictionary.to_pylist())
         ]
         return pa.array(splits, pa.string()).take(encoded.indices)
 
-    def _split_of(self, value: object, where: str) -> str:
+    def _split_of(self, value: object, where: str, dealt: Mapping[str, str] | None) -> str:
+        if dealt is not None:
+            return dealt[_text(value)]
         text = as_text(value)
         if self.shares is not None:
-            return self._drawn(repr(value) if text is None else text)
+            return self._drawn(_text(value))
         if self.names is None:
             try:
                 return _name(value)
@@ -126,13 +187,22 @@ class Split(Record):
     def _drawn(self, text: str) -> str:
         """Return the split that a text hashes to: the hash is a place in [0, 1), which the shares divide into parts."""
         assert self.shares is not None  # see _split_of
-        digest = hashlib.blake2b(f"{self.seed}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        place = Fraction(int.from_bytes(digest, "big"), 1 << 64) * sum(share for _, share in self.shares)
+        place = Fraction(self._hash(text), 1 << 64) * sum(share for _, share in self.shares)
         for name, share in self.shares:
             place -= share
             if place < 0:
                 return name
         raise AssertionError("a hash lies below one")
+
+    def _hash(self, text: str) -> int:
+        digest = hashlib.blake2b(f"{self.seed}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest, "big")
+
+
+def _text(value: object) -> str:
+    """Return the text of a cell, for hashing."""
+    text = as_text(value)
+    return repr(value) if text is None else text
 
 
 def make_split(content: object, where: str) -> Split:

@@ -30,9 +30,9 @@ from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
 from framedex.sharder.clips.fields import (
     CLIP_FIELDS,
-    DURATION,
     FIELD_NAMES,
     FRAME_FIELDS,
+    MADE_FIELDS,
     MEDIA_FIELDS,
     media_columns_of,
     media_field,
@@ -45,7 +45,7 @@ from framedex.sharder.planning.counting import FACTS, OPEN_MEDIA, Counting, Open
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.units import RowUnits, SceneUnits, UnitClip, Units, UnitSampling
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.selection.left_out import left_out
+from framedex.sharder.selection.left_out import left_out, no_clips
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import all_mentions, user_columns
 from framedex.sharder.selection.scenes import listed_scenes
@@ -75,6 +75,7 @@ class ClipPlans:
         FormatError: The index is not valid.
         StorageError: Sources must not be read.
         PolicyError: The policy does not fit the index.
+        NoClipsError: The policy gives no clip.
     """
 
     def __init__(
@@ -116,6 +117,8 @@ class ClipPlans:
         self._planned = {unit: one.planned for unit, one in enumerate(counted) if one.planned is not None}
         self._mention = None if views is None else joined([one.mentions for one in counted])
         self._begin()
+        if not len(self):
+            raise no_clips(opened, self.failures())
 
     def _begin(self) -> None:
         # Caches of this process alone; see __getstate__.
@@ -203,7 +206,7 @@ class ClipPlans:
                 "only planning the clips shows this field",
                 where=str(self.path),
                 found=name,
-                allowed=", ".join([*self.columns, *MEDIA_FIELDS, DURATION]),
+                allowed=", ".join([*self.columns, *MEDIA_FIELDS, *MADE_FIELDS]),
                 remedy="write a dataset with `framedex shard`, or read it from each item",
             )
         with self._lock:

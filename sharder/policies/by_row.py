@@ -17,7 +17,7 @@ from framedex.sharder.policies.by_number import at_stride
 from framedex.sharder.policies.by_time import at_rate
 from framedex.sharder.policies.evenly import By, evenly
 from framedex.sharder.policies.places import sample
-from framedex.sharder.policies.ranges import Unit, held, place_of, span_between
+from framedex.sharder.policies.ranges import Unit, check_unit, held, place_of, range_columns, span_between
 from framedex.sharder.policies.terms import Terms
 from framedex.sharder.sampling.records import Missed, Sampled, Sampling, Timeline
 from framedex.sharder.sampling.spans import Span
@@ -39,8 +39,12 @@ class PerRowPolicy(Terms):
     stride: Count | None = parameter("every n-th frame; or fps, or uniform", None)
     uniform: Count | None = parameter("so many frames spread over the range; or fps, or stride", None)
     frames: Count | None = parameter("with fps or stride: frames a clip; without it, one clip a range", None)
-    start: ColumnName | None = parameter("the listing's column with the start of a range; `start` by default", None)
-    end: ColumnName | None = parameter("the listing's column with the end of a range; `end` by default", None)
+    start: ColumnName | None = parameter(
+        "the listing's column with the start of a range; by default `start`, or one like start_sec", None
+    )
+    end: ColumnName | None = parameter(
+        "the listing's column with the end of a range; by default `end`, or one like end_sec", None
+    )
     cuts: ColumnName | None = parameter("instead: a column with a list of ascending places between ranges", None)
     unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
     include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
@@ -67,6 +71,19 @@ class PerRowPolicy(Terms):
     @property
     def names_ranges(self) -> bool:
         return True
+
+    def range_columns(self, names: Sequence[str]) -> list[str]:
+        """Return the columns with the ranges.
+
+        If the policy names none, they are `start` and `end`, or else two columns that look like these.
+        """
+        if self.cuts is not None:
+            return [self.cuts]
+        found = range_columns(tuple(names))
+        if (self.start, self.end) == (None, None) and not {START, END} <= set(names) and found is not None:
+            check_unit(found, self.unit)
+            return list(found)
+        return [self.start or START, self.end or END]
 
     @property
     def counts_by_pts(self) -> bool:
@@ -125,7 +142,7 @@ class PerRowPolicy(Terms):
         """Return the (start, end) of a row's ranges, in its unit and not negative. Raises PolicyError."""
         if self.cuts is None:
             start, end = (
-                place_of(timeline, cell(row, name), name, self.unit) for name in (self.start or START, self.end or END)
+                place_of(timeline, cell(row, name), name, self.unit) for name in self.range_columns(list(row))
             )
             return [(start, end + self.include_end)]
         value = cell(row, self.cuts)

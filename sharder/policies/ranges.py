@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +21,13 @@ from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.sampling.spans import Span, whole
 
 Unit = Literal["seconds", "frames"]
+
+# start, begin_time, StartSeconds, frame_end, stop …: a word for an end of a range, alone or with a word for a unit.
+UNIT_WORDS = "seconds|second|secs|sec|s|time|frames|frame|pts|ms"
+STARTS, ENDS = (
+    re.compile(rf"(?:(?P<before>{UNIT_WORDS})[_ ]?)?(?:{words})(?:[_ ]?(?P<after>{UNIT_WORDS}))?", re.IGNORECASE)
+    for words in ("start|begin", "end|stop")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +186,32 @@ def _snapped(timeline: Timeline, seconds: Fraction, tolerance: Fraction) -> Frac
 def _shown_at(timeline: Timeline, frame: int) -> Fraction:
     """Return when a frame begins; for the one after the last, when the video ends."""
     return Fraction(int(timeline.pts[frame])) if frame < len(timeline.pts) else whole(timeline).end
+
+
+@functools.lru_cache
+def range_columns(names: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return the two columns of a listing that look like the start and the end of a range, or None."""
+    found = [[(name, match) for name in names if (match := words.fullmatch(name))] for words in (STARTS, ENDS)]
+    pairs = [
+        (start, end)
+        for (start, one), (end, other) in product(*found)
+        if one.group("before", "after") == other.group("before", "after")
+    ]
+    return pairs[0] if pairs else None
+
+
+def check_unit(columns: tuple[str, str], unit: Unit) -> None:
+    """Check that the names of the columns of a range do not contradict its unit. Raises PolicyError."""
+    match = STARTS.fullmatch(columns[0])
+    assert match is not None  # `range_columns` found it by this pattern
+    word = (match["before"] or match["after"] or "").lower()
+    expected = {"": unit, "frames": "frames", "frame": "frames", "pts": "pts", "ms": "milliseconds"}.get(
+        word, "seconds"
+    )
+    if expected != unit:
+        raise PolicyError(
+            f"the ranges of the listing are in {expected}, by the names of their columns",
+            found=f"columns {columns[0]!r} and {columns[1]!r}, unit: {unit}",
+            allowed="unit: seconds, or unit: frames",
+            remedy="name the columns that have this unit: `start: …`, `end: …`",
+        )

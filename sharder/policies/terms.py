@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -138,9 +138,8 @@ class Terms(Record):
         """Whether columns of the listing say which stretches of a video are sampled."""
         return self.range is not None
 
-    @property
-    def range_columns(self) -> list[str]:
-        """The columns of `range`; a listing without them is an error."""
+    def range_columns(self, names: Sequence[str]) -> list[str]:
+        """Return the columns of `range`; a listing without them is an error."""
         return [] if self.range is None else self.range.columns
 
     def span_of(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:

@@ -110,9 +110,12 @@ class Policy(Protocol):
     def names_ranges(self) -> bool:
         """Whether columns of the listing say which stretches of a video are sampled."""
 
-    @property
-    def range_columns(self) -> Sequence[str]:
-        """The columns of the listing that name the stretches that are sampled."""
+    def range_columns(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the columns that name the stretches that are sampled, for a listing with some columns.
+
+        Raises:
+            PolicyError: The names of these columns contradict the policy's unit.
+        """
 
     def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention of a video.

@@ -1,19 +1,24 @@
-"""The media that a policy's filter leaves out. If it leaves out all, an error says what the media have instead."""
+"""The media that a policy's filter leaves out, and errors for a filter or a policy that leaves nothing to write."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from framedex.core.tallies import SHOWN, tally, values_text
-from framedex.errors import PolicyError
+from framedex.core.tallies import SHOWN, counted, tally, values_text
+from framedex.errors import INTERNAL_ERROR, PLEASE_REPORT, NoClipsError, PolicyError
 from framedex.indexer.parts.index import Index
+from framedex.indexer.schema import OK
+from framedex.sharder.clips.clip import Failure
 from framedex.sharder.configuration.filters import columns_in
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.selection.mentions import joined_mentions, mentions
+
+MOST_REASONS = 3  # kinds of failures in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +58,39 @@ def _matches_nothing(index: Index, file: PolicyFile, usable: int) -> PolicyError
         allowed=values_text(values),
         remedy="ask for values that there are",
     )
+
+
+def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
+    """Return the error for a dataset without clips, with the most frequent reasons.
+
+    Args:
+        index: The index that clips were planned from.
+        failures: Why clips could not be made.
+    """
+    kinds, first = Counter[str](), dict[str, Failure]()
+    for failure in failures:
+        kinds[failure.kind] += 1
+        first.setdefault(failure.kind, failure)
+    if len(index) == index.unusable:
+        found, remedy = _unusable(index), "framedex audit shows the media of the index and what is wrong with them"
+    else:
+        told = [(kind, count, first[kind]) for kind, count in kinds.most_common(MOST_REASONS)]
+        reasons = [f"{count:,} × {kind}, such as {failure.uri}: {failure.message}" for kind, count, failure in told]
+        usable = counted(len(index) - index.unusable, "usable medium", "usable media")
+        found = "\n".join(reasons) or f"{usable}, of which the policy asks for no clip"
+        remedy = "change the policy or the list of clips"
+    if INTERNAL_ERROR in first:
+        remedy = PLEASE_REPORT
+    error = NoClipsError("there would be no clips", where=str(index.path), found=found, remedy=remedy)
+    if INTERNAL_ERROR in first:
+        error.add_note(first[INTERNAL_ERROR].traceback or "")
+    return error
+
+
+def _unusable(index: Index) -> str:
+    """Return how many media an index has, and why they are not usable."""
+    rows = index.columns(["status", "error_kind", "error_message", "uri"]).to_pylist()
+    kinds = Counter((row["status"], row["error_kind"]) for row in rows if row["status"] != OK)
+    told = ", ".join(f"{count:,} {status} ({kind})" for (status, kind), count in kinds.most_common(MOST_REASONS))
+    example = f"; {rows[0]['uri']}: {rows[0]['error_message']}" if rows else ""
+    return f"{counted(len(rows), 'medium', 'media')}, none of which is usable{': ' if told else ''}{told}{example}"

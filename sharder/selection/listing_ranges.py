@@ -5,9 +5,7 @@ A policy that does not would make the same clips of all rows of a video.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from itertools import product
 
 import pyarrow as pa
 
@@ -15,37 +13,21 @@ from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
 from framedex.indexer.schema import LISTING
-from framedex.sharder.policies.ranges import is_empty
+from framedex.sharder.policies.ranges import is_empty, range_columns
 from framedex.sharder.policies.reading import PolicyFile
-
-# start, begin_time, StartSeconds, frame_end, stop …: a word for an end of a range, alone or with a word for a unit.
-UNIT_WORDS = "seconds|second|secs|sec|s|time|frames|frame|pts|ms"
-STARTS, ENDS = (
-    re.compile(rf"(?:(?P<before>{UNIT_WORDS})[_ ]?)?(?:{words})(?:[_ ]?(?P<after>{UNIT_WORDS}))?", re.IGNORECASE)
-    for words in ("start|begin", "end|stop")
-)
-
-
-def range_columns(names: list[str]) -> tuple[str, str] | None:
-    """Return the two columns of a listing that look like the start and the end of a range, or None."""
-    found = [[(name, match) for name in names if (match := words.fullmatch(name))] for words in (STARTS, ENDS)]
-    pairs = [
-        (start, end)
-        for (start, one), (end, other) in product(*found)
-        if one.group("before", "after") == other.group("before", "after")
-    ]
-    return pairs[0] if pairs else None
 
 
 def check_ranges(index: Index, file: PolicyFile) -> None:
-    """Raise PolicyError if a policy ignores ranges of the listing, or names columns that do not exist.
+    """Raise PolicyError if a policy ignores ranges of the listing, or reads columns that do not exist.
 
     A listing has ranges if `range_columns` finds their columns and some row has a value in one of them. A policy with
     `range: null` means whole videos.
     """
     names = _user_names(index.listing)
-    if file.policy.range_columns:
-        check_there(file.policy.range_columns, index.listing, where="range", remedy="index a listing that has ranges")
+    wanted = file.policy.range_columns(names)
+    if wanted:
+        where = "range" if file.range_said else f"policy {file.resolved['policy']}"
+        check_there(wanted, index.listing, where=where, remedy="index a listing that has ranges")
     elif not file.range_said and not file.policy.names_ranges:
         _check_ignored(index.listing, names)
 
@@ -75,7 +57,7 @@ def _user_names(listing: pa.Table) -> list[str]:
 
 
 def _check_ignored(listing: pa.Table, names: list[str]) -> None:
-    columns = range_columns(names)
+    columns = range_columns(tuple(names))
     if columns is None:
         return
     start, end = columns

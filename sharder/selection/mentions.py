@@ -15,6 +15,7 @@ from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index, as_videos
 from framedex.indexer.schema import LISTING, OK, VIDEOS
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
+from framedex.sharder.clips.fields import MADE_FIELDS, media_field
 from framedex.sharder.configuration.filters import matches
 from framedex.sharder.configuration.splits import Split
 
@@ -23,7 +24,6 @@ Row = dict[str, Any]
 MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
 SPLIT_COLUMN = "split"  # of clips: the user's column of that name, or the result of the policy's split
 NO_ROWS = np.zeros(0, np.int64)
-DURATION_COLUMN = "duration_seconds"  # for filters, in addition to the columns of `videos`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def user_columns(index: Index, split: Split | None) -> pa.Schema:
 def usable_media(index: Index, filter_: pc.Expression | None, split: Split | None) -> Iterator[Mentioned]:
     """Yield usable media that have a mention which passes the filter, in the order of the index.
 
-    The filter sees the columns of `videos`, DURATION_COLUMN and the listing's columns. If a column of the listing
+    The filter sees the columns of `videos`, MADE_FIELDS and the listing's columns. If a column of the listing
     shares a name with one of `videos`, the latter is used.
 
     Raises:
@@ -209,11 +209,12 @@ def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -
 
     The filter sees the same columns as in `usable_media`, and the same errors are raised.
     """
+    dealt = None if split is None or split.stratify is None else split.deal(_passed(index, filter_))
     for videos, mentioned, of_video, joined in joined_mentions(index):
         passed = np.ones(len(joined), np.bool_) if filter_ is None else matches(joined, filter_, "filter")
         columns = mentioned.filter(pa.array(passed))
         if split is not None:
-            columns = _with_split(columns, split.assign(joined.filter(pa.array(passed))))
+            columns = _with_split(columns, split.assign(joined.filter(pa.array(passed)), dealt))
         counts = np.bincount(of_video, minlength=len(videos))
         number_in_video = np.arange(len(of_video)) - np.repeat(np.cumsum(counts) - counts, counts)
         number = np.where(counts[of_video] == 1, -1, number_in_video)
@@ -223,6 +224,12 @@ def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -
             number=number[passed].astype(np.int64),
             columns=columns,
         )
+
+
+def _passed(index: Index, filter_: pc.Expression | None) -> Iterator[pa.Table]:
+    """Yield the rows that pass the filter."""
+    for _, _, _, joined in joined_mentions(index):
+        yield joined if filter_ is None else joined.filter(pa.array(matches(joined, filter_, "filter")))
 
 
 def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[np.int64], pa.Table]]:
@@ -252,11 +259,8 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
 def _joined(videos: pa.Table, mentioned: pa.Table, of_video: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:
     """Return one row per mention: the columns of `videos`, and the listing's."""
     table = videos.take(of_video)
-    seconds = pc.divide(
-        pc.multiply(pc.cast(table["duration_pts"], pa.float64(), safe=False), table["time_base_num"]),
-        pc.cast(table["time_base_den"], pa.float64()),
-    )
-    table = table.append_column(DURATION_COLUMN, seconds)
+    for name in MADE_FIELDS:
+        table = table.append_column(name, media_field(name, table))
     for name in mentioned.column_names:
         if name not in table.column_names:
             table = table.append_column(name, mentioned[name])

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from framedex.errors import INTERNAL_ERROR
+import pyarrow.compute as pc
+
+from framedex.core.column_rules import reading
+from framedex.errors import INTERNAL_ERROR, FormatError
+from framedex.files.headers import check_format
+from framedex.sharder.clips.label_counts import LABEL, SPLIT, Counts, label_counts_of
+from framedex.sharder.clips.labels import WantedLabels
+from framedex.sharder.schema import (
+    COLUMNS_NAME,
+    FAILURES_NAME,
+    FIELDS_NAME,
+    FORMAT,
+    HEADER,
+    SCHEMA_VERSION,
+    SHARDS_NAME,
+)
 from framedex.sharder.selection.left_out import LeftOut
-from framedex.storage.places import Place
+from framedex.storage.places import Place, parquet_file
 
 Row = dict[str, Any]
 
@@ -26,6 +41,8 @@ class ShardReport:
         failures: The clips that are missing, each with its kind and message, as in failures.parquet. They include clips
             that a policy left out by its own rules (`left_out`).
         filtered: The media that the policy's filter leaves out.
+        finished: Whether an earlier run had finished the dataset. Then this run wrote nothing.
+        labels: By split and label, how many clips there are. Without splits, the only key is "clips".
     """
 
     out: Place
@@ -36,6 +53,8 @@ class ShardReport:
     resumed: int
     failures: list[Row]
     filtered: LeftOut = field(default_factory=LeftOut)
+    finished: bool = False
+    labels: Counts = field(default_factory=dict)
 
     @property
     def failed(self) -> int:
@@ -52,3 +71,53 @@ class ShardReport:
         """Number of clips that a policy left out by its own rules, by kind."""
         kinds = [failure["kind"] for failure in self.failures if not failure["counts"]]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+def with_labels(report: ShardReport, labels: WantedLabels | None) -> ShardReport:
+    """Return the report of a dataset with the numbers of clips by label, if it has labels.
+
+    Args:
+        report: The report.
+        labels: The labels that the dataset records; None if it records none.
+    """
+    path = report.out / COLUMNS_NAME
+    if not path.exists():
+        return report
+    column = LABEL if labels is None else labels.column
+    file = parquet_file(path)
+    names = [name for name in (column, SPLIT) if name in file.schema_arrow.names]
+    return replace(report, labels=label_counts_of(file.read(names), column))
+
+
+def finished_report(out: Place, job: str) -> ShardReport | None:
+    """Return the report of a dataset that an earlier run of the same job finished; None if there is none.
+
+    Args:
+        out: The dataset.
+        job: The digest of the job.
+
+    Raises:
+        FormatError: The dataset is damaged.
+    """
+    if not (out / HEADER).exists():
+        return None
+    try:
+        header = check_format(out, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+    except FormatError:
+        return None  # which is an error where the dataset would be written
+    if header.get("job") != job:
+        return None
+    with reading(str(out), "shard again, with --overwrite"):
+        failures = parquet_file(out / FAILURES_NAME).read().to_pylist()
+        frames = parquet_file(out / FIELDS_NAME).read(["wanted_frames"])["wanted_frames"]
+        shards = parquet_file(out / SHARDS_NAME).metadata.num_rows if (out / SHARDS_NAME).exists() else 0
+    return ShardReport(
+        out=out,
+        clips=sum(header["clips_per_part"]),
+        media=sum(header["media_per_part"]),
+        frames=pc.sum(frames).as_py() or 0,
+        shards=shards,
+        resumed=0,
+        failures=failures,
+        finished=True,
+    )

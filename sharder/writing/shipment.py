@@ -118,6 +118,12 @@ class Shipment:
         path = self.folder / REPORT_NAME
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
+    def withdraw(self) -> None:
+        """Remove the claim and the local folder: there will be no dataset."""
+        self._check_claim()
+        delete([f"{self.to.uri}/{CLAIM_NAME}"])
+        shutil.rmtree(self.folder)
+
     def _check_claim(self) -> None:
         if exists(f"{self.to.uri}/{CLAIM_NAME}") != self.claim:
             raise self._displaced()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ Row = dict[str, Any]
 
 
 def write_whole(
-    folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, facts: Row
+    folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, facts: Row, job: Row
 ) -> None:
     """Write the files that turn the parts of some checkpoints into a dataset, and remove those of the run.
 
@@ -42,6 +43,7 @@ def write_whole(
         index: The index that clips were planned from.
         resolved: The policy, with all defaults filled in.
         facts: What tars hold and other keys of the header.
+        job: What makes two runs the same.
     """
     shards = [row for checkpoint in done for row in checkpoint.shards]
     write_part(folder / FAILURES_NAME, table_of(failures_of(done), FAILURES), version=SCHEMA_VERSION)
@@ -62,6 +64,7 @@ def write_whole(
         "index_generation": index.generation,
         "index_ffmpeg": index.ffmpeg,
         **facts,
+        "job": job_digest(job),
         "clips_per_part": clips,
         "media_per_part": media,
         "columns": columns,
@@ -71,6 +74,11 @@ def write_whole(
     write_json_aside(folder / HEADER, header)
     for name in (JOB_NAME, PROGRESS_NAME, LOCK_NAME):
         (folder / name).unlink(missing_ok=True)
+
+
+def job_digest(job: Row) -> str:
+    """Return 32 hex digits that change with anything that makes two runs different."""
+    return hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def failures_of(done: list[Checkpoint]) -> list[Row]:

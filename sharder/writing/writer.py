@@ -9,7 +9,6 @@ same parts and the same tars, however often it was interrupted.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,13 +20,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.errors import OutputError
+from framedex.errors import NoClipsError, OutputError
+from framedex.files.full_disk import full_disk
 from framedex.files.locks import held
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import Clip, Failure, failure_of
 from framedex.sharder.clips.rows import clip_row, recipe_row
 from framedex.sharder.clips.samples import Member
 from framedex.sharder.schema import CLIPS, CLIPS_PER_PART, SHARDS_FOLDER
+from framedex.sharder.selection.left_out import no_clips
 from framedex.sharder.writing.checkpoints import Checkpoint
 from framedex.sharder.writing.output import check_output, publish, unfinished_of
 from framedex.sharder.writing.planned_rows import PlannedRows, media_columns
@@ -43,7 +44,6 @@ FAILURES_PER_CHECKPOINT = 65_536
 MOST_ITEMS_A_TAR = 65_536  # clips and failures; bounds the memory of a run and the work that it repeats
 KEY_DIGITS = 9
 COPIES_IN_FLIGHT = 4  # clips whose members are being copied or wait for it
-DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,18 +136,11 @@ class DatasetWriter:
             self._filling.abandon()  # first, which makes room for what is being completed
         self._progress.close()
         self._held.close()
-        if self.folder.exists() and not self._progress.checkpoints:
+        if self.folder.exists() and (not self._progress.checkpoints or isinstance(error, NoClipsError)):
             shutil.rmtree(self.folder, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in DISK_IS_FULL:
-            raise self._full(error) from error
-
-    def _full(self, error: OSError) -> OutputError:
-        return OutputError(
-            "the dataset cannot be written to the end",
-            where=str(self.folder),
-            found=error.strerror,
-            remedy=f"make room and run the same command again: {self._progress.clips} clips are kept",
-        )
+        full = full_disk(error, "the dataset", self.folder, lambda: f"{self._progress.clips} clips are kept")
+        if full is not None:
+            raise full from error
 
     @property
     def key(self) -> str:
@@ -279,12 +272,17 @@ class DatasetWriter:
 
         Args:
             facts: What tars hold, and other keys of the header.
+
+        Raises:
+            NoClipsError: There is no clip. The folder is removed when the writer is closed.
         """
         self.settle()
         self._checkpoint()
         self._progress.wait()
         done = self._progress.checkpoints
-        write_whole(self.folder, done, self._schema, index=index, resolved=resolved, facts=facts)
+        if not self._progress.clips:
+            raise no_clips(index, (Failure(**row) for row in failures_of(done)))
+        write_whole(self.folder, done, self._schema, index=index, resolved=resolved, facts=facts, job=self._job)
         publish(self.folder, self._destination.out, overwrite=self._destination.overwrite)
         return ShardReport(
             out=self._destination.named,

@@ -93,7 +93,7 @@ def test_one_check_is_asked_without_the_summary(tmp_path: Path) -> None:
     "options",
     [
         ("--sql", "SELECT 1", "--fail-on", "note"),
-        ("--ask", "rates", "--json"),
+        ("--ask", "rates", "--json", "--format", "csv"),
         ("--format", "csv"),
         ("--sql", "SELECT 1", "--files"),
     ],

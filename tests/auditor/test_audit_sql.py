@@ -366,3 +366,15 @@ def write_video(path: Path, pictures: list[NDArray[np.uint8]], *, codec: str, op
 def test_the_answer_to_still_videos_has_more_than_five_rows(synthetic: Path) -> None:
     asked = json.loads(run("audit", synthetic / "INDEX", "--ask", "still_videos", "--format", "json").stdout)
     assert len(asked) > 5
+
+
+def test_json_prints_the_rows_of_a_query(synthetic: Path, tmp_path: Path) -> None:
+    query = ["audit", synthetic / "INDEX", "--sql", "SELECT uri, width FROM videos ORDER BY uri LIMIT 3"]
+    rows = json.loads(run(*query, "--format", "json").stdout)
+    assert len(rows) == 3
+    assert json.loads(run(*query, "--json").stdout) == rows
+    assert json.loads(run("audit", synthetic / "INDEX", "--ask", "rates", "--json").stdout)
+    run(*query, "--json", "--out", tmp_path / "rows.txt")
+    assert json.loads((tmp_path / "rows.txt").read_text(encoding="utf-8")) == rows
+    for wrong in (["--sql", "SELECT 1", "--format", "csv"], ["--ask", "list"], ["--duckdb", tmp_path / "x.duckdb"]):
+        assert "--json" in run("audit", synthetic / "INDEX", *wrong, "--json", code=2).output

@@ -55,8 +55,9 @@ def test_an_option_is_declared_once_unless_it_means_something_else() -> None:
 @pytest.mark.parametrize(
     ("name", "commands"),
     [
-        ("--json", ["index", "shard", "bench", "audit"]),
+        ("--json", ["index", "shard", "bench"]),
         ("--root", ["verify", "inspect", "bench"]),
+        ("--allow-remote", ["shard", "verify", "inspect", "bench"]),
         ("--seed", ["verify", "inspect"]),
         ("--timeout", ["index", "verify"]),
         ("--engine", ["index", "shard"]),
@@ -83,11 +84,13 @@ def test_options_stand_in_the_help_in_the_order_given() -> None:
 
 def test_help_names_the_options_that_are_needed() -> None:
     @click.command()
-    @decorators.together(datasets.sources_root_option(beside="--files"), datasets.seed_option("the draw"))
+    @decorators.together(datasets.access_options(beside="--files"), datasets.seed_option("the draw"))
     def command(**values: object) -> None: ...
 
-    root, seed = command.params
+    root, allow_remote, seed = command.params
     assert isinstance(root, click.Option)
+    assert isinstance(allow_remote, click.Option)
+    assert (allow_remote.help or "").startswith("With --files: read sources that lie")
     assert isinstance(seed, click.Option)
     assert root.help == "With --files: where the sources lie now, if they moved."
     assert seed.help == "Seed of the draw."

@@ -84,3 +84,21 @@ def test_json_is_all_that_stdout_holds_and_there_is_no_bar_off_a_terminal(
     result = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
     assert json.loads(result.stdout)["ok"] == 1
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize("package", ["pyarrow", "av", "numpy", "duckdb"])
+def test_a_missing_package_is_named_and_is_not_a_bug(package: str, medium: Callable[[str], Path]) -> None:
+    script = (
+        "import sys; sys.modules[sys.argv[1]] = None\n"
+        "from framedex.cli import main\n"
+        "audits = sys.argv[1] == 'duckdb'\n"
+        "main(['audit', sys.argv[2], '--sql', 'SELECT 1'] if audits else ['index', sys.argv[2], '--out', 'x'])"
+    )
+    folder = str(medium("h264_single.mp4").parent if package == "duckdb" else medium("h264_single.mp4"))
+    found = subprocess.run([sys.executable, "-c", script, package, folder], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert package in found.stderr
+    assert "is not installed" in found.stderr
+    assert "pip install" in found.stderr
+    assert "bug" not in found.stderr
+    assert "Traceback" not in found.stderr

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from framedex import Index
 from tests.support.datasets import content, run, shard_clips
 from tests.support.running import allow_interrupts, environment
@@ -20,10 +22,10 @@ from tests.support.running import allow_interrupts, environment
 SECONDS = 120.0
 
 
-def interrupted(arguments: list[object], ready: Callable[[int], bool]) -> str:
-    """Run a command, send SIGINT to its whole group once `ready` (of its process id) holds, and return its stderr.
+def interrupted(arguments: list[object], ready: Callable[[int], bool], number: int = signal.SIGINT) -> str:
+    """Run a command, send a signal to its whole group once `ready` (of its process id) holds, and return its stderr.
 
-    A terminal sends SIGINT to the group, too.
+    A terminal sends SIGINT to the group, too, and a scheduler of jobs SIGTERM. No process of the group is left.
     """
     command = [sys.executable, "-m", "framedex", *map(str, arguments)]
     with subprocess.Popen(
@@ -40,10 +42,24 @@ def interrupted(arguments: list[object], ready: Callable[[int], bool]) -> str:
             assert process.poll() is None, f"it ended before: {process.communicate()}"
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, errors
+    deadline = time.monotonic() + 10
+    while (left := members(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left
     return errors
+
+
+def members(group: int) -> list[str]:
+    """Return the command lines of the processes of a group that run."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(folder.name)) == group and (folder / "cmdline").read_bytes():
+                found.append((folder / "cmdline").read_bytes().decode(errors="replace"))
+    return found
 
 
 def is_open(group: int, name: str) -> bool:
@@ -57,15 +73,16 @@ def is_open(group: int, name: str) -> bool:
     return False
 
 
-def test_index_keeps_what_it_probed_and_goes_on(all_media: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_index_keeps_what_it_probed_and_goes_on(number: int, all_media: Path, tmp_path: Path) -> None:
     media = tmp_path / "media"
     media.mkdir()
-    for number in range(10):
-        shutil.copy(all_media / "h264_default.mp4", media / f"a{number}.mp4")
-    for number in range(60):
-        shutil.copy(all_media / "h264_default.mp4", media / f"z{number}.mp4")
+    for place in range(10):
+        shutil.copy(all_media / "h264_default.mp4", media / f"a{place}.mp4")
+    for place in range(60):
+        shutil.copy(all_media / "h264_default.mp4", media / f"z{place}.mp4")
     arguments = ["index", media, "--out", tmp_path / "I", "--workers", 1, "--verify"]
-    said = interrupted(arguments, lambda process: is_open(process, "z"))
+    said = interrupted(arguments, lambda process: is_open(process, "z"), number)
     kept = len(Index(tmp_path / "I"))
     assert 0 < kept < 70
     what = f"{kept} media in {tmp_path / 'I'} are kept; the same command goes on with the others"
@@ -86,13 +103,14 @@ def test_an_index_that_has_nothing_yet_says_so(all_media: Path, tmp_path: Path) 
     assert "the same command" in said
 
 
-def test_shard_keeps_its_checkpoints_and_goes_on(index: Index, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_shard_keeps_its_checkpoints_and_goes_on(number: int, index: Index, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("policy: windows\nframes: 16\nstride: 1\nstep: 4\nlast: drop\nshort: skip\n")
     out = tmp_path / "D"
     arguments = ["shard", index.path, "--policy", policy, "--pack", "images", "--shard-size", "1MB", "--workers", 1]
     progress = tmp_path / "D.unfinished" / "progress.jsonl"
-    said = interrupted([*arguments, "--out", out], lambda _: progress.exists() and progress.stat().st_size > 0)
+    said = interrupted([*arguments, "--out", out], lambda _: progress.exists() and progress.stat().st_size > 0, number)
     found = re.fullmatch(
         rf"interrupted: ([\d,]+) clips in {tmp_path / 'D.unfinished'} are kept; the same command goes on from there",
         said.strip(),

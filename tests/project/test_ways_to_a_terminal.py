@@ -19,7 +19,16 @@ from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor")
-WAYS = {"print", "click.echo", "click.secho", "sys.stdout", "sys.stderr", "warnings.warn", "logging.StreamHandler"}
+WAYS = {
+    "print",
+    "click.echo",
+    "click.secho",
+    "sys.stdout",
+    "sys.stderr",
+    "warnings.warn",
+    "warnings.warn_explicit",
+    "logging.StreamHandler",
+}
 # The only modules that use one of these ways, and why.
 OTHERS = {
     "framedex/core/printing.py": "is the way",
@@ -28,7 +37,7 @@ OTHERS = {
     "framedex/options/engines.py": "sends what Ray prints to standard error",
     "loader/bench/cli.py": "asks whether standard error is a terminal",
     "loader/bench/compare.py": "empties the buffer of a process whose output is kept in a file",
-    "loader/dataset/bit_depth.py": "warns, with names as escapes",
+    "framedex/core/user_lines.py": "warns, with names as escapes",
     "auditor/findings/answers.py": "asks whether standard output is a terminal",
 }
 HOSTILE = "\x1b]0;owned\x07"
@@ -67,7 +76,7 @@ def test_a_warning_of_lost_bits_shows_names_as_escapes(index: Index, tmp_path: P
     medium = replace(ClipDataset(dataset).clip(0).medium, uri=f"a{HOSTILE}.mp4", pixel_format="yuv420p10le")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        bit_depth.warn_of_lost_bits(f"D{HOSTILE}", medium)
+        bit_depth.LostBits(f"D{HOSTILE}").warn(medium)
     assert "\\x1b]0;owned\\x07" in str(said[0].message)
     assert "\x1b" not in str(said[0].message)
 

@@ -1,9 +1,10 @@
--- One row per medium that clips come from: the columns of `media`, and `start_seconds`, `duration_seconds`, `bits` (per sample), and
--- `content`, which copies of a file share.
+-- One row per medium that clips come from: the columns of `media`, and `start_seconds`, `duration_seconds`, `frame_rate` (frames per
+-- second, on average), `bits` (per sample), and `content`, which copies of a file share.
 SELECT m.* EXCLUDE (_part, _row),
     (p.first + m._row)::BIGINT AS media_row,
     (start_pts * time_base_num / time_base_den)::DOUBLE AS start_seconds,
     (duration_pts * time_base_num / time_base_den)::DOUBLE AS duration_seconds,
+    CASE WHEN duration_pts > 0 THEN frame_count * time_base_den / (duration_pts * time_base_num)::DOUBLE END AS frame_rate,
     CASE WHEN regexp_matches(pixel_format, '^((rgb|bgr|xv)48|(rgba|bgra|ayuv)64)[bl]e$') THEN 16
         WHEN regexp_matches(pixel_format, '^(rgb96|rgba128)[bl]e$') THEN 32 WHEN pixel_format LIKE 'xv36_e' THEN 12
             WHEN regexp_matches(pixel_format, '^(xv30|v30x|nv20)[bl]e$') THEN 10 WHEN pixel_format IS NOT NULL

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,20 +14,13 @@ import duckdb
 import pytest
 
 from framedex import ClipDataset, ClipLoader
-from framedex.loader.dataset import bit_depth
 from framedex.sharder.clips.medium import bits_of
 from tests.support.datasets import run, shard_clips
 from tests.support.media import Recipe, make
-from tests.support.running import ROOT
+from tests.support.running import ROOT, environment
 
 LOST = "more than 8 bits"
 BAYER = "bayer"  # PyAV counts the components of these formats per pixel of the mosaic
-
-
-@pytest.fixture(autouse=True)
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test start like a new process, in which no warning was given yet."""
-    monkeypatch.setattr(bit_depth, "_told", set())
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +75,26 @@ def test_each_dataset_warns_and_on_the_fly_as_well(index: Path, tmp_path: Path) 
     with pytest.warns(UserWarning, match=LOST) as said:
         _ = one[0], other[0], planned[0], one[0]
     assert len(said) == 3
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_warn_once_in_all_at_the_line_that_opened_the_dataset(method: str, index: Path, tmp_path: Path) -> None:
+    dataset(index, tmp_path / "D", *["depth.mkv"] * 6)
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\n"
+        "from torch.utils.data import DataLoader\n"
+        "from framedex import ClipDataset\n"
+        "if __name__ == '__main__':\n"
+        "    dataset = ClipDataset(sys.argv[1])\n"
+        "    for _ in range(2):\n"
+        "        loader = DataLoader(dataset, num_workers=3, batch_size=None, multiprocessing_context=sys.argv[2])\n"
+        "        assert len(list(loader)) == 6\n"
+    )
+    command = [sys.executable, script, tmp_path / "D", method]
+    said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stderr
+    [line] = [line for line in said.splitlines() if "more than 8 bits" in line]
+    assert line.startswith(f"{script}:5: UserWarning: {tmp_path / 'D'}")
 
 
 def test_a_loader_warns(index: Path, tmp_path: Path) -> None:

@@ -138,14 +138,6 @@ def test_what_only_planning_shows_is_refused(listed: Path) -> None:
         ClipDataset.from_index(listed / "INDEX", POLICY).column("wanted_frames")
 
 
-def test_a_dataset_without_clips_has_empty_columns(listed: Path) -> None:
-    shard_clips(listed / "INDEX", listed / "EMPTY", [{"uri": "h264_vfr.mkv", "frames": [10**6], "label": 1}], code=3)
-    empty = ClipDataset(listed / "EMPTY")
-    assert {name: len(empty.column(name)) for name in ("label", *FIELD_NAMES)} == dict.fromkeys(
-        ("label", *FIELD_NAMES), 0
-    )
-
-
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_clips_of_several_views_have_the_columns_of_their_items(tmp_path: Path, on_disk: bool) -> None:
     run("index", write_scenes(tmp_path / "MEDIA"), "--out", tmp_path / "INDEX")

@@ -179,7 +179,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rank": 1}, "rank and world_size together"),
     ({"rank": 2, "world_size": 2}, "rank is out of range"),
     ({"uneven": "some"}, "unknown uneven"),
-    ({"on_error": "replace"}, "unknown on_error"),
+    ({"on_error": "ignore"}, "unknown on_error"),
     ({"decode": "gpu"}, "unknown decode"),
     ({"size": 224}, "size is"),
     ({"where": {"label": 1}}, "no such column"),

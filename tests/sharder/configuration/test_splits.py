@@ -123,3 +123,53 @@ def test_a_wrong_split_is_refused(content: object, says: str) -> None:
 def test_a_split_reads_back_equal(content: dict[str, Any]) -> None:
     split = make_split(content, "test")
     assert make_split(split.plain(), "test") == split
+
+
+STRATIFIED = {"shares": {"train": 8, "val": 1, "test": 1}, "by": "person", "stratify": "label"}
+
+
+def stratified(content: dict[str, Any], **columns: Any) -> list[str]:
+    """Assign rows that are dealt in two tables."""
+    split, table = make_split(content, "test"), pa.table(columns)
+    half = len(table) // 2
+    dealt = split.deal([table.slice(0, half), table.slice(half)])
+    assigned: list[str] = split.assign(table, dealt).to_pylist()
+    return assigned
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.randoms())
+def test_each_label_meets_the_shares_to_one_group(sizes: list[int], random: Any) -> None:
+    rows = [(f"l{label}", f"p{label}-{person}") for label, people in enumerate(sizes) for person in range(people)] * 2
+    random.shuffle(rows)
+    found = stratified(STRATIFIED, label=[label for label, _ in rows], person=[person for _, person in rows])
+    groups = dict(zip([person for _, person in rows], found, strict=True))
+    assert len(set(zip([person for _, person in rows], found, strict=True))) == sum(sizes)
+    for label, people in enumerate(sizes):
+        counts = Counter(groups[f"p{label}-{person}"] for person in range(people))
+        for name, share in STRATIFIED["shares"].items():  # type: ignore[attr-defined]
+            assert abs(counts[name] - people * share / 10) <= 1
+
+
+def test_a_stratified_split_does_not_depend_on_order_and_its_seed_deals_anew() -> None:
+    labels, people = ["a", "b"] * 50, [f"p{number}" for number in range(100)]
+    first = stratified(STRATIFIED, label=labels, person=people)
+    again = stratified(STRATIFIED, label=labels[::-1], person=people[::-1])
+    assert first == again[::-1]
+    assert Counter(first) == {"train": 80, "val": 10, "test": 10}
+    assert first != stratified(STRATIFIED | {"seed": 1}, label=labels, person=people)
+
+
+def test_a_group_of_several_labels_is_named() -> None:
+    with pytest.raises(PolicyError) as caught:
+        stratified(STRATIFIED, label=["a", "b", "a"], person=["p", "q", "q"])
+    assert "person 'q'" in str(caught.value)
+    assert "label: 'b' and 'a'" in str(caught.value)
+
+
+def test_stratify_needs_shares_and_a_column() -> None:
+    with pytest.raises(PolicyError, match="stratify belongs to shares"):
+        make_split({"column": "fold", "stratify": "label"}, "test")
+    with pytest.raises(PolicyError, match="no such column"):
+        stratified(STRATIFIED, label=["a"], persons=["p"])
+    made = make_split(STRATIFIED, "test")
+    assert make_split(made.plain(), "test") == made

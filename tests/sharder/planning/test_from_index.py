@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from framedex import AudioOptions, ClipDataset, ClipLoader, ClipSampler, Index
+from framedex.core.shared_number import SharedNumber
 from framedex.errors import DamageError, FormatError, FramedexError, PolicyError, StaleError
-from framedex.loader.order.epoch import SharedEpoch
 from framedex.sharder.sampling.draws import draws
 from tests.support.datasets import run
 from tests.support.depth import drawn
@@ -305,7 +305,7 @@ def test_a_pickled_copy_shares_the_epoch_and_opens_nothing_before_it_must(index:
 
 
 def test_an_epoch_outlives_the_process_that_made_it() -> None:
-    script = "import pickle, sys; from framedex.loader.order.epoch import SharedEpoch; one = SharedEpoch(6); "
+    script = "import pickle, sys; from framedex.core.shared_number import SharedNumber; one = SharedNumber(6); "
     script += "sys.stdout.buffer.write(pickle.dumps(one))"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     copy = pickle.loads(done.stdout)
@@ -313,7 +313,7 @@ def test_an_epoch_outlives_the_process_that_made_it() -> None:
     other = pickle.loads(pickle.dumps(copy))
     other.set(7)
     assert copy.get() == 7
-    assert SharedEpoch().get() == 0
+    assert SharedNumber().get() == 0
 
 
 def test_what_is_no_epoch_policy_or_index_is_an_error(index: Index, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from framedex import ClipDataset
 from framedex.errors import PolicyError
-from framedex.sharder.selection.listing_ranges import range_columns
+from framedex.sharder.policies.ranges import range_columns
 from tests.sharder.planning.test_from_index import assert_same_clips, failure_rows
 from tests.support.datasets import run as framedex
+from tests.support.media import Medium
 from tests.support.policies import THIRTY, Document, clips_of, kinds, policy_of, run, sample
 from tests.support.policy_reference import Stretch, Video, expected, frame_times, stretch_of_frames
 from tests.support.policy_strategies import OWN, TERMS, TIMES, VIDEOS
@@ -140,7 +141,7 @@ def test_what_is_said_of_ranges_reads_back_equal(said: Document) -> None:
     ],
 )
 def test_columns_are_known_for_ranges_by_their_names(names: list[str], found: tuple[str, str] | None) -> None:
-    assert range_columns(names) == found
+    assert range_columns(tuple(names)) == found
 
 
 ROWS: list[dict[str, Any]] = [
@@ -248,3 +249,72 @@ def test_columns_for_ranges_that_hold_nothing_are_no_ranges(make_index: Callable
     rows = [row | {"begin": None, "finish": None} for row in ROWS]
     shard(make_index("start", "end", rows), SAMPLED["uniform"], tmp_path / "D")
     assert len(ClipDataset(tmp_path / "D")) == len(rows)
+
+
+PER_ROW = {"policy": "per_row", "fps": 10}
+
+
+@pytest.fixture
+def seconds_listed(medium: Medium, tmp_path: Path) -> Path:
+    """An index of a listing whose ranges are in columns start_sec and end_sec."""
+    return listed_as(tmp_path, medium, "start_sec", "end_sec", [(0.2, 0.9), (1.0, 1.5)])
+
+
+def listed_as(folder: Path, medium: Medium, start: str, end: str, ranges: list[tuple[float, float]]) -> Path:
+    """Return an index of a listing with ranges of one video."""
+    rows = [f"{medium('h264_default.mp4')},{first},{last}" for first, last in ranges]
+    (folder / "l.csv").write_text("\n".join([f"uri,{start},{end}", *rows]), encoding="utf-8")
+    framedex("index", folder / "l.csv", "--out", folder / "L")
+    return folder / "L"
+
+
+def test_per_row_finds_columns_that_look_like_start_and_end(seconds_listed: Path, tmp_path: Path) -> None:
+    named = PER_ROW | {"start": "start_sec", "end": "end_sec"}
+    found, told = (ClipDataset.from_index(seconds_listed, policy) for policy in (PER_ROW, named))
+    assert [found.clip(number).frame_index.tolist() for number in range(len(found))] == [
+        told.clip(number).frame_index.tolist() for number in range(len(told))
+    ]
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        ({"start": "begin"}, ["'begin'", "start_sec"]),
+        ({"cuts": "shots"}, ["'shots'", "start_sec"]),
+        ({"unit": "frames"}, ["seconds, by the names of their columns"]),
+    ],
+)
+def test_columns_that_are_not_there_are_one_error_and_nothing_is_written(
+    keys: Document, parts: list[str], seconds_listed: Path, tmp_path: Path
+) -> None:
+    policy = yaml.safe_dump(PER_ROW | keys)
+    with pytest.raises(PolicyError) as caught:
+        ClipDataset.from_index(seconds_listed, policy)
+    said = framedex("shard", seconds_listed, "--policy", policy, "--out", tmp_path / "D", code=1).output
+    for part in parts:
+        assert part in str(caught.value)
+        assert said.count(part) == 1
+    assert not list(tmp_path.glob("D*"))
+    framedex("shard", seconds_listed, "--policy", yaml.safe_dump(PER_ROW), "--out", tmp_path / "D")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "unit", "said"),
+    [
+        ("start_frame", "end_frame", "frames", None),
+        ("start_frame", "end_frame", "seconds", "frames, by"),
+        ("begin_ms", "end_ms", "seconds", "milliseconds, by"),
+        ("start_time", "stop_time", "seconds", None),
+    ],
+)
+def test_the_names_of_columns_agree_with_the_unit(
+    start: str, end: str, unit: str, said: str | None, medium: Medium, tmp_path: Path
+) -> None:
+    index = listed_as(tmp_path, medium, start, end, [(1, 2)])
+    policy = PER_ROW | {"unit": unit}
+    if said is None:
+        assert len(ClipDataset.from_index(index, policy)) == 1
+        return
+    with pytest.raises(PolicyError, match=said):
+        ClipDataset.from_index(index, policy)

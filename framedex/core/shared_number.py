@@ -1,7 +1,8 @@
-"""A number whose changes worker processes see: the epoch whose random draws a dataset uses."""
+"""A number whose changes worker processes see: the epoch of random draws, and whether a warning was given."""
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import secrets
@@ -11,7 +12,7 @@ from typing import Any
 TOKEN_BYTES, NUMBER_BYTES = 16, 8
 
 
-class SharedEpoch:
+class SharedNumber:
     """A whole number of 0 or more that all copies of this object on this machine share: forked, spawned or pickled.
 
     It is in anonymous memory that lives as long as a process uses it. A copy that can no longer reach that memory (on
@@ -43,6 +44,23 @@ class SharedEpoch:
     def set(self, number: int) -> None:
         """Change the number for all copies."""
         self._memory[TOKEN_BYTES:] = number.to_bytes(NUMBER_BYTES, "little")
+
+    def claim(self) -> bool:
+        """Change the number from 0 to 1. Return whether this copy did so: of all copies, a single one does."""
+        if self.get():
+            return False
+        try:
+            descriptor = os.open(self._place, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # the first process ended: nobody else sees the number
+            self.set(1)
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            is_first = self.get() == 0
+            self.set(1)
+            return is_first
+        finally:
+            os.close(descriptor)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"place": self._place, "token": self._token, "number": self.get()}
