@@ -22,6 +22,7 @@ import click
 
 from benchmarks.environment import environment
 from framedex.core.pyav import LENIENT_METADATA
+from framedex.errors import NoClipsError
 from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth
@@ -170,9 +171,11 @@ def _run(
 ) -> set[str]:
     """Write a dataset of some clips, decode and compare them all; return the names of those that are not available."""
     asked = written(requests, out.with_suffix(".jsonl"))
-    report = build_from_requests(
-        index, out, asked, choose="nearest", options=ShardOptions(pack="needed", workers=workers)
-    )
+    options = ShardOptions(pack="needed", workers=workers)
+    try:
+        report = build_from_requests(index, out, asked, choose="nearest", options=options)
+    except NoClipsError as error:
+        return {failure["clip_id"] for failure in error.failures}
     for checked in verify(out, workers=workers):
         key = media[checked.clip_id]
         if not checked.frames:  # a defect: framedex wrote this row

@@ -116,7 +116,15 @@ class PolicyError(FramedexError):
 
 
 class NoClipsError(PolicyError):
-    """A policy or a list of clips gives no clip at all, so that there is no dataset to write or to open."""
+    """A policy or a list of clips gives no clip at all, so that there is no dataset to write or to open.
+
+    Attributes:
+        failures: Why each clip could not be made: rows as in failures.parquet.
+    """
+
+    def __init__(self, what: str, *, failures: list[dict[str, Any]], **parts: Any) -> None:
+        self.failures = failures
+        super().__init__(what, **parts)
 
 
 class DamageError(PolicyError):

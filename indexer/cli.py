@@ -13,8 +13,9 @@ from typing import Any
 import click
 import pyarrow.compute as pc
 
+from framedex.core.failure_list import FailureList
 from framedex.core.interrupts import interrupt_says
-from framedex.core.printing import FailureList, echo, internal_errors, json_text
+from framedex.core.printing import echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
 from framedex.core.quantities import rate_text
 from framedex.core.tallies import SHOWN, counted, named

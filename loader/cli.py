@@ -8,8 +8,9 @@ from dataclasses import asdict
 
 import click
 
+from framedex.core.failure_list import FailureList
 from framedex.core.interrupts import interrupt_says
-from framedex.core.printing import FailureList, echo, internal_errors, json_text
+from framedex.core.printing import echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
 from framedex.core.tallies import counted
 from framedex.errors import printable

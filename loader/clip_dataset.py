@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from framedex.core.arrays import column_as_numpy
 from framedex.core.hints import check_choices
-from framedex.core.shared_number import SharedNumber
 from framedex.core.tallies import counted
 from framedex.core.user_lines import user_line, warn_at
 from framedex.errors import DecodeError, FramedexError, StaleError
+from framedex.execution.shared_number import SharedNumber
 from framedex.loader.batches.faults import OnError, read_or_replaced, replacements
 from framedex.loader.batches.items import Decode, describe, picture, sound
 from framedex.loader.dali.proxy import ProxiedDataset
@@ -40,7 +40,7 @@ from framedex.sharder.clips.fields import check_column_name
 from framedex.sharder.clips.label_counts import LABEL, SPLIT, label_counts_of, lacking
 from framedex.sharder.clips.labels import LabelsArgument, plain
 from framedex.sharder.clips.multiview import JoinedViews
-from framedex.sharder.decoding.video import Size
+from framedex.sharder.decoding.video import SHOWN_BY_VERIFY, Size
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.cache import DiskCache
 from framedex.storage.locations import Access, Root
@@ -111,6 +111,8 @@ class ClipDataset:
         on_error: what to do with a clip that is not available, because its source was changed or does not decode:
             "raise"; or "replace", which returns another clip, one of a few drawn by the clip's number, and logs a
             warning. A clip that needs permission, or whose transform fails, always raises.
+        clip_bytes: the most memory that the frames of one clip may take. A clip that would take more is not available.
+            None: a quarter of the memory of this machine or container.
 
     Raises:
         FramedexError: an argument is wrong.
@@ -137,9 +139,12 @@ class ClipDataset:
         labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
         on_error: Literal["raise", "replace"] = "raise",
+        clip_bytes: int | None = None,
     ) -> None:
         _check_on_error(on_error)
-        pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
+        pixels = PixelOptions.of(
+            size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed, clip_bytes=clip_bytes
+        )
         options = ItemOptions(
             decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns, on_error=on_error
         )
@@ -170,6 +175,7 @@ class ClipDataset:
         labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
         on_error: Literal["raise", "replace"] = "raise",
+        clip_bytes: int | None = None,
     ) -> Self:
         """Return the clips that a policy selects from an index, each planned when it is read.
 
@@ -199,6 +205,7 @@ class ClipDataset:
             labels: as for the class. A column's values are those of all rows of the index that the policy samples.
             cache: as for the class.
             on_error: as for the class.
+            clip_bytes: as for the class.
 
         Raises:
             FramedexError: an argument is wrong.
@@ -210,7 +217,9 @@ class ClipDataset:
         from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
         from framedex.sharder.policies.reading import with_seed
 
-        pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed or 0)
+        pixels = PixelOptions.of(
+            size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed or 0, clip_bytes=clip_bytes
+        )
         _check_on_error(on_error)
         options = ItemOptions(
             decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns, on_error=on_error
@@ -291,7 +300,8 @@ class ClipDataset:
     def resized(self, size: Size | None) -> Self:
         """Return the same clips as uint8 [F, H, W, 3], stretched to another size alone. Raises FramedexError."""
         other = copy.copy(self)
-        other._options = replace(self._options, pixels=PixelOptions(framing=Framing(size=size)))
+        pixels = PixelOptions(framing=Framing(size=size), clip_bytes=self.pixels.clip_bytes)
+        other._options = replace(self._options, pixels=pixels)
         return other
 
     @property
@@ -520,7 +530,7 @@ class ClipDataset:
                 error.remedy = "index again, or point root at where the sources moved"
             elif self._is_packed(number):
                 error.remedy = "copy the tar from the dataset once more, or shard again"
-        elif isinstance(error, DecodeError):
+        elif isinstance(error, DecodeError) and error.remedy == SHOWN_BY_VERIFY:
             command = "framedex index --verify" if planned else "framedex verify"
             error.remedy = f"{command} shows what does not decode; on_error='replace' loads another clip"
         error.args = (error.text(),)

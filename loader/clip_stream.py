@@ -84,6 +84,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         root: where the sources are now, if they moved. Only `frame_columns` needs them.
         allow_remote: whether the frames' tables may lie in another store than the dataset: as for ClipDataset.
         cache: a cache for what is read from object storage. None: no cache.
+        clip_bytes: the most memory that the frames of one clip may take: as for ClipDataset.
 
     Raises:
         FramedexError: an argument is wrong, or a clip of the dataset is not in a tar.
@@ -113,12 +114,15 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         root: Root | None = None,
         allow_remote: bool = False,
         cache: DiskCache | None = None,
+        clip_bytes: int | None = None,
     ) -> None:
         super().__init__()
         check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, ON_ERROR))
         _check_shuffle(shuffle)
         self.rank, self.world_size = place_among_ranks(rank, world_size)
-        pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
+        pixels = PixelOptions.of(
+            size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed, clip_bytes=clip_bytes
+        )
         self._options = ItemOptions(
             decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns, on_error=on_error
         )

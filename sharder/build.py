@@ -181,7 +181,7 @@ def _build(
         "keep_damaged": options.keep_damaged,
         "pack": pack | {"shard_bytes": options.shard_bytes},
     }
-    if not options.overwrite and (before := finished_report(out, job_digest(job))) is not None:
+    if not options.overwrite and (before := finished_report(out, job_digest(job, index))) is not None:
         return with_labels(before, options.labels)
     if options.part is not None:
         return plan_slice(out, job, pieces, _planning(index, user_schema, options), options.part)
@@ -193,6 +193,7 @@ def _build(
         if options.finish or (options.pack is None and not options.alone):
             planned = _planned_rows(index, out, job, pieces, options, writer)
             _write_planned(planned, total, options, writer)
+            writer.check_clips(index)
             return writer.commit(index=index, resolved=resolved, facts=pack | facts)
         media = Media(index, functools.partial(options.making(index).open, index))
         rounds = (piece.round(media) for piece in pieces)
@@ -203,6 +204,7 @@ def _build(
                 else:
                     writer.add(step.outcome, step.members)
                 options.on_progress(step.done, total)
+        writer.check_clips(index)
         return writer.commit(index=index, resolved=resolved, facts=pack | facts)
 
     try:

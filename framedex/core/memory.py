@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,24 @@ MOST_KEPT_BLOCKS = 256 << 20  # bytes, of arrays that glibc would return to the 
 _free_blocks: dict[int, NDArray[np.uint8]] = {}
 
 
+# Limits of a container, by version 2 and version 1 of control groups. A value may be a word, or more than there is.
+CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+CLIP_SHARE = 4  # a clip may take one part in so many of the machine's memory
+
+
 @functools.cache
 def machine_bytes() -> int:
-    """Return the memory of this machine in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Return the memory of this machine in bytes, or that of the container in which this process runs."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(Path(name).read_text(encoding="ascii")))
+    return min(found)
+
+
+def usual_clip_bytes() -> int:
+    """Return the memory that the frames of one clip may take, unless the user chose another limit."""
+    return machine_bytes() // CLIP_SHARE
 
 
 def check_room(size_bytes: int, what: str, *, where: str, remedy: str | None = None) -> None:

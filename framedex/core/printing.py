@@ -6,15 +6,11 @@ import codecs
 import json
 import logging
 import sys
-from collections import Counter
 from typing import Any, BinaryIO
 
 import click
 
-from framedex.core.tallies import counted, few
 from framedex.errors import UNPRINTABLE, printable
-
-SHOWN = 10  # failures of a run
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -83,31 +79,3 @@ def internal_errors(count: int) -> str:
     errors = "1 internal error" if count == 1 else f"{count} internal errors"
     them = "it" if count == 1 else "them"
     return f"{errors} of framedex (a bug: please report {them} with what framedex -v prints)"
-
-
-class FailureList:
-    """Prints the first failures of a run as they are added. `end` prints the counts if there were more."""
-
-    def __init__(self) -> None:
-        self._kinds = Counter[str]()
-
-    def add(self, kind: str, line: str) -> None:
-        """Count a failure, and print its line if it is one of the first.
-
-        Args:
-            kind: The kind of the failure, such as `not_media`.
-            line: The whole line, with its reason.
-        """
-        if self._kinds.total() < SHOWN:
-            echo(line)
-        self._kinds[kind] += 1
-
-    def end(self, where: str) -> None:
-        """Print what was not printed, if anything.
-
-        Args:
-            where: How to see all failures: a command or a file, after "all of them: ".
-        """
-        left = self._kinds.total() - SHOWN
-        if left > 0:
-            echo(f"… and {counted(left, 'more', 'more')}. By kind: {few(self._kinds)}. All of them: {where}")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.ipc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -233,6 +234,17 @@ class Index:
         listing = self.path / LISTING_NAME
         for path in [*files, *([listing] if listing.exists() else [])]:
             digest.update(f"{path.name} {state_of(path)}\n".encode())
+        return digest.hexdigest()
+
+    def content(self) -> str:
+        """Return 32 hex digits that are the same for indexes of the same media and listing, wherever they lie."""
+        digest = hashlib.blake2b(digest_size=16)
+        for table in (self.columns(["media_id", "status", "fingerprint", "depth"]), self.listing):
+            plain = table.replace_schema_metadata(None).combine_chunks()
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, plain.schema) as writer:
+                writer.write_table(plain)
+            digest.update(sink.getvalue())
         return digest.hexdigest()
 
     @functools.cached_property

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from framedex.core.shared_number import SharedNumber
 from framedex.core.user_lines import user_line, warn_at
+from framedex.execution.shared_number import SharedNumber
 from framedex.sharder.clips.medium import Medium
 
 MOST_BITS = 8  # per sample of a delivered frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.hints import check_choices
-from framedex.errors import FramedexError
+from framedex.core.memory import GIBIBYTE, usual_clip_bytes
+from framedex.errors import DecodeError, FramedexError
 from framedex.loader.pixels.cutouts import Draw, cutout_of
 from framedex.loader.pixels.framing import Framing, framing_of
 from framedex.loader.pixels.layouts import Layout, laid_out
@@ -40,6 +42,7 @@ class PixelOptions:
     dtype: Dtype = "uint8"
     transform: Transform | None = None
     seed: int = 0
+    clip_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_choices(dtype=(self.dtype, get_args(Dtype)))
@@ -55,6 +58,8 @@ class PixelOptions:
         check_transform(self.transform)
         if type(self.seed) is not int or not 0 <= self.seed < MOST_SEED:
             raise FramedexError("seed is out of range", found=repr(self.seed), allowed="0 to 2**64 - 1")
+        if self.clip_bytes is not None and (type(self.clip_bytes) is not int or self.clip_bytes < 1):
+            raise FramedexError("clip_bytes is a number of bytes", found=repr(self.clip_bytes), allowed="1 or more")
 
     @classmethod
     def of(cls, size: Size | None, framing: Framing | None, **others: Any) -> PixelOptions:
@@ -81,7 +86,7 @@ class PixelOptions:
         return Draw(seed=self.seed, epoch=epoch, name=name)
 
     def cutout(self, size: Size, frames: int, draw: Draw) -> Cutout:
-        """Return how the frames of a clip are scaled and cut.
+        """Return how the frames of a clip are scaled and cut. Called before a clip is decoded.
 
         Args:
             size: (height, width) of the pictures, upright if they are delivered so.
@@ -90,13 +95,30 @@ class PixelOptions:
 
         Raises:
             FramedexError: pictures of this size cannot be framed so.
+            DecodeError: the frames would take more memory than `clip_bytes`.
         """
         try:
-            return cutout_of(self.framing, size, frames, draw)
+            cutout = cutout_of(self.framing, size, frames, draw)
         except FramedexError as error:
             raise FramedexError(
                 error.what, where=f"clip {draw.name}", found=error.found, allowed=error.allowed, remedy=error.remedy
             ) from None
+        self._check_memory(cutout, frames, draw.name)
+        return cutout
+
+    def _check_memory(self, cutout: Cutout, frames: int, name: str) -> None:
+        height, width = cutout.size
+        count = math.prod(cutout.leading) * frames
+        need = count * height * width * RGB.channels * (1 if self.dtype == "uint8" else 2)
+        most = usual_clip_bytes() if self.clip_bytes is None else self.clip_bytes
+        if need > most:
+            raise DecodeError(
+                "the frames of the clip would take too much memory",
+                where=f"clip {name}",
+                found=f"{need / GIBIBYTE:,.2f} GiB for {count:,} frames of {width} × {height}",
+                allowed=f"{most / GIBIBYTE:,.2f} GiB",
+                remedy="size=(height, width) or framing= makes frames smaller, and clip_bytes= allows more",
+            )
 
     def frames(self, clip: Clip, encoded: EncodedClip, epoch: int, *, threads: int) -> Any:
         """Return a clip's frames as ClipDataset delivers them.

@@ -32,6 +32,7 @@ def decode_sample(
     threads: int = 1,
     seed: int = 0,
     epoch: int = 0,
+    clip_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Return the clip of a sample as a dict, decoded from the sample's own files.
 
@@ -49,6 +50,7 @@ def decode_sample(
         transform: as for `ClipDataset`.
         threads: decoder threads.
         seed: as for `ClipDataset`.
+        clip_bytes: as for `ClipDataset`.
         epoch: the epoch for which `framing` and `transform` draw. Every epoch needs a pipeline with its number.
 
     Returns:
@@ -60,7 +62,9 @@ def decode_sample(
         FramedexError: an option is not allowed, or the clip's pictures cannot be framed as `framing` says.
         TransformError: the transform fails.
     """
-    pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
+    pixels = PixelOptions.of(
+        size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed, clip_bytes=clip_bytes
+    )
     where = _where(sample)
     files = {name: content for name, content in sample.items() if not name.startswith("__")}
     found = sample_clip(_json(files, where), _sizes(files), where)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 
-from framedex.core.shared_number import SharedNumber
 from framedex.errors import FramedexError
+from framedex.execution.shared_number import SharedNumber
 from framedex.loader.streams.history import History
 from framedex.loader.streams.progress import Progress
 

@@ -28,6 +28,7 @@ from framedex.sharder.reading.sources import EncodedClip
 from framedex.sharder.schema import PAD
 
 Size = tuple[int, int]  # height, width
+SHOWN_BY_VERIFY = "framedex verify shows which clips decode"
 
 
 class PixelForm(NamedTuple):
@@ -91,9 +92,7 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
 
 def undecodable(clip: Clip, what: str) -> DecodeError:
     """Return the error of a clip that does not decode."""
-    return DecodeError(
-        f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy="framedex verify shows which clips decode"
-    )
+    return DecodeError(f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy=SHOWN_BY_VERIFY)
 
 
 def decode_rgb(

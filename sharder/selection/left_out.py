@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -68,7 +68,9 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
         failures: Why clips could not be made.
     """
     kinds, first = Counter[str](), dict[str, Failure]()
+    rows = []
     for failure in failures:
+        rows.append(asdict(failure))
         kinds[failure.kind] += 1
         first.setdefault(failure.kind, failure)
     if len(index) == index.unusable:
@@ -81,7 +83,7 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
         remedy = "change the policy or the list of clips"
     if INTERNAL_ERROR in first:
         remedy = PLEASE_REPORT
-    error = NoClipsError("there would be no clips", where=str(index.path), found=found, remedy=remedy)
+    error = NoClipsError("there would be no clips", where=str(index.path), found=found, remedy=remedy, failures=rows)
     if INTERNAL_ERROR in first:
         error.add_note(first[INTERNAL_ERROR].traceback or "")
     return error

@@ -64,7 +64,7 @@ def write_whole(
         "index_generation": index.generation,
         "index_ffmpeg": index.ffmpeg,
         **facts,
-        "job": job_digest(job),
+        "job": job_digest(job, index),
         "clips_per_part": clips,
         "media_per_part": media,
         "columns": columns,
@@ -76,9 +76,13 @@ def write_whole(
         (folder / name).unlink(missing_ok=True)
 
 
-def job_digest(job: Row) -> str:
-    """Return 32 hex digits that change with anything that makes two runs different."""
-    return hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).hexdigest()
+def job_digest(job: Row, index: Index) -> str:
+    """Return 32 hex digits that change with anything that makes two datasets different.
+
+    Unlike a job itself, they do not depend on where the index lies and when it was written.
+    """
+    own = job | {"index": index.content(), "root": index.root}
+    return hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def failures_of(done: list[Checkpoint]) -> list[Row]:

@@ -267,21 +267,23 @@ class DatasetWriter:
         self._progress.complete(self._current, self._tables, tar)
         self._current, self._tables = Checkpoint(), Tables(self._schema)
 
+    def check_clips(self, index: Index) -> None:
+        """Raise NoClipsError if all items of the plan were failures. The folder is then removed at the end."""
+        self.settle()
+        if not self._progress.clips + len(self._tables.clips):
+            failures = failures_of(self._progress.checkpoints) + self._current.failures
+            raise no_clips(index, (Failure(**row) for row in failures))
+
     def commit(self, *, index: Index, resolved: Row, facts: Row) -> ShardReport:
         """Write what is left, give the dataset its name, and return what it holds.
 
         Args:
             facts: What tars hold, and other keys of the header.
-
-        Raises:
-            NoClipsError: There is no clip. The folder is removed when the writer is closed.
         """
         self.settle()
         self._checkpoint()
         self._progress.wait()
         done = self._progress.checkpoints
-        if not self._progress.clips:
-            raise no_clips(index, (Failure(**row) for row in failures_of(done)))
         write_whole(self.folder, done, self._schema, index=index, resolved=resolved, facts=facts, job=self._job)
         publish(self.folder, self._destination.out, overwrite=self._destination.overwrite)
         return ShardReport(

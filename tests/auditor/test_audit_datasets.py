@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from benchmarks.audit_data import write_index
+from framedex import Index
 from tests.support.audited import cookbook, found, write_rows
 from tests.support.counted import some
-from tests.support.datasets import run, shard_clips
+from tests.support.datasets import empty_dataset, run, shard_clips
 from tests.support.images import encoded, tar_of
 from tests.support.media import Medium
 
@@ -146,5 +147,5 @@ def test_an_empty_index_and_an_empty_dataset(tmp_path: Path, medium: Medium) -> 
     assert not found(index)
     run("audit", index, "--sql", "SELECT * FROM frames JOIN gops USING (media_id) JOIN listing USING (media_id)")
     run("index", medium("h264_default.mp4"), "--out", tmp_path / "INDEX")
-    shard_clips(tmp_path / "INDEX", tmp_path / "DS", [])
+    empty_dataset(Index(tmp_path / "INDEX"), tmp_path / "DS")
     assert found(tmp_path / "DS").keys() == {"empty"}

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import framedex
 from benchmarks.exactness import try_folder
 from framedex import ClipDataset, Index
-from framedex.errors import DamageError
+from framedex.errors import DamageError, NoClipsError
 from tests.support import planned
 from tests.support.datasets import run, shard_clips
 from tests.support.flags import DAMAGED, START
@@ -104,8 +105,9 @@ CLIPS = [{"uri": "a.ts", "frames": [30, 2, -1, 2, 49]}, {"uri": "a.ts", "frames"
 def test_what_is_not_addressable_is_refused_with_advice_and_packed_on_demand(transport: Path, tmp_path: Path) -> None:
     assert rows(transport)["a.ts", 0]["byte_addressable"] is False
     assert pq.read_table(transport / "frames" / "part-000000.parquet")["gap"][0].as_py() is None
-    refused = shard_clips(transport, tmp_path / "REFUSED", CLIPS, code=3)
-    assert "--pack needed" in pq.read_table(refused / "failures.parquet")["message"][0].as_py()
+    with pytest.raises(NoClipsError) as caught:
+        framedex.shard(transport, tmp_path / "REFUSED", clips=CLIPS, workers=0, progress=False)
+    assert ["--pack needed" in failure["message"] for failure in caught.value.failures] == [True] * len(CLIPS)
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(clip) + "\n" for clip in CLIPS))
     run("shard", transport, "--clips", tmp_path / "c.jsonl", "--pack", "needed", "--out", tmp_path / "D")
     dataset = ClipDataset(tmp_path / "D")

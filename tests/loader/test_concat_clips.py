@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipSampler, ConcatClips, MixtureSampler
 from framedex.errors import FramedexError, StaleError
-from tests.support.datasets import run, shard_clips
+from tests.support.datasets import empty_dataset, run, shard_clips
 from tests.support.media import read_barcode
 
 FIRST, SECOND = 12, 5  # clips
@@ -239,10 +239,7 @@ def test_an_empty_dataset_changes_no_columns_of_the_others(medium: Callable[[str
     (tmp_path / "list.csv").write_text(f"uri,n\n{medium(TWO[0])},3\n")
     framedex.index(tmp_path / "list.csv", tmp_path / "I", workers=0, progress=False)
     filled = ClipDataset.from_index(tmp_path / "I", ONE_FRAME)
-    framedex.shard(
-        tmp_path / "I", tmp_path / "E", policy=ONE_FRAME | {"frames": 9, "short": "skip"}, workers=0, progress=False
-    )
-    empty = ClipDataset(tmp_path / "E")
+    empty = ClipDataset(empty_dataset(framedex.Index(tmp_path / "I"), tmp_path / "E"))
     assert len(empty) == 0
     joined = ConcatClips([filled, empty], columns="common")
     assert joined.columns == ["n"]

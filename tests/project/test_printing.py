@@ -88,7 +88,8 @@ def test_index_prints_what_is_gone_as_escapes(made: Path, tmp_path: Path) -> Non
 
 
 def test_shard_prints_names_as_escapes(made: Path, tmp_path: Path) -> None:
-    clips = write_clips(tmp_path / "clips.jsonl", [{"uri": f"unknown {HOSTILE}", "frames": [0]}])
+    uris = (f"unknown {HOSTILE}", f"good {HOSTILE}.mp4")
+    clips = write_clips(tmp_path / "clips.jsonl", [{"uri": uri, "frames": [0]} for uri in uris])
     ask = ("shard", made / "INDEX", "--clips", clips, "--max-failures", 9, "--overwrite", "--out", tmp_path / HOSTILE)
     assert "failed: unknown \\x1b]0;owned" in ran(*ask)
     assert json.loads(ran(*ask, "--json"))["failures"][0]["uri"] == f"unknown {HOSTILE}"

@@ -63,8 +63,9 @@ def test_an_index_and_a_dataset_are_those_of_the_commands(videos: Path, tmp_path
     made = framedex.shard(tmp_path / "INDEX", tmp_path / "DATASET", policy=POLICY)
     assert made.clips == len(ClipDataset(videos / "DATASET")) > 0
     assert tables(tmp_path / "DATASET") == tables(videos / "DATASET")
+    assert framedex.shard(tmp_path / "INDEX", tmp_path / "DATASET", policy=POLICY).finished
     with pytest.raises(FramedexError, match="holds a dataset already"):
-        framedex.shard(tmp_path / "INDEX", tmp_path / "DATASET", policy=POLICY)
+        framedex.shard(tmp_path / "INDEX", tmp_path / "DATASET", policy=POLICY, keep_damaged=True)
 
 
 def test_clips_are_mappings_or_a_file(videos: Path, tmp_path: Path) -> None:
@@ -163,13 +164,13 @@ def test_policies_come_with_the_package(videos: Path, tmp_path: Path, monkeypatc
     ):
         with pytest.raises(FramedexError, match=told):
             policy_of(said)
-    run("shard", videos / "INDEX", "--policy", "stride", "--out", tmp_path / "D")
+    run("shard", videos / "INDEX", "--policy", "uniform", "--out", tmp_path / "D")
     assert "did you mean" in run("shard", videos / "INDEX", "--policy", "strid", "--out", tmp_path / "E", code=1).output
     text = "{policy: fps, fps: 5, frames: 4, filter: '" + " or ".join(["width > 0"] * 40) + "'}"
     run("shard", videos / "INDEX", "--policy", text, "--out", tmp_path / "LONG")
-    run("shard", videos / "INDEX", "--policy", (shipped / "stride.yaml").as_uri(), "--out", tmp_path / "URI")
+    run("shard", videos / "INDEX", "--policy", (shipped / "uniform.yaml").as_uri(), "--out", tmp_path / "URI")
     assert len(ClipDataset(tmp_path / "LONG")) == len(ClipDataset(videos / "DATASET"))
-    dataset = ClipDataset.from_index(videos / "INDEX", "stride")
+    dataset = ClipDataset.from_index(videos / "INDEX", "uniform")
     assert len(dataset) == len(ClipDataset(tmp_path / "URI"))
     assert len(dataset) == len(ClipDataset(tmp_path / "D"))
 

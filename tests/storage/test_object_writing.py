@@ -78,7 +78,8 @@ class TestWriting:
         arguments = ["shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D"]
         run(*arguments)
         before = bucket.keys("D/")
-        assert "dataset already" in run(*arguments, code=1).output
+        assert "finished before, nothing was written" in run(*arguments).output
+        assert "dataset already" in run(*arguments, "--damaged", "keep", code=1).output
         run(*arguments, "--overwrite", "--pack", "clips")
         assert set(bucket.keys("D/")) - set(before)
         own = bucket.put("F/clips/holiday.mp4", b"a video of the user's")

@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from click import Command, Context
 from click.testing import CliRunner, Result
 
+from framedex import Index
 from framedex.cli import main
+from framedex.sharder.writing.writer import DatasetWriter
 
 COMMANDS = tuple(main.list_commands(Context(main)))
 IN_THIS_PROCESS = ("index", "shard", "verify")
@@ -61,6 +64,13 @@ def shard_clips(index: Path, out: Path, clips: Iterable[dict[str, Any]], *option
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     run("shard", index, "--clips", write_clips(out.with_suffix(".jsonl"), clips), "--out", out, *options, code=code)
+    return out
+
+
+def empty_dataset(index: Index, out: Path) -> Path:
+    """Write a dataset without clips, which earlier versions allowed; return its path."""
+    with DatasetWriter(out, job={}, user_schema=pa.schema([]), overwrite=False) as writer:
+        writer.commit(index=index, resolved={}, facts={})
     return out
 
 

@@ -22,7 +22,7 @@ from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, 
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
 from framedex.loader.dataset.manifest import Manifest
-from tests.support.datasets import run, shard_clips
+from tests.support.datasets import empty_dataset, run, shard_clips
 from tests.support.media import read_barcode
 
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style></title>&amp;'\x00\u202e\n"]
@@ -337,7 +337,7 @@ def test_text_of_any_length_and_script_is_drawn(dataset: Path) -> None:
 
 
 def test_a_dataset_without_clips_is_a_sheet_of_its_facts(index: Index, tmp_path: Path) -> None:
-    dataset = shard_clips(index.path, tmp_path / "D", [{"uri": "h264_single.mp4", "frames": [5]}], code=3)
+    dataset = empty_dataset(index, tmp_path / "D")
     page = page_of(dataset, tmp_path / "s.html", "--sample", 5)
     assert "0 of 0 clips" in page.all("header")[0].text
     run("inspect", dataset, "--sample", 5, "--out", tmp_path / "s.png")

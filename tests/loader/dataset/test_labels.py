@@ -23,6 +23,8 @@ POLICY = {"policy": "uniform", "frames": 2}
 ROWS = [("walk", "train", 7), ("run", "train", 5), ("jump", "val", 7)]
 NUMBERS = {"jump": 0, "run": 1, "walk": 2}
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*split .* has no clip")
+
 
 def write_index(folder: Path, medium: Callable[[str], Path], rows: list[dict[str, Any]]) -> Path:
     """Index a listing of NAMES with further columns."""

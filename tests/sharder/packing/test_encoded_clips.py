@@ -14,7 +14,7 @@ import pytest
 
 import framedex
 from framedex import ClipDataset, ClipLoader, EncodeOptions, Index
-from framedex.errors import PolicyError
+from framedex.errors import NoClipsError, PolicyError
 from framedex.indexer.probing.stream_facts import describe_stream
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.encoded import CODECS, change_encoder, encode_clips, psnr
@@ -176,8 +176,11 @@ def test_nvdec_may_decode_h264_clips_with_exact_colours(index: Index, tmp_path: 
 
 def test_pictures_too_small_for_the_encoder_are_rows_and_the_others_are_kept(index: Index, tmp_path: Path) -> None:
     clips = [{"uri": "h264_default.mp4", "frames": [1, 4]}]
-    dataset = encode_clips(index.path, tmp_path / "D", clips, "--size", "64x64", codec="hevc", code=3)
-    (row,) = pq.read_table(dataset / "failures.parquet").to_pylist()
+    options = EncodeOptions(codec="hevc", size=(64, 64))
+    how: dict[str, Any] = {"pack": "clips", "encode": options, "workers": 0, "progress": False}
+    with pytest.raises(NoClipsError) as caught:
+        framedex.shard(index.path, tmp_path / "D", clips=clips, **how)
+    (row,) = caught.value.failures
     assert row["kind"] == "uncuttable"
     assert "96 pixels or more per side" in row["message"]
     assert "choose another size" in row["message"]

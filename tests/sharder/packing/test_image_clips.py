@@ -129,7 +129,7 @@ def test_sequences_of_a_tar_are_named_by_the_tar_and_the_member(tmp_path: Path) 
     assert (dataset[1]["frames"][0] == pixels(22)).all()
     assert {row["verdict"] for row in verdicts(tmp_path / "D").values()} == {"exact"}
     failures = tmp_path / "E"
-    shard_clips(tmp_path / "INDEX", failures, [{"uri": "shots.tar", "frames": [0]}], code=3)
+    shard_clips(tmp_path / "INDEX", failures, [clips[0], {"uri": "shots.tar", "frames": [0]}], code=3)
     (failure,) = pq.read_table(failures / "failures.parquet").to_pylist()
     assert "no such medium" in failure["message"]
 

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from framedex import AudioOptions, ClipDataset, ClipLoader, ClipSampler, Index
-from framedex.core.shared_number import SharedNumber
 from framedex.errors import DamageError, FormatError, FramedexError, PolicyError, StaleError
+from framedex.execution.shared_number import SharedNumber
 from framedex.sharder.sampling.draws import draws
 from tests.support.datasets import run
 from tests.support.depth import drawn
@@ -150,6 +150,7 @@ def listed(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "INDEX"
 
 
+@pytest.mark.filterwarnings("ignore:.*split .* has no clip")
 def test_ranges_of_a_listing_and_its_columns_are_the_same(listed: Path, tmp_path: Path) -> None:
     policy = {"policy": "per_row", "fps": 10, "frames": 3, "jitter_seconds": 0.02}
     policy |= {"filter": "label != 1", "split": {"shares": {"train": 1, "val": 1}, "by": "label"}}
@@ -305,7 +306,7 @@ def test_a_pickled_copy_shares_the_epoch_and_opens_nothing_before_it_must(index:
 
 
 def test_an_epoch_outlives_the_process_that_made_it() -> None:
-    script = "import pickle, sys; from framedex.core.shared_number import SharedNumber; one = SharedNumber(6); "
+    script = "import pickle, sys; from framedex.execution.shared_number import SharedNumber; one = SharedNumber(6); "
     script += "sys.stdout.buffer.write(pickle.dumps(one))"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     copy = pickle.loads(done.stdout)

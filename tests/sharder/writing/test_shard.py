@@ -12,7 +12,7 @@ import yaml
 
 from framedex import ClipDataset, Index
 from framedex.sharder.schema import CLIPS, FAILURES, MEDIA, RECIPES
-from tests.support.datasets import run, shard_clips, write_clips
+from tests.support.datasets import empty_dataset, run, shard_clips, write_clips
 from tests.support.policies import CONFIGS, policy_of
 
 
@@ -164,7 +164,8 @@ def test_an_output_folder_is_never_overwritten_by_accident(index: Index, tmp_pat
     assert "something else" in result.output
     assert (other / "thesis.tex").read_text() == "years"
     run("shard", index.path, "--clips", clips, "--out", tmp_path / "D")
-    assert "--overwrite" in run("shard", index.path, "--clips", clips, "--out", tmp_path / "D", code=1).output
+    other_clips = write_clips(tmp_path / "other.jsonl", [{"uri": "h264_vfr.mp4", "frames": [1]}])
+    assert "--overwrite" in run("shard", index.path, "--clips", other_clips, "--out", tmp_path / "D", code=1).output
     run("shard", index.path, "--clips", clips, "--out", tmp_path / "D", "--overwrite")
     assert [path.name for path in tmp_path.glob(".writing-*")] == []
 
@@ -201,7 +202,6 @@ def test_parts_and_row_groups_do_not_show(index: Index, tmp_path: Path, monkeypa
 
 
 def test_a_dataset_without_clips_is_empty_and_valid(index: Index, tmp_path: Path) -> None:
-    (tmp_path / "policy.yaml").write_text("policy: fps\nfps: 1\nstart_seconds: 1000\n")
-    run("shard", index.path, "--policy", tmp_path / "policy.yaml", "--out", tmp_path / "D")
+    empty_dataset(index, tmp_path / "D")
     assert len(ClipDataset(tmp_path / "D")) == 0
     run("verify", tmp_path / "D")
