@@ -49,7 +49,10 @@ def read_rows(path: Place, own: str) -> Rows:
             if ending == ".csv":
                 return _csv_rows(file, own)
             if ending == ".parquet":
-                return _all_of(pq.read_table(file), path)
+                opened_file = pq.ParquetFile(file)
+                # Before any column is read: at an error, the threads that read columns may outlive the interpreter.
+                _check_types(opened_file.schema_arrow, path)
+                return _all_of(opened_file.read(), path)
             if ending == ".json" and (rows := _json_rows(file.read().decode("utf-8-sig"), path, own)) is not None:
                 return rows
             return _json_lines(file, path, own)
@@ -59,9 +62,13 @@ def read_rows(path: Place, own: str) -> Rows:
 
 def _all_of(table: pa.Table, path: Place) -> Rows:
     """Return the rows of a table, checked for columns that are nested too deeply. Raises SourceError."""
-    for field in table.schema:
-        check_depth(type_depth(field.type), f"{path}, column {field.name}", SourceError)
+    _check_types(table.schema, path)
     return Rows(table=table, numbers=range(len(table)), wrong={})
+
+
+def _check_types(schema: pa.Schema, path: Place) -> None:
+    for field in schema:
+        check_depth(type_depth(field.type), f"{path}, column {field.name}", SourceError)
 
 
 def as_dicts(table: pa.Table, path: Place) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def test_a_clip_that_does_not_decode_is_replaced(videos: Path, tmp_path: Path, m
 
     def item(self: ClipDataset, number: int) -> dict[str, Any]:
         if number in bad:
-            raise DecodeError("made up", remedy="none")
+            raise DecodeError("made up", remedy="framedex verify shows which clips decode")
         return real(self, number)
 
     monkeypatch.setattr(ClipDataset, "_item", item)
