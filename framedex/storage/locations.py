@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from framedex.errors import FramedexError, StorageError
-from framedex.storage.uris import absolute, is_inside, is_remote, joined, split
+from framedex.storage.uris import absolute, goes_up, is_inside, is_remote, joined, split
 
 Root = str | os.PathLike[str] | Mapping[str, str]
 
@@ -69,7 +69,8 @@ class Locations:
         path = joined(self._root, uri)
         for old, new in self._moved.items():
             if path == old or path.startswith(old.rstrip("/") + "/"):
-                return new.rstrip("/") + path[len(old.rstrip("/")) :]
+                moved = new.rstrip("/") + path[len(old.rstrip("/")) :]
+                return moved if is_remote(moved) else os.path.normpath(moved)
         return path
 
     def locate(self, uri: str, uris: Callable[[], pa.ChunkedArray]) -> str:
@@ -92,7 +93,7 @@ class Locations:
         if self._anywhere:
             return True
         path = self.path(uri)
-        if is_remote(path) and ".." in path.split("/"):
+        if is_remote(path) and goes_up(path):
             return False
         given = [*([] if self._folder is None else [self._folder]), *self._moved.values()]
         return store_of(path) == self._own_store or any(path == own or is_inside(path, own) for own in given)
@@ -115,7 +116,7 @@ class Locations:
         if self._anywhere:
             return
         if self.allows_root:  # then only absolute names can be foreign, and those that lead out of the root
-            uris = uris.filter(pc.match_substring_regex(uris, r"^/|://|(^|/)\.\.(/|$)"))
+            uris = uris.filter(pc.match_substring_regex(uris, r"^/|://|%|(^|/)\.\.(/|$)"))
         found = Counter(store_of(self.path(uri)) for uri in uris.to_pylist() if not self.allows(uri))
         if found:
             raise self._refusal(found)

@@ -67,6 +67,8 @@ def _store(name: str, allowed: StoreLimits) -> Any:
     if scheme in NO_LISTING | {SCHEME}:
         made = HubStore if scheme == SCHEME else WebStore
         return made(name, seconds=allowed.seconds, retries=allowed.retries, trying_seconds=TRYING_SECONDS)
+    if scheme not in ("s3", "gs", "az"):
+        raise StorageError("there is no store of this scheme", where=name, allowed="s3, gs, az")
     try:
         from obstore import store as stores
     except ImportError as error:

@@ -90,10 +90,16 @@ def uri_of(store: str, key: str) -> str:
 def joined(root: str, uri: str) -> str:
     """Return the path or uri of something whose name is relative to a root, or absolute."""
     if is_remote(uri):
-        return uri
+        return _lower_scheme(uri)
     if is_remote(root):
-        return uri if os.path.isabs(uri) else f"{root.rstrip('/')}/{uri}"
+        return os.path.normpath(uri) if os.path.isabs(uri) else f"{_lower_scheme(root).rstrip('/')}/{uri}"
     return os.path.normpath(os.path.join(root, uri))
+
+
+def _lower_scheme(uri: str) -> str:
+    """Return a uri with its scheme in lower case, as all comparisons of schemes expect."""
+    scheme, rest = uri.split("://", 1)
+    return f"{scheme.lower()}://{rest}"
 
 
 def absolute(name: str) -> str:
@@ -116,7 +122,12 @@ def is_inside(name: str, folder: str) -> bool:
 
 def leads_out(name: str) -> bool:
     """Return whether a name may lead out of a folder: a URI, an absolute path, or a path with `..` in it."""
-    return is_uri(name) or name.startswith("file:/") or os.path.isabs(name) or ".." in name.split("/")
+    return is_uri(name) or name.startswith("file:/") or os.path.isabs(name) or goes_up(name)
+
+
+def goes_up(name: str) -> bool:
+    """Return whether a path or uri has a part `..`, perhaps percent-encoded, as web servers decode it."""
+    return ".." in name.split("/") or ".." in unquote(name).split("/")
 
 
 def common_folder(uris: list[str]) -> str:

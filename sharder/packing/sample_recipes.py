@@ -198,6 +198,8 @@ def _clip(content: Mapping[str, Any], told: Row, sizes: Mapping[str, int], where
 
 
 def _check_files(files: Sequence[str], sizes: Mapping[str, int], where: str) -> None:
+    if len(set(files)) < len(files):
+        raise FormatError("the sample names a file twice", where=where, found=", ".join(files)[:80], remedy=REMEDY)
     missing = [name for name in files if name not in sizes]
     if missing or not files:
         raise FormatError(

@@ -244,6 +244,12 @@ LOCAL, S3, HUB = "/data/D", "s3://own/D", "hf://datasets/me/it@0123/D"
         (S3, "s3://own/v", None, "a.mp4", True),
         (S3, "s3://own/v", None, "s3://own/w/a.mp4", True),
         (S3, "s3://own/v", None, "../../other/a.mp4", False),
+        (S3, "s3://own/v", None, "%2e%2e/a.mp4", False),
+        (S3, "s3://own/v", {"/old": "/mine"}, "/old/../secret.mp4", False),
+        (S3, "s3://own/v", {"/old": "/mine"}, "/mine/../secret.mp4", False),
+        (S3, "s3://own/v", {"/old": "/mine"}, "/old/a.mp4", True),
+        (S3, "s3://own/v", {"s3://own/v": "/mine"}, "../secret.mp4", False),
+        (S3, "s3://own/v", "https://host/mine", "..%2Fa.mp4", False),
         (S3, "s3://own/v", None, "s3://own-not/a.mp4", False),
         (S3, "s3://own/v", None, "/etc/passwd", False),
         (S3, "/videos", None, "a.mp4", False),
@@ -274,3 +280,10 @@ def test_sources_lie_in_the_own_store_or_where_the_root_leads(
     else:
         locations.check(uris)
     assert Locations(place, recorded, Access(root=root, allow_remote=True)).allows(uri)
+
+
+@pytest.mark.parametrize("uri", ["S3://own/v/a.mp4", "s3://own/v/a.mp4"])
+def test_a_scheme_in_capitals_is_the_scheme(uri: str) -> None:
+    """Stores are chosen by the scheme: an unknown one must not be taken for another provider's."""
+    assert Locations(S3, "S3://own/v", Access()).path(uri) == "s3://own/v/a.mp4"
+    assert Locations(S3, "S3://own/v", Access()).path("a.mp4") == "s3://own/v/a.mp4"
