@@ -82,7 +82,8 @@ def test_index_keeps_what_it_probed_and_goes_on(number: int, all_media: Path, tm
     for place in range(60):
         shutil.copy(all_media / "h264_default.mp4", media / f"z{place}.mp4")
     arguments = ["index", media, "--out", tmp_path / "I", "--workers", 1, "--verify"]
-    said = interrupted(arguments, lambda process: is_open(process, "z"), number)
+    header = tmp_path / "I/index.json"  # is written after planning, which opens files, too
+    said = interrupted(arguments, lambda process: header.exists() and is_open(process, "z"), number)
     kept = len(Index(tmp_path / "I"))
     assert 0 < kept < 70
     what = f"{kept} media in {tmp_path / 'I'} are kept; the same command goes on with the others"
