@@ -509,7 +509,7 @@ class ClipDataset:
         return read_or_replaced(
             lambda: self.item(number),
             number,
-            others=replacements(number, len(self)) if len(self) else [],
+            others=lambda: replacements(number, len(self)),
             other=self.item,
             on_error=self.on_error,
         )

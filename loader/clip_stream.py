@@ -279,7 +279,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             return read_or_replaced(
                 lambda: self._read_item(read, epoch),
                 int(self._numbers[number]),
-                others=replacements(number, len(self._numbers)),
+                others=lambda: replacements(number, len(self._numbers)),
                 other=lambda other: self._decoded(self._clip(other), self._sources, epoch),
                 on_error=on_error,
             )

@@ -186,7 +186,7 @@ class MultiViewDataset:
         return read_or_replaced(
             lambda: self._item(number),
             number,
-            others=replacements(number, len(self)) if len(self) else [],
+            others=lambda: replacements(number, len(self)),
             other=self._item,
             on_error=self.clips.on_error,
         )

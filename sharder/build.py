@@ -46,7 +46,6 @@ from framedex.sharder.writing.planned_rows import PlannedRows
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.sharder.writing.shipment import as_row, shipped
 from framedex.sharder.writing.tar_filling import TarLayout
-from framedex.sharder.writing.whole import job_digest
 from framedex.sharder.writing.writer import DatasetWriter
 from framedex.storage.places import Place, Stored
 
@@ -181,7 +180,7 @@ def _build(
         "keep_damaged": options.keep_damaged,
         "pack": pack | {"shard_bytes": options.shard_bytes},
     }
-    if not options.overwrite and (before := finished_report(out, job_digest(job, index))) is not None:
+    if not options.overwrite and (before := finished_report(out, job, index)) is not None:
         return with_labels(before, options.labels)
     if options.part is not None:
         return plan_slice(out, job, pieces, _planning(index, user_schema, options), options.part)

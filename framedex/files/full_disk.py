@@ -17,7 +17,7 @@ def full_disk_says(what: str, folder: Path, kept: Callable[[], str]) -> Iterator
     """Raise OutputError if the disk is full while something is written.
 
     Args:
-        what: What is written.
+        what: Name of the output, for the message.
         folder: Where it is written.
         kept: Returns what is kept, called after everything inside has ended.
     """

@@ -86,7 +86,7 @@ def read_or_replaced(
     read: Callable[[], dict[str, Any]],
     number: int,
     *,
-    others: list[int],
+    others: Callable[[], list[int]],
     other: Callable[[int], dict[str, Any]],
     on_error: OnError,
 ) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def read_or_replaced(
     Args:
         read: function that reads the item.
         number: number of the item.
-        others: numbers of the items that are tried in its place, in this order.
+        others: function that draws the numbers of the items that are tried in its place, in this order.
         other: function that reads one of the others.
         on_error: the reaction to an item that is not available.
 
@@ -108,7 +108,8 @@ def read_or_replaced(
         fault = fault_of(number, error)
         if on_error != "replace" or fault.ends_the_run:
             raise
-    for draw in others:
+    draws = others()
+    for draw in draws:
         try:
             found = other(draw)
         except MEDIUM_ERRORS as error:
@@ -118,7 +119,7 @@ def read_or_replaced(
         LOG.warning("clip %d is replaced by clip %d (%s): %s", number, draw, fault.kind, fault.message)
         return found
     raise DecodeError(
-        f"neither clip {number} nor any of {len(others)} drawn in its place can be loaded",
+        f"neither clip {number} nor any of {len(draws)} drawn in its place can be loaded",
         found=fault.message,
         remedy="framedex verify shows which clips decode",
     )

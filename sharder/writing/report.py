@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from framedex.core.column_rules import reading
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.files.headers import check_format
+from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.label_counts import LABEL, SPLIT, Counts, label_counts_of
 from framedex.sharder.clips.labels import WantedLabels
 from framedex.sharder.schema import (
@@ -22,6 +23,7 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
 )
 from framedex.sharder.selection.left_out import LeftOut
+from framedex.sharder.writing.whole import job_digest
 from framedex.storage.places import Place, parquet_file
 
 Row = dict[str, Any]
@@ -89,12 +91,13 @@ def with_labels(report: ShardReport, labels: WantedLabels | None) -> ShardReport
     return replace(report, labels=label_counts_of(file.read(names), column))
 
 
-def finished_report(out: Place, job: str) -> ShardReport | None:
+def finished_report(out: Place, job: Row, index: Index) -> ShardReport | None:
     """Return the report of a dataset that an earlier run of the same job finished; None if there is none.
 
     Args:
         out: The dataset.
-        job: The digest of the job.
+        job: What makes two runs the same.
+        index: The index that clips are planned from.
 
     Raises:
         FormatError: The dataset is damaged.
@@ -105,7 +108,7 @@ def finished_report(out: Place, job: str) -> ShardReport | None:
         header = check_format(out, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
     except FormatError:
         return None  # which is an error where the dataset would be written
-    if header.get("job") != job:
+    if header.get("job") != job_digest(job, index):
         return None
     with reading(str(out), "shard again, with --overwrite"):
         failures = parquet_file(out / FAILURES_NAME).read().to_pylist()
