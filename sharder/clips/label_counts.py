@@ -7,6 +7,7 @@ from collections import Counter
 import pyarrow as pa
 
 from framedex.core.tallies import counted
+from framedex.sharder.clips.labels import plain
 
 LABEL, SPLIT = "label", "split"  # the usual names of the columns
 ALL = "clips"  # in place of a split, if there are no splits
@@ -23,11 +24,16 @@ def label_counts(labels: pa.ChunkedArray, splits: pa.ChunkedArray | None) -> Cou
         labels: The label of each clip.
         splits: string, the split of each clip; None if there are no splits.
     """
-    names = [None if value is None else str(value) for value in labels.to_pylist()]
-    parts = [ALL] * len(names) if splits is None else [str(value) for value in splits.to_pylist()]
-    pairs = Counter(zip(parts, names, strict=True))
-    every = sorted({name for name in names if name is not None})
-    return {part: {name: pairs[part, name] for name in every} for part in dict.fromkeys(parts)} if every else {}
+    parts = pa.chunked_array([pa.repeat(ALL, len(labels))]) if splits is None else splits
+    table = pa.table({LABEL: plain(labels), SPLIT: plain(parts)})
+    # One thread, so that splits come in the order of the clips.
+    groups = table.group_by([SPLIT, LABEL], use_threads=False).aggregate([([], "count_all")]).to_pylist()
+    pairs = Counter[tuple[str, str | None]]()
+    for group in groups:
+        name = None if group[LABEL] is None else str(group[LABEL])
+        pairs[str(group[SPLIT]), name] += group["count_all"]
+    every = sorted({name for _, name in pairs if name is not None})
+    return {part: {name: pairs[part, name] for name in every} for part, _ in pairs} if every else {}
 
 
 def label_counts_of(table: pa.Table, column: str) -> Counts:
