@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from framedex.auditor.findings.findings import Audit
 from framedex.auditor.run import asks_frames, check_free, run
-from framedex.auditor.tables.database import QueryLimits, database
+from framedex.auditor.tables.database import GIBIBYTE, QueryLimits
+from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.reading import check_reads
 from framedex.auditor.tables.subject import opened
 from framedex.errors import FramedexError
@@ -18,6 +19,7 @@ from framedex.storage.locations import Access
 from framedex.storage.places import Place, place
 
 LIMITS = QueryLimits()
+MORE = "timeout=, memory= and spill= give it more; a LIMIT or a WHERE makes it less"
 
 
 def audit(
@@ -63,7 +65,14 @@ def audit(
     return run(place(what), names, look=files, policy=policy, access=access, report=page, pictures=pictures)
 
 
-def query(what: str | Place, sql: str, *, limits: QueryLimits = LIMITS) -> pa.Table:
+def query(
+    what: str | Place,
+    sql: str,
+    *,
+    timeout: float = LIMITS.seconds,
+    memory: float = LIMITS.memory_bytes / GIBIBYTE,
+    spill: float = LIMITS.spill_bytes / GIBIBYTE,
+) -> pa.Table:
     """Return the rows of an SQL query over the views of an index or a dataset, as `framedex audit --sql` does.
 
     docs/audit.md lists the views and their columns.
@@ -71,15 +80,17 @@ def query(what: str | Place, sql: str, *, limits: QueryLimits = LIMITS) -> pa.Ta
     Args:
         what: An index or a dataset: a folder, or a uri of object storage.
         sql: One statement that only reads, in DuckDB's SQL.
-        limits: Limits of time, memory and disk. The default is 600 s, 4 GiB of memory and 16 GiB of disk.
+        timeout: The most seconds that the query may take.
+        memory: The most GiB of memory that the query or its answer may take.
+        spill: The most GiB that the query may write to the temporary folder if memory is too small.
 
     Raises:
         FramedexError: There is no index or dataset, the query is wrong, or it reaches a limit.
     """
     check_reads(sql)
+    limits = QueryLimits(seconds=timeout, memory_bytes=int(memory * GIBIBYTE), spill_bytes=int(spill * GIBIBYTE))
     with (
         opened(place(what), frames=asks_frames(sql)) as audited,
-        database(audited, limits=limits) as db,
-        db.time_limit(limits.seconds),
+        QueryProcess(audited, limits, remedy=MORE) as queries,
     ):
-        return db.user(sql).read_all()
+        return queries.table(sql)

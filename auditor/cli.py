@@ -15,7 +15,8 @@ from framedex.auditor.findings.findings import missing
 from framedex.auditor.findings.queries import SEVERITIES, Question, Severity, checks_of, questions
 from framedex.auditor.findings.text import lines
 from framedex.auditor.run import asks_frames, check_free, run
-from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, database, write_database
+from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, write_database
+from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, opened
 from framedex.core.printing import echo, escaped_json
 from framedex.core.tallies import counted
@@ -265,19 +266,18 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
                 raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
             sql = known[ask].sql
         assert sql is not None  # either `sql` or `ask` was given
-        with database(audited, limits=limits) as db:
-            lack = None if ask is None else missing(db, known[ask])
+        with QueryProcess(audited, limits) as queries:
+            lack = None if ask is None else missing(queries.types, known[ask])
             if lack is not None:
                 raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
             if ask is not None and (limit := LIMIT.search(sql)):
                 most = counted(int(limit[1]), "row")
                 echo(f"at most {most}; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
-            with db.time_limit(limits.seconds):
-                answer = db.user(sql, plain=form != "parquet")
-                if out is None:
-                    print_answer(answer, form)
-                    return
-                rows = write_answer(answer, form, out)
+            answer = queries.reader(sql, plain=form != "parquet")
+            if out is None:
+                print_answer(answer, form)
+                return
+            rows = write_answer(answer, form, out)
             echo(f"{counted(rows, 'row')} → {printable(str(out))}")
 
 

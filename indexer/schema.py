@@ -7,7 +7,7 @@ import pyarrow as pa
 from framedex.core.column_rules import FAR, ColumnRule, Key
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.6"  # readers accept every minor version of their major version
+SCHEMA_VERSION = "3.7"  # readers accept every minor version of their major version
 
 # Values of some columns, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
@@ -408,10 +408,17 @@ LISTING = pa.schema(
         required("media_id", pa.string(), "As in `videos`."),
         required("listing_row", pa.int32(), "Number of this row among the rows that list the same medium."),
         required("listed_uri", pa.string(), "The medium's uri as the listing spells it."),
+        column(
+            "file_row",
+            pa.int32(),
+            "Number of the row in the user's listing, from 0, without the header; null if no listing names the medium. "
+            "From version 3.7 on.",
+        ),
     ]
 )
 
 # Columns of a listing that have a meaning.
+FILE_ROW = "file_row"  # of LISTING
 FRAME_TABLE = "frame_table"  # a Parquet file with a row for each frame of the row's stretch, relative to the root
 FRAME_ROW = "frame_row"  # the row of the stretch's first frame
 LISTING_PROBLEM = "listing_problem"  # why policies make no clips of the row; empty if they do

@@ -544,10 +544,9 @@ class ClipDataset:
 
     def _item(self, number: int) -> dict[str, Any]:
         clip = self.clip(number)
-        encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
         options = self._options
         shown = picture(
-            clip, encoded, decode=options.decode, pixels=options.pixels, epoch=self.epoch, threads=options.threads
+            clip, self.sources, decode=options.decode, pixels=options.pixels, epoch=self.epoch, threads=options.threads
         )
         return shown | self.beside(clip) | describe(clip)
 

@@ -257,7 +257,11 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         now.passed = lane.passed
         self._iteration = now
         self._history.begin(version, now.worker)
-        with LaneReader(lambda place: self._clip(int(lane.clips[place])), lane.read.tolist(), self._sources) as reader:
+        with LaneReader(
+            lambda place: self._readable(int(lane.clips[place])),
+            lane.read.tolist(),
+            self._sources,
+        ) as reader:
             for place in lane.deliver.tolist():
                 item = self._item(reader.take(place), int(lane.clips[place]), now)
                 now.passed += 1
@@ -271,6 +275,12 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         if self._labels is None:
             return clip
         return replace(clip, columns=self._labels.applied(clip.columns, f"clip {clip.clip_id}"))
+
+    def _readable(self, number: int) -> Clip:
+        """Return a clip that may be read. Raises DecodeError if it would take too much memory."""
+        clip = self._clip(number)
+        self._options.pixels.check_memory(clip, None)
+        return clip
 
     def _item(self, read: ReadClip, number: int, now: Iteration) -> dict[str, Any] | None:
         """Return a clip's item or one in its place; None if it is skipped."""
@@ -316,9 +326,8 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         options = self._options
         if options.decode == "cpu" and options.pixels.dtype == "uint8":
             self._lost_bits.warn(clip.medium)
-        encoded = source.read(clip.source, clip.recipe, clip.medium.states)
         shown = picture(
-            clip, encoded, decode=options.decode, pixels=options.pixels, epoch=epoch, threads=options.threads
+            clip, source, decode=options.decode, pixels=options.pixels, epoch=epoch, threads=options.threads
         )
         columns = {} if self._tables is None else self._tables(clip)
         return shown | columns | sound(clip, source) | describe(clip)

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from framedex.auditor.browser.filters import Filter, checked_column, filter_of
 from framedex.auditor.findings.queries import Check, checks_of
-from framedex.auditor.tables.database import Database, Result
+from framedex.auditor.tables.database import QueryLimits, Result
+from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind
 from framedex.auditor.tables.views import quoted
 from framedex.errors import FramedexError
@@ -26,10 +27,10 @@ LINKS: dict[Kind, tuple[str, ...]] = {
 }
 ORDERS: dict[Kind, tuple[str, ...]] = {"index": ("uri", "media_id"), "dataset": ("clip",)}
 KEPT = 8  # selections
-SECONDS = 120.0  # of a query
+LIMITS = QueryLimits(seconds=120.0)  # of a query
 ANSWER_BYTES = 16_000_000  # of the values of an answer
-INTERRUPT_SECONDS = 0.05  # between two interrupts, since a query may begin after the first one
-LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql may take longer"
+STOP_SECONDS = 0.05  # between two stops, since a query may begin after the first one
+LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql has options for more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +71,12 @@ def wanted_of(value: Any) -> Wanted:
 class Selections:
     """The selections of an open index or dataset. Threads may share it; its queries run one after the other."""
 
-    def __init__(self, db: Database) -> None:
-        self.kind = db.audited.kind
-        self.types = db.types(VIEWS[self.kind])
-        self.total = _total(db)
+    def __init__(self, queries: QueryProcess) -> None:
+        self.kind = queries.audited.kind
+        self.types = queries.types(VIEWS[self.kind])
+        self.total = _total(queries)
         self.checks: dict[str, Check] = {check.name: check for check in checks_of(self.kind)}
-        self._db, self._lock = db, threading.Lock()
+        self._queries, self._lock = queries, threading.Lock()
         self._kept: OrderedDict[Wanted, Sequence[Any]] = OrderedDict()
 
     def keys(self, wanted: Wanted) -> Sequence[Any]:
@@ -103,8 +104,8 @@ class Selections:
 
     def query(self, sql: str, most: int) -> Result:
         """Return the columns and the first rows of a query, up to ANSWER_BYTES. Raises as `keys` does."""
-        with self._lock, self._db.time_limit(SECONDS, remedy=LESS):
-            return self._db.user_rows(sql, most, most_bytes=ANSWER_BYTES)
+        with self._lock:
+            return self._queries.rows(sql, most, most_bytes=ANSWER_BYTES)
 
     def finding(self, name: str) -> Check:
         """Return a check by its name. Raises FramedexError."""
@@ -124,18 +125,17 @@ class Selections:
         return self.query(f"{sql} LIMIT {most}", most).rows
 
     def stop(self) -> None:
-        """Interrupt the query that runs."""
-        self._db.interrupt()
+        """End the query that runs."""
+        self._queries.stop()
 
     def close(self) -> None:
-        """Interrupt the query that runs, and all that wait. No query runs after this: it would have no database."""
-        while not self._lock.acquire(timeout=INTERRUPT_SECONDS):
-            self._db.interrupt()
+        """End the query that runs, and all that wait. No query runs after this."""
+        while not self._lock.acquire(timeout=STOP_SECONDS):
+            self._queries.stop()
 
     def _read(self, wanted: Wanted) -> pa.Array:
-        with self._db.time_limit(SECONDS, remedy=LESS):
-            links = [self._link_of(sql) for sql in self._bases(wanted)]
-            return self._db.user_table(self._sql(wanted, links)).column(0).combine_chunks()
+        links = [self._link_of(sql) for sql in self._bases(wanted)]
+        return self._queries.table(self._sql(wanted, links)).column(0).combine_chunks()
 
     def _bases(self, wanted: Wanted) -> list[str]:
         """Return the queries whose rows name what is wanted."""
@@ -169,7 +169,7 @@ class Selections:
 
     def _link_of(self, sql: str) -> str:
         """Return the column by which the rows of a query name clips or media. Raises FramedexError."""
-        names = self._db.user_rows(f"SELECT * FROM ({bare(sql)}\n) LIMIT 0", 1, most_bytes=ANSWER_BYTES).names
+        names = self._queries.rows(f"SELECT * FROM ({bare(sql)}\n) LIMIT 0", 1).names
         link = self.link(names)
         if link is None:
             raise FramedexError(
@@ -180,11 +180,11 @@ class Selections:
         return link
 
 
-def _total(db: Database) -> int:
+def _total(queries: QueryProcess) -> int:
     """Return the number of clips or media."""
-    if db.audited.kind == "dataset":
-        return sum(db.audited.header["clips_per_part"])
-    return int(db.ask("SELECT count(*) FROM videos").rows[0][0])
+    if queries.audited.kind == "dataset":
+        return sum(queries.audited.header["clips_per_part"])
+    return int(queries.rows("SELECT count(*) FROM videos", 1).rows[0][0])
 
 
 def bare(sql: str) -> str:

@@ -14,9 +14,10 @@ from framedex.auditor.browser.media import Media
 from framedex.auditor.browser.page import page
 from framedex.auditor.browser.pictures import Items
 from framedex.auditor.browser.resources import Resources
-from framedex.auditor.browser.selections import Selections
+from framedex.auditor.browser.selections import LESS, LIMITS, Selections
 from framedex.auditor.browser.server import Server
-from framedex.auditor.tables.database import Database, QueryLimits, database
+from framedex.auditor.tables.database import QueryLimits
+from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import opened
 from framedex.core.tallies import counted
 from framedex.errors import printable
@@ -24,11 +25,11 @@ from framedex.indexer.schema import OK
 from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place
 
-LIMITS = QueryLimits()
-
 
 @contextlib.contextmanager
-def bound(place: Place, *, port: int, access: Access = OWN_STORE, longest_side: int | None) -> Iterator[Server]:
+def bound(
+    place: Place, *, port: int, access: Access = OWN_STORE, longest_side: int | None, limits: QueryLimits = LIMITS
+) -> Iterator[Server]:
     """Provide the server of an index or a dataset, which has a port and does not answer yet.
 
     Args:
@@ -36,6 +37,7 @@ def bound(place: Place, *, port: int, access: Access = OWN_STORE, longest_side: 
         port: The port. 0: any free port.
         access: Which sources may be read.
         longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
+        limits: The limits of each query.
 
     Raises:
         FormatError: there is no index or dataset, or it is damaged.
@@ -43,8 +45,8 @@ def bound(place: Place, *, port: int, access: Access = OWN_STORE, longest_side: 
     """
     with contextlib.ExitStack() as stack:
         audited = stack.enter_context(opened(place))
-        db = stack.enter_context(database(audited, limits=LIMITS))
-        selections = Selections(db)
+        queries = stack.enter_context(QueryProcess(audited, limits, remedy=LESS))
+        selections = Selections(queries)
         items: Items
         if audited.kind == "dataset":
             items = Clips(place, access=access, longest_side=longest_side)
@@ -53,7 +55,7 @@ def bound(place: Place, *, port: int, access: Access = OWN_STORE, longest_side: 
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-browser-"))
             items = Media(place, access=access, longest_side=longest_side, folder=folder)
-            counts, settings, policy = _media_counts(db, selections.total), None, None
+            counts, settings, policy = _media_counts(queries, selections.total), None, None
         findings = Findings(place, selections.link)
         stack.callback(selections.close)
         content = page(
@@ -87,8 +89,8 @@ def serve(place: Place, *, port: int, access: Access, longest_side: int | None, 
             server.serve_forever(poll_interval=0.1)
 
 
-def _media_counts(db: Database, total: int) -> str:
+def _media_counts(queries: QueryProcess, total: int) -> str:
     """Return how many media an index has, as a line."""
-    states = Counter(dict(db.ask("SELECT status, count(*) FROM videos GROUP BY ALL").rows))
+    states = Counter(dict(queries.rows("SELECT status, count(*) FROM videos GROUP BY ALL").rows))
     bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
     return " · ".join([counted(total, "medium", "media"), *bad])

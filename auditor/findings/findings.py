@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -98,7 +98,7 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
     """Run the queries of the summary and all given checks."""
     audited = database.audited
     first = questions("summary", audited.kind) if summary else []
-    lacks = {question: missing(database, question) for question in [*first, *asked]}
+    lacks = {question: missing(database.types, question) for question in [*first, *asked]}
     can = [check for check in asked if lacks[check] is None]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         sections = pool.map(_section, repeat(database), [question for question in first if lacks[question] is None])
@@ -117,11 +117,11 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
     )
 
 
-def missing(database: Database, question: Question) -> str | None:
-    """Return what a question needs and the database lacks: an option or a column. None: nothing is missing."""
+def missing(columns_of: Callable[[str], Collection[str]], question: Question) -> str | None:
+    """Return the option or the column that a question needs and the views lack, or None if none is missing."""
     for need in question.needs:
         view, _, column = need.partition(".")
-        columns = database.columns(view)
+        columns = [name.lower() for name in columns_of(view)]  # as queries compare them
         if not columns or (column and column not in columns):
             return OPTION_OF.get(view, f"a column {column!r}, which a listing or a policy may give")
     return None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import os
 import tempfile
-import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,7 @@ from framedex.auditor.tables.plain_values import as_plain, check_arrow_holds
 from framedex.auditor.tables.reading import check_reads
 from framedex.auditor.tables.subject import Audited
 from framedex.auditor.tables.views import FILE_COLUMN, INNER, PARTS, VIEWS, Names, in_memory, reader, statements, url
-from framedex.core.quantities import size_text
-from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError, printable
+from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError
 
 try:
     import duckdb
@@ -27,12 +24,11 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("duckdb", "audit", "framedex audit") from error
 
 ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
-BATCH_ROWS = 2048  # of an answer to show, as DuckDB computes them
-INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
+BATCH_ROWS = 1_000_000
 EXPLANATION = ["explain_key", "explain_value"]  # the columns of the answer to EXPLAIN, whose values have lines
 INTERRUPTED = "INTERRUPT Error: Interrupted!"  # the text of such an error that comes through pyarrow
 GIBIBYTE = 1 << 30
-MORE_TIME = "--timeout gives it more; a LIMIT or a WHERE makes it less"
+TYPES = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = '{view}' ORDER BY column_index"
 LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"
 
 
@@ -41,8 +37,8 @@ class QueryLimits:
     """The limits of a user's own queries.
 
     Attributes:
-        seconds: The time limit of all queries together.
-        memory_bytes: The memory of DuckDB.
+        seconds: The time limit of a query.
+        memory_bytes: The memory of its process, three quarters of which DuckDB fills before it writes to disk.
         spill_bytes: How much DuckDB may write to a temporary folder in addition to that memory.
     """
 
@@ -82,12 +78,9 @@ class Database:
         return [name.lower() for name in self.types(view)]
 
     def types(self, view: str) -> dict[str, str]:
-        """Return the type of each column of a view, as DuckDB names it."""
+        """Return the type of each column of a view, as DuckDB names it. An unknown view has no columns."""
         with contextlib.closing(self._connection.cursor()) as cursor:
-            rows = cursor.execute(
-                "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [view]
-            ).fetchall()
-        return dict(rows)
+            return dict(cursor.execute(TYPES.format(view=view)).fetchall())
 
     def ask(self, sql: str) -> Result:
         """Return all rows of a query. Several threads may call this."""
@@ -100,46 +93,27 @@ class Database:
         with _errors_of_queries():
             return _stream(self._connection.sql(sql))
 
-    def user(self, sql: str, *, plain: bool = False) -> pa.RecordBatchReader:
+    def user(
+        self, sql: str, *, plain: bool = False, most: int | None = None, batch_rows: int = BATCH_ROWS
+    ) -> pa.RecordBatchReader:
         """Return the rows of a user's own query: one statement that only reads. The rows of the query before end.
+
+        Nothing limits its time and its memory: `QueryProcess` does.
 
         Args:
             sql: The query.
             plain: Whether values that Python or JSON cannot hold become text. False: all are as Arrow holds them.
+            most: The maximum number of rows. None: all.
+            batch_rows: The maximum number of rows of a batch.
         """
         query = self._user_query(sql)
         with _errors_of_queries():
             if plain:
-                return _stream(as_plain(query))
+                query = as_plain(query)
             check_arrow_holds(query)
-            return _stream(query)
-
-    def user_table(self, sql: str) -> pa.Table:
-        """Return all rows of a user's own query."""
-        return self.user(sql).read_all()
-
-    def user_rows(self, sql: str, most: int, *, most_bytes: int) -> Result:
-        """Return the first rows of a user's own query, as plain values.
-
-        Args:
-            sql: The query.
-            most: The maximum number of rows.
-            most_bytes: The maximum size of these rows. Raises FramedexError if the first row alone is larger.
-        """
-        query = self._user_query(sql)
-        rows: list[tuple[Any, ...]] = []
-        with _errors_of_queries():
-            answer = _stream(as_plain(query).limit(most), batch_rows=BATCH_ROWS)
-        with answer:
-            for batch in answer:
-                fitting = _fitting(batch, most_bytes)
-                rows += zip(*(column.to_pylist() for column in batch.slice(0, fitting).columns), strict=True)
-                most_bytes -= batch.slice(0, fitting).nbytes
-                if fitting < batch.num_rows:
-                    if not rows:
-                        raise _too_large(batch, most_bytes)
-                    return Result(names=list(answer.schema.names), rows=rows, cut=True)
-            return Result(names=list(answer.schema.names), rows=rows)
+            if most is not None:
+                query = query.limit(most)
+            return _stream(query, batch_rows=batch_rows)
 
     def _user_query(self, sql: str) -> Any:
         """Return a user's own query, not yet run, in a transaction that only reads.
@@ -153,40 +127,6 @@ class Database:
             self._connection.execute("BEGIN TRANSACTION READ ONLY")
             return self._connection.sql(sql)
 
-    def interrupt(self) -> None:
-        """Interrupt the user's query that runs, which then raises KeyboardInterrupt."""
-        self._connection.interrupt()
-
-    @contextlib.contextmanager
-    def time_limit(self, seconds: float, *, remedy: str = MORE_TIME) -> Iterator[None]:
-        """Interrupt all queries after this many seconds, including one whose rows are still being read.
-
-        Raises FramedexError then, with this remedy.
-        """
-        ended, late = threading.Event(), threading.Event()
-
-        def watch() -> None:
-            if not ended.wait(seconds):
-                late.set()
-                while not ended.wait(INTERRUPT_SECONDS):  # repeatedly, since a query may begin between two interrupts
-                    self._connection.interrupt()
-
-        watching = threading.Thread(target=watch, daemon=True)
-        watching.start()
-        try:
-            yield
-        except (Exception, KeyboardInterrupt) as error:
-            if not late.is_set():
-                raise
-            raise FramedexError(
-                "the query takes longer than it may",
-                found=f"more than {seconds:g} s",
-                remedy=remedy,
-            ) from error
-        finally:
-            ended.set()
-            watching.join()
-
     def add(self, name: str, table: pa.Table) -> None:
         """Add a table that is not one of the views."""
         self._connection.register("added", table)
@@ -194,26 +134,10 @@ class Database:
         self._connection.unregister("added")
 
 
-def _stream(query: Any, *, batch_rows: int = 1_000_000) -> pa.RecordBatchReader:
+def _stream(query: Any, *, batch_rows: int = BATCH_ROWS) -> pa.RecordBatchReader:
     """Return the rows of a query as a stream of batches, which raises as `_errors_of_queries` does."""
     answer = query.to_arrow_reader(batch_rows)
     return pa.RecordBatchReader.from_batches(answer.schema, _batches(answer))
-
-
-def _fitting(batch: pa.RecordBatch, most_bytes: int) -> int:
-    """Return how many of the first rows have at most this many bytes together."""
-    return bisect.bisect_right(range(1, batch.num_rows + 1), most_bytes, key=lambda rows: batch.slice(0, rows).nbytes)
-
-
-def _too_large(batch: pa.RecordBatch, most_bytes: int) -> FramedexError:
-    sizes = {name: batch.column(place).slice(0, 1).nbytes for place, name in enumerate(batch.schema.names)}
-    largest = max(sizes, key=lambda name: sizes[name])
-    return FramedexError(
-        "a row of the answer is too large to show",
-        found=f"{size_text(sum(sizes.values()))}, most of it in the column {printable(largest)}",
-        allowed=f"up to {size_text(most_bytes)}",
-        remedy="choose fewer columns, or a part of a text or a list: left(text, 1000), list[:100]",
-    )
 
 
 def _batches(answer: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -252,7 +176,11 @@ def _found(error: Exception) -> str:
 
 @contextlib.contextmanager
 def database(
-    audited: Audited, *, kept: Mapping[str, Collection[str]] | None = None, limits: QueryLimits | None = None
+    audited: Audited,
+    *,
+    kept: Mapping[str, Collection[str]] | None = None,
+    limits: QueryLimits | None = None,
+    spill: Path | None = None,
 ) -> Iterator[Database]:
     """Open the views of an index or a dataset for queries. Users' queries can read its files alone and write nothing.
 
@@ -264,12 +192,12 @@ def database(
         kept: For framedex's own questions: the columns to keep of some views. DuckDB reads the files itself, and loads
             only these columns of these views into memory, once.
         limits: Limits for users' queries. None: no limits.
+        spill: An empty folder for what does not fit into memory. None: one of its own.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="framedex-audit-") as spill,
-        contextlib.closing(duckdb.connect()) as connection,
-    ):
-        connection.execute("SET temp_directory = ?", [spill])
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(contextlib.closing(duckdb.connect()))
+        folder = spill or stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-audit-"))
+        connection.execute("SET temp_directory = ?", [str(folder)])
         names = Names.OURS if kept is None or _is_pattern(audited) else Names.PATHS
         connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
         if names is Names.OURS:
@@ -279,7 +207,7 @@ def database(
             connection.execute(LOCK)
         _define(connection, audited, names, kept or {})
         if limits is not None:
-            connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
+            connection.execute(f"SET memory_limit = '{limits.memory_bytes * 3 // 4}B'")
             connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes}B'")
         connection.execute("SET preserve_insertion_order = true; SET lock_configuration = true")
         yield Database(connection, audited)

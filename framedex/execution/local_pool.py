@@ -6,12 +6,9 @@ import collections
 import concurrent.futures
 import contextlib
 import functools
-import multiprocessing
-import multiprocessing.connection
 import os
 import resource
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -22,7 +19,7 @@ from pebble import ProcessExpired, ProcessPool
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
 from framedex.execution.engine import BROKEN, Calls, Item, Outcome, Result
-from framedex.execution.spawning import leave_out_pandas, spawning
+from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
 
 LOOK_SECONDS = 1.0  # between two checks for stopped workers
 STOPPED_SECONDS = 600.0  # how long a worker may be stopped if calls have no time limit
@@ -154,21 +151,13 @@ def _is_stopped(process: int) -> bool:
 
 def _enter_worker(memory_bytes: int | None) -> None:
     """Prepare a worker process: end it when its parent ends, and limit its memory."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     # After the limit: Arrow's allocator reserves a GiB of addresses at its first array, unless it may not.
     leave_out_pandas()
-
-
-def _end_with_parent() -> None:
-    """Wait for the parent to end, then exit: after a SIGKILL, nothing else stops a worker."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _call(function: Callable[[Item], Result], item: Item) -> Result:

@@ -8,6 +8,8 @@ own functions and plain data, so the script is needed only if the caller passes 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import sys
@@ -79,6 +81,18 @@ def leave_out_pandas() -> None:
         pa.array([0])
     finally:
         sys.meta_path.remove(finder)
+
+
+def end_with_parent() -> None:
+    """End this process when its parent ends, in whatever way: after a SIGKILL, nothing else would."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _exit_after(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -10,9 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from framedex.core.tallies import counted
+
+NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 LEADING_ZERO = r"^\s*[-+]?0\d+\s*$"
 WHOLE_NUMBER = r"^\s*[-+]?\d+\s*$"
+MOST_DIGITS = 15  # float64 has whole numbers of up to 15 digits exactly
 MOST_EXACT = float(1 << 53)  # float64 has all whole numbers up to this one
+# A column with one other cell among at least so many numbers is a column of numbers.
+NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,21 +26,23 @@ class CsvTable:
     """A CSV file.
 
     Attributes:
-        table: The rows that have a cell for each column.
+        table: The rows that have a cell for each column, and a number or nothing in each column of numbers.
         numbers: The number of each row of `table` in the file, from 0, without the header.
-        wrong: The other rows by their numbers: how many cells they have.
+        wrong: What is wrong with the other rows, by their numbers.
     """
 
     table: pa.Table
     numbers: list[int]
-    wrong: dict[int, int]
+    wrong: dict[int, str]
 
 
 def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     """Read a CSV file.
 
     The types of other columns are those of their cells. A column of numbers is one of texts if a cell begins with a
-    zero that a number would lose (007), or has more digits than a number keeps.
+    zero that a number would lose (007), or has more digits than a number keeps. A column stays one of
+    numbers if at most one cell in a hundred, or a single cell beside two numbers or more, is a text: that is a mistake,
+    and its row is wrong.
 
     Args:
         file: The file, which is read from its beginning, several times.
@@ -62,7 +70,55 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
             cells = pc.if_else(pc.equal(cells, ""), None, cells)
         table = table.set_column(place, field.name, cells)
     there = [number for number in range(len(table) + len(wrong)) if number not in wrong]
-    return CsvTable(table=table, numbers=there, wrong=wrong)
+    of_texts = [
+        field.name
+        for field in table.schema
+        if pa.types.is_string(field.type) and field.name in names and field.name not in {*types, *numbers}
+    ]
+    return _without_mistakes(CsvTable(table=table, numbers=there, wrong=wrong), of_texts)
+
+
+def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
+    """Return a file in which columns of numbers with few other cells have numbers alone.
+
+    Args:
+        found: The file as Arrow reads it.
+        names: The columns of texts that may be such columns.
+    """
+    table, mistakes = found.table, dict[int, str]()  # by the row of the table
+    for place, name in enumerate(table.column_names):
+        cells = table.column(place)
+        is_number = pc.match_substring_regex(cells, NUMBER) if name in names else None
+        if is_number is None or pc.any(_lose_digits(cells)).as_py():
+            continue
+        numbers, others = pc.sum(is_number).as_py() or 0, pc.sum(pc.invert(is_number)).as_py() or 0
+        if not others or numbers < FEWEST_NUMBERS or others > max(1, numbers // NUMBERS_PER_MISTAKE):
+            continue
+        for row in pc.indices_nonzero(pc.fill_null(pc.invert(is_number), False)).to_pylist():
+            mistakes.setdefault(row, f"{name!r} has numbers in the other rows, and here {cells[row].as_py()!r}"[:200])
+        table = table.set_column(place, name, _as_numbers(pc.if_else(is_number, cells, None)))
+    if not mistakes:
+        return found
+    rows = [row for row in range(len(table)) if row not in mistakes]
+    return CsvTable(
+        table=table.take(pa.array(rows, pa.int64())),
+        numbers=[found.numbers[row] for row in rows],
+        wrong=found.wrong | {found.numbers[row]: what for row, what in mistakes.items()},
+    )
+
+
+def _lose_digits(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return whether each text would have fewer digits as a number."""
+    is_long = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(cells)), MOST_DIGITS)
+    is_whole = pc.match_substring_regex(cells, WHOLE_NUMBER)
+    return pc.or_(pc.match_substring_regex(cells, LEADING_ZERO), pc.and_(is_whole, is_long))
+
+
+def _as_numbers(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts that are numbers as numbers: as whole ones if all are."""
+    trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(cells), r"^\+", "")
+    is_whole = pc.all(pc.match_substring_regex(cells, WHOLE_NUMBER)).as_py()
+    return trimmed.cast(pa.int64() if is_whole else pa.float64())
 
 
 def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -86,7 +142,7 @@ def _loses_digits(numbers: pa.ChunkedArray, spelled: pa.ChunkedArray) -> bool:
     return bool(pc.any(lost).as_py())
 
 
-def _read(file: BinaryIO, options: pyarrow.csv.ConvertOptions) -> tuple[pa.Table, dict[int, int]]:
+def _read(file: BinaryIO, options: pyarrow.csv.ConvertOptions) -> tuple[pa.Table, dict[int, str]]:
     """Return a table without the rows that have too few or too many cells, and these rows as in `CsvTable`."""
     wrong: list[pyarrow.csv.InvalidRow] = []
 
@@ -105,4 +161,7 @@ def _read(file: BinaryIO, options: pyarrow.csv.ConvertOptions) -> tuple[pa.Table
         )
         if not wrong:
             break
-    return table, {row.number - 2: row.actual_columns for row in wrong}
+    return table, {
+        row.number - 2: f"{counted(row.actual_columns, 'cell')}, but {counted(row.expected_columns, 'column')}"
+        for row in wrong
+    }

@@ -15,7 +15,6 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from framedex.core.nesting import check_depth, json_depth, type_depth
-from framedex.core.tallies import counted
 from framedex.errors import SourceError, StorageError
 from framedex.files.csv_tables import read_csv
 from framedex.files.parquet_parts import UNSTORABLE
@@ -88,9 +87,7 @@ def _csv_rows(file: BinaryIO, own: str) -> Rows:
         return Rows(table=pa.table({name: pa.nulls(0) for name in names}), numbers=[], wrong={})
     kind = None if own in names else recognised(names)
     found = read_csv(file, [own] if kind is None else kind.texts)
-    allowed = counted(found.table.num_columns, "column")
-    wrong = {number: f"{counted(cells, 'cell')}, but {allowed}" for number, cells in found.wrong.items()}
-    return Rows(table=found.table, numbers=found.numbers, wrong=wrong)
+    return Rows(table=found.table, numbers=found.numbers, wrong=found.wrong)
 
 
 def _json_rows(text: str, path: Place, own: str) -> Rows | None:

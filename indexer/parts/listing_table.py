@@ -109,7 +109,7 @@ def _rows(
             number = seen[identity] = seen.get(identity, -1) + 1
             beside = {} if text is None else sidecar_columns(text, sidecars, [*own, *item.columns], flat=flat)
             of_sidecars.update(beside)
-            named = {"media_id": identity, "listing_row": number, "listed_uri": item.spelled}
+            named = {"media_id": identity, "listing_row": number, "listed_uri": item.spelled, "file_row": item.row}
             rows.append(named | item.columns | beside | _frame_table(item, root))
     return rows, of_sidecars
 

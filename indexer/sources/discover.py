@@ -55,6 +55,7 @@ RESERVED_COLUMNS = frozenset(
         "view_name",
         "view_away_seconds",
         "md5",
+        "file_row",
         "file_row_number",
         "listing_row",
         "listed_uri",

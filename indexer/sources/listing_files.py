@@ -6,6 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from framedex.errors import MediaError, SourceError, StorageError
@@ -115,7 +116,7 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
             remedy="--uri-column names the column with the paths of the media",
         )
     media |= failed
-    listed = [media[number] for number in sorted(media)]
+    listed = [replace(media[number], row=number) for number in sorted(media)]
     if listed[0].error is not None and all(item.error is not None for item in listed):
         raise SourceError(
             "no row of the listing names a medium", where=str(path), found=f"the first row: {listed[0].error.what}"

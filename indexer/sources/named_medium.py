@@ -91,6 +91,7 @@ class NamedMedium:
         path: the absolute path, or the uri of an object.
         spelled: the uri as the user spells it.
         columns: the user's columns, by name.
+        row: number of the row in the listing, from 0, or None if the mention is not from a listing.
         folder: the folder that it was found through; no link may lead out of it. None: it was named itself.
         error: why the medium must not be opened; None for most media. A name that is not valid UTF-8 cannot be written
             into an index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
@@ -107,6 +108,7 @@ class NamedMedium:
     path: str
     spelled: str
     columns: dict[str, Any] = field(default_factory=dict)
+    row: int | None = None
     folder: str | None = None
     error: MediaError | None = None
     member: str | None = None

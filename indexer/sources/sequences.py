@@ -118,6 +118,7 @@ def _joined(name: str, rows: list[NamedMedium], where: str) -> NamedMedium:
             path=folders[0],
             spelled=os.path.dirname(rows[0].spelled) or ".",
             columns=same,
+            row=rows[0].row,
             folder=rows[0].folder,
             member=name,
             images=tuple(os.path.basename(row.path) for row in rows),

@@ -79,12 +79,13 @@ class Fetcher:
     def _fetch(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None) -> Fetched:
         begun = time.perf_counter()
         clip = self._dataset.clip(wanted.number)
-        encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
         degrees = clip.medium.rotation_degrees if self._options.upright else 0
         pixels = self._options.pixels
         draw = pixels.draw(clip, self._dataset.epoch)
         size = stored_size((clip.medium.height, clip.medium.width), degrees)  # exchanges both for upright pictures
         cutout = pixels.cutout(size, len(clip.frame_index), draw)
+        pixels.check_memory(clip, cutout)
+        encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
         fetched = Fetched(
             number=wanted.number,
             item=self._dataset.beside(clip) | describe(clip),

@@ -11,7 +11,8 @@ from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.movie import clip_movie
 from framedex.sharder.clips.clip import Clip, MultiView
 from framedex.sharder.decoding.clip_audio import ReadsRanges, read_audio
-from framedex.sharder.reading.sources import EncodedClip, SourceFiles
+from framedex.sharder.reading.held_bytes import HeldBytes
+from framedex.sharder.reading.sources import SourceFiles
 
 Decode = Literal["cpu", "movie"]
 
@@ -46,17 +47,24 @@ class ClipSource(Protocol):
 
 
 def picture(
-    clip: Clip, encoded: EncodedClip, *, decode: Decode, pixels: PixelOptions, epoch: int, threads: int
+    clip: Clip, sources: SourceFiles | HeldBytes, *, decode: Decode, pixels: PixelOptions, epoch: int, threads: int
 ) -> dict[str, Any]:
     """Return the part of an item that shows its frames, as `ClipDataset.__getitem__` describes it.
 
     Raises:
-        DecodeError: the clip does not decode.
+        StaleError: the clip's source is missing or changed.
+        DecodeError: the clip does not decode, or would take too much memory, which is known before it is read.
         FramedexError: its pictures cannot be framed as `pixels` says, or the transform fails.
     """
     if decode == "movie":
+        pixels.check_memory(clip, None)
+        encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
         return {"movie": clip_movie(clip, encoded), "positions": clip.recipe.position.astype(np.int64)}
-    return {"frames": pixels.frames(clip, encoded, epoch, threads=threads)}
+    draw = pixels.draw(clip, epoch)
+    cutout = pixels.cutout((clip.medium.height, clip.medium.width), len(clip.frame_index), draw)
+    pixels.check_memory(clip, cutout)
+    encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
+    return {"frames": pixels.finished(pixels.decoded(clip, encoded, cutout, threads=threads), draw)}
 
 
 def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:

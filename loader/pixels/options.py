@@ -18,6 +18,7 @@ from framedex.loader.pixels.layouts import Layout, laid_out
 from framedex.loader.pixels.transforms import Transform, check_transform, transformed
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.clip_audio import audio_bytes, audio_text
 from framedex.sharder.decoding.cutout import Cutout
 from framedex.sharder.decoding.deep import DEEP, decode_deep, decode_raw, raw_form
 from framedex.sharder.decoding.video import RGB, Size, decode_rgb
@@ -95,41 +96,46 @@ class PixelOptions:
 
         Raises:
             FramedexError: pictures of this size cannot be framed so.
-            DecodeError: the frames would take more memory than `clip_bytes`.
         """
         try:
-            cutout = cutout_of(self.framing, size, frames, draw)
+            return cutout_of(self.framing, size, frames, draw)
         except FramedexError as error:
             raise FramedexError(
                 error.what, where=f"clip {draw.name}", found=error.found, allowed=error.allowed, remedy=error.remedy
             ) from None
-        self._check_memory(cutout, frames, draw.name)
-        return cutout
 
-    def _check_memory(self, cutout: Cutout, frames: int, name: str) -> None:
+    def check_memory(self, clip: Clip, cutout: Cutout | None) -> None:
+        """Raise DecodeError if a clip would take more memory than `clip_bytes`. Called before the clip is read.
+
+        Args:
+            clip: the clip, whose packets and audio count.
+            cutout: how its frames are scaled and cut, or None if they are not decoded.
+        """
+        packets = int(clip.recipe.packet_size.sum(dtype=np.int64))
+        packets += sum(len(clip.medium.states[number]) for number in clip.recipe.run_state.tolist())
+        parts = [(packets, "its packets")]
+        if clip.audio is not None:
+            parts.append((audio_bytes(clip), audio_text(clip.audio)))
+        if cutout is not None:
+            parts.append(self._frame_bytes(cutout, len(clip.frame_index)))
+        self._check_parts(parts, clip.clip_id)
+
+    def _frame_bytes(self, cutout: Cutout, frames: int) -> tuple[int, str]:
         height, width = cutout.size
         count = math.prod(cutout.leading) * frames
-        need = count * height * width * RGB.channels * (1 if self.dtype == "uint8" else 2)
-        most = usual_clip_bytes() if self.clip_bytes is None else self.clip_bytes
+        size = count * height * width * RGB.channels * (1 if self.dtype == "uint8" else 2)
+        return size, f"{count:,} frames of {width} × {height}"
+
+    def _check_parts(self, parts: list[tuple[int, str]], name: str) -> None:
+        need, most = sum(size for size, _ in parts), usual_clip_bytes() if self.clip_bytes is None else self.clip_bytes
         if need > most:
             raise DecodeError(
-                "the frames of the clip would take too much memory",
+                "the clip would take too much memory",
                 where=f"clip {name}",
-                found=f"{need / GIBIBYTE:,.2f} GiB for {count:,} frames of {width} × {height}",
+                found=", ".join(f"{size / GIBIBYTE:,.2f} GiB for {what}" for size, what in parts),
                 allowed=f"{most / GIBIBYTE:,.2f} GiB",
                 remedy="size=(height, width) or framing= makes frames smaller, and clip_bytes= allows more",
             )
-
-    def frames(self, clip: Clip, encoded: EncodedClip, epoch: int, *, threads: int) -> Any:
-        """Return a clip's frames as ClipDataset delivers them.
-
-        Raises:
-            DecodeError: the clip does not decode.
-            FramedexError: pictures of this size cannot be framed so, or the transform fails.
-        """
-        draw = self.draw(clip, epoch)
-        cutout = self.cutout((clip.medium.height, clip.medium.width), len(clip.frame_index), draw)
-        return self.finished(self.decoded(clip, encoded, cutout, threads=threads), draw)
 
     def decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int) -> NDArray[Any]:
         """Return a clip's frames, [F, H, W, C] or [crops, F, H, W, C]. Raises as `frames`."""
@@ -153,5 +159,6 @@ class PixelOptions:
             draw: where random numbers come from.
         """
         cutout = self.cutout(size, frames, draw)
+        self._check_parts([self._frame_bytes(cutout, frames)], draw.name)
         form = {"uint8": RGB, "uint16": DEEP}.get(self.dtype) or raw_form(medium)
         return np.zeros((*cutout.leading, frames, *cutout.size, form.channels), form.type)

@@ -71,8 +71,7 @@ def decode_sample(
     held = HeldBytes(first_byte=0, content=_joined(found, files))
     clip = found.clip
     try:
-        encoded = held.read(clip.source, clip.recipe, clip.medium.states)
-        shown = picture(clip, encoded, decode="cpu", pixels=pixels, epoch=epoch, threads=threads)
+        shown = picture(clip, held, decode="cpu", pixels=pixels, epoch=epoch, threads=threads)
         return shown | sound(clip, held) | describe(clip)
     except StaleError as error:
         raise DecodeError(

@@ -108,7 +108,10 @@ class LaneReader:
 
     def _found(self, place: int) -> ReadClip:
         try:
-            return ReadClip(place=place, clip=self._clip_at(place))
+            clip = self._clip_at(place)
+            first, last = extent(clip)
+            check_room(last - first, "the stretch of the tar that has its bytes", where=f"clip {clip.clip_id}")
+            return ReadClip(place=place, clip=clip)
         except FramedexError as error:
             return ReadClip(place=place, clip=None, error=error)
 

@@ -11,7 +11,6 @@ from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
 
-from framedex.core.memory import check_room
 from framedex.core.pyav import audio_plane
 from framedex.errors import DecodeError
 from framedex.indexer.audio.audio_decoding import make_decoder
@@ -46,7 +45,6 @@ def decode_audio(
         DecodeError: The audio does not decode.
     """
     count = recipe.end_sample - recipe.begin_sample
-    check_room(facts.channels * count * 4, f"{count:,} samples of {facts.channels} channels", where="audio")
     samples, mask = np.zeros((facts.channels, count), np.float32), np.zeros(count, np.bool_)
     low, high = max(recipe.begin_sample, facts.first_sample), min(recipe.end_sample, facts.end_sample)
     data, edges = memoryview(payload), np.append(0, np.cumsum(recipe.packet_size, dtype=np.int64)).tolist()

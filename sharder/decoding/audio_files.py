@@ -92,15 +92,33 @@ def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str,
     return buffer.getvalue()
 
 
-def decode_file(data: bytes) -> tuple[NDArray[np.float32], int]:
-    """Return float32 [channels, samples] and the rate of an audio file. Raises DecodeError."""
+def decode_file(data: bytes, *, channels: int, count: int, rate: int) -> NDArray[np.float32]:
+    """Return float32 [channels, samples] of an audio file.
+
+    Raises:
+        DecodeError: The file does not decode, or has another rate, or other than `count` samples of `channels`,
+            which is found before a longer file is decoded further.
+    """
+    found = 0
     try:
         with av.open(io.BytesIO(data), "r", format="flac" if data.startswith(b"fLaC") else "wav") as container:
             if not container.streams.audio:
                 raise DecodeError("an audio file without audio", found=f"{len(data)} bytes")
             context = container.streams.audio[0].codec_context
-            pieces = [as_float(frame) for frame in container.decode(container.streams.audio[0])]
-            empty = np.zeros((len(context.layout.channels), 0), np.float32)
-            return np.concatenate([empty, *pieces], axis=1), context.sample_rate
+            samples = np.zeros((channels, count), np.float32)
+            if (context.layout.nb_channels, context.sample_rate) != (channels, rate):
+                raise _another(f"{context.layout.nb_channels} channels at {context.sample_rate} Hz")
+            for frame in container.decode(container.streams.audio[0]):
+                if found + frame.samples > count:
+                    raise _another(f"more than {count:,} samples")
+                samples[:, found : found + frame.samples] = as_float(frame)
+                found += frame.samples
     except av.error.FFmpegError as error:
         raise DecodeError(f"an audio file does not decode: {error.strerror}", found=f"{len(data)} bytes") from error
+    if found != count:
+        raise _another(f"{found:,} samples instead of {count:,}")
+    return samples
+
+
+def _another(found: str) -> DecodeError:
+    return DecodeError("a clip's audio file is another one", found=found)

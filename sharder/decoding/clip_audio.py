@@ -28,6 +28,7 @@ from framedex.sharder.decoding.audio import decode_audio
 from framedex.sharder.decoding.audio_files import decode_file
 from framedex.sharder.decoding.resampling import filter_bytes, margin, mix_matrix, remix, resample
 
+SAMPLE_BYTES = 4  # of float32
 RATE_OF_SILENCE = 48_000  # if neither the dataset nor the medium states a rate
 
 
@@ -128,12 +129,12 @@ def read_audio(clip: Clip, sources: ReadsRanges) -> ClipAudio | None:
     plan = clip.audio
     if plan is None:
         return None
+    check_room(audio_bytes(clip), audio_text(plan), where=f"clip {clip.clip_id}")
     source = clip.source if clip.audio_source is None else clip.audio_source
     if isinstance(plan.recipe, AudioFile):
         where = np.array([plan.recipe.offset], np.int64), np.array([plan.recipe.length], np.int64)
         return _from_file(plan, plan.recipe.present, sources.read_ranges(source, *where).tobytes())
     facts = clip.medium.audio
-    _check_room(plan)
     if facts is None or not len(plan.recipe.packet_size):
         silence = np.zeros((plan.channels, plan.count), np.float32)
         return ClipAudio(samples=silence, mask=np.zeros(plan.count, np.bool_), rate=plan.rate, first=plan.first)
@@ -141,20 +142,34 @@ def read_audio(clip: Clip, sources: ReadsRanges) -> ClipAudio | None:
     return decode_clip_audio(facts, plan, plan.recipe, payload.data)
 
 
-def _check_room(plan: ClipAudioPlan) -> None:
-    """Raise DecodeError for audio that needs more memory than there is."""
-    what = f"{plan.count:,} samples of {plan.channels} channels at {plan.rate} Hz"
-    check_room(plan.channels * plan.count * 4, what, where="audio")
+def audio_bytes(clip: Clip) -> int:
+    """Return the memory that reading and decoding the audio of a clip takes, in bytes."""
+    plan, facts = clip.audio, clip.medium.audio
+    if plan is None:
+        return 0
+    delivered = plan.count * (plan.channels * SAMPLE_BYTES + 1)  # with the mask
+    if isinstance(plan.recipe, AudioFile):
+        return delivered + plan.recipe.length
+    if facts is None or not len(plan.recipe.packet_size):
+        return delivered
+    decoded = (plan.recipe.end_sample - plan.recipe.begin_sample) * (
+        (facts.channels + plan.channels) * SAMPLE_BYTES + 1
+    )
+    packets = int(plan.recipe.packet_size.sum(dtype=np.int64))
+    return delivered + decoded + packets + filter_bytes(facts.rate, plan.rate)
+
+
+def audio_text(plan: ClipAudioPlan) -> str:
+    """Return a description of a clip's audio, for messages about its memory."""
+    return f"{plan.count:,} samples of {plan.channels} channels at {plan.rate} Hz"
 
 
 def _from_file(plan: ClipAudioPlan, present: NDArray[np.int64], data: bytes) -> ClipAudio:
-    samples, rate = decode_file(data)
-    if samples.shape != (plan.channels, plan.count) or rate != plan.rate:
-        raise DecodeError("a clip's audio file is another one", found=f"{samples.shape} at {rate} Hz")
+    samples = decode_file(data, channels=plan.channels, count=plan.count, rate=plan.rate)
     mask = np.zeros(plan.count, np.bool_)
     for begin, end in present.reshape(-1, 2).tolist():
         mask[begin:end] = True
-    return ClipAudio(samples=samples, mask=mask, rate=rate, first=plan.first)
+    return ClipAudio(samples=samples, mask=mask, rate=plan.rate, first=plan.first)
 
 
 def stretches(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -175,7 +190,6 @@ def decode_clip_audio(
     """
     samples, mask = decode_audio(facts, recipe, payload)
     mixed = remix(samples, facts.layout, plan.channels)
-    check_room(filter_bytes(facts.rate, plan.rate), f"resampling from {facts.rate} to {plan.rate} Hz", where="audio")
     try:
         resampled, presented = resample(mixed, mask, recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
     except ValueError as error:  # fewer samples were read than are wanted

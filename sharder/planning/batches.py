@@ -13,6 +13,7 @@ from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.sampling.records import Missed, Sampled
+from framedex.sharder.selection.mentions import Mention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +105,13 @@ def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any], multiview:
     )
 
 
-def missed_clip(uri: str, name: str, missed: Missed) -> Failure:
-    """Return why a policy did not produce a clip. `name`: the mention's name."""
-    clip_id = name if missed.number is None else f"{name}-{missed.number:06d}"
-    return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=missed.message, counts=missed.counts)
+def missed_clip(uri: str, mention: Mention, missed: Missed) -> Failure:
+    """Return why a policy did not produce a clip of a mention."""
+    clip_id = mention.name if missed.number is None else f"{mention.name}-{missed.number:06d}"
+    message = missed.message
+    if missed.kind == "row" and mention.file_row is not None:  # named as `framedex index` names rows that fail
+        message = f"row {mention.file_row} of the listing: {message}"
+    return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=message, counts=missed.counts)
 
 
 def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:

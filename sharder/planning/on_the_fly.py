@@ -47,7 +47,7 @@ from framedex.sharder.planning.units import RowUnits, SceneUnits, UnitClip, Unit
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.selection.left_out import left_out, no_clips
 from framedex.sharder.selection.listing_ranges import check_ranges
-from framedex.sharder.selection.mentions import all_mentions, user_columns
+from framedex.sharder.selection.mentions import KEPT_NAMES, all_mentions, user_columns
 from framedex.sharder.selection.scenes import listed_scenes
 from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Stored, place
@@ -183,7 +183,7 @@ class ClipPlans:
     @property
     def columns(self) -> list[str]:
         """The columns of the listing and the split, which every clip has."""
-        return [name for name in self._table.columns.column_names if name != "media_id"]
+        return [name for name in self._table.columns.column_names if name not in KEPT_NAMES]
 
     @property
     def column_types(self) -> dict[str, pa.DataType]:
@@ -308,7 +308,8 @@ class ClipPlans:
                     yield from [outcome for outcome in outcomes if isinstance(outcome, Failure)]
                 for mention, missed in sampling.missed:
                     uri = self._medium(self._table.identity(mention)).medium.name
-                    yield missed_clip(uri, self._table.name(mention), missed)
+                    [row] = self._table.mentions([mention])
+                    yield missed_clip(uri, row, missed)
 
     @functools.cached_property
     def _index(self) -> Index:

@@ -21,7 +21,7 @@ from framedex.sharder.planning.units import scene_clips
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.terms import Terms
 from framedex.sharder.sampling.frames_at import Choose
-from framedex.sharder.sampling.records import Policy
+from framedex.sharder.sampling.records import Missed, Policy
 from framedex.sharder.selection.clip_frames import frames_of
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver
 from framedex.sharder.selection.mentions import Mention, Mentioned, usable_media
@@ -98,7 +98,7 @@ class MediumPiece:
             except PolicyError as error:
                 raise located(error, uri) from error
             items += [wanted_clip(mention.name, clip, mention.columns) for clip in sampling.clips]
-            items += [missed_clip(uri, mention.name, missed) for missed in sampling.missed]
+            items += [missed_clip(uri, mention, missed) for missed in sampling.missed]
         return [Batch(medium=medium, items=items, done=self.number)]
 
     def alone(self) -> list[Piece]:
@@ -134,7 +134,7 @@ class ScenePiece:
             batches.append(Batch(medium=media.of(identity), items=[item], done=self.number))
         for number, missed in sampling.missed:
             identity, mention = self.views[number]
-            failure = missed_clip(media.of(identity).medium.name, mention.name, missed)
+            failure = missed_clip(media.of(identity).medium.name, mention, missed)
             batches.append(Batch(medium=None, items=[failure], done=self.number))
         return batches or [Batch(medium=None, items=[], done=self.number)]
 
@@ -227,8 +227,7 @@ def scene_pieces(listed: ListedScenes, file: PolicyFile) -> Iterator[Piece]:
     while some := list(itertools.islice(left, SCENES_AT_ONCE)):
         own = sorted({mention for scene in some for mention in (*scene.mentions, scene.first)})
         known = {
-            number: (table.identity(number), Mention(name=table.name(number), columns=row))
-            for number, row in zip(own, table.rows(own), strict=True)
+            number: (table.identity(number), mention) for number, mention in zip(own, table.mentions(own), strict=True)
         }
         for scene in some:
             mentions = sorted({*scene.mentions, scene.first})
@@ -242,7 +241,9 @@ def scene_pieces(listed: ListedScenes, file: PolicyFile) -> Iterator[Piece]:
             )
     for mention, message in found.strays:
         uri = medium_name(table.facts["uri"][mention].as_py(), table.facts["member"][mention].as_py())
-        failure = Failure(clip_id=table.name(mention), uri=uri, kind="row", message=message)
+        missed = Missed(kind="row", message=message, counts=True)
+        [row] = table.mentions([mention])
+        failure = missed_clip(uri, row, missed)
         yield StrayPiece(failure=failure, number=next(numbers))
 
 

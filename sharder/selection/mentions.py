@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index, as_videos
-from framedex.indexer.schema import LISTING, OK, VIDEOS
+from framedex.indexer.schema import FILE_ROW, LISTING, OK, VIDEOS
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.sharder.clips.fields import MADE_FIELDS, media_field
 from framedex.sharder.configuration.filters import matches
@@ -22,6 +22,7 @@ from framedex.sharder.configuration.splits import Split
 Row = dict[str, Any]
 
 MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
+KEPT_NAMES = (LISTING.names[0], FILE_ROW)  # columns of the listing beside the user's own
 SPLIT_COLUMN = "split"  # of clips: the user's column of that name, or the result of the policy's split
 NO_ROWS = np.zeros(0, np.int64)
 
@@ -33,10 +34,12 @@ class Mention:
     Attributes:
         name: Unique beginning of its clips' names.
         columns: The user's columns.
+        file_row: The number of the row in the user's listing, or None if it is not known.
     """
 
     name: str
     columns: Row
+    file_row: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,7 +50,7 @@ class Mentions:
         videos: The media's rows of `videos`.
         video: int64 [mentions], ascending, the row in `videos` of each mention's medium.
         number: int64 [mentions], the mention's place among all mentions of that medium, -1 for the only one.
-        columns: One row per mention: `media_id` (null if nothing lists the medium) and the user's columns.
+        columns: One row per mention: `media_id` (null if nothing lists the medium), `file_row`, and the user's columns.
     """
 
     videos: pa.Table
@@ -110,6 +113,11 @@ class MentionTable:
         [row] = own_rows(self.columns.slice(mention, 1))
         return row
 
+    def mentions(self, some: Sequence[int]) -> list[Mention]:
+        """Return some mentions by their numbers."""
+        rows = zip(some, self.rows(some), self.columns[FILE_ROW].take(pa.array(some, pa.int64())), strict=True)
+        return [Mention(name=self.name(number), columns=row, file_row=at.as_py()) for number, row, at in rows]
+
     def rows(self, some: Sequence[int]) -> list[Row]:
         """Return the user's columns of some mentions."""
         return own_rows(self.columns.take(pa.array(some, pa.int64())))
@@ -160,10 +168,17 @@ def usable_media(index: Index, filter_: pc.Expression | None, split: Split | Non
         chosen = np.unique(several.video)
         found: dict[int, list[Mention]] = {place: [] for place in chosen.tolist()}
         identities = several.videos["media_id"].take(pa.array(several.video)).to_pylist()
-        for place, identity, number, own in zip(
-            several.video.tolist(), identities, several.number.tolist(), own_rows(several.columns), strict=True
+        file_rows = several.columns[FILE_ROW].to_pylist()
+        for place, identity, number, own, file_row in zip(
+            several.video.tolist(),
+            identities,
+            several.number.tolist(),
+            own_rows(several.columns),
+            file_rows,
+            strict=True,
         ):
-            found[place].append(Mention(name=mention_name(identity, number), columns=own))
+            name = mention_name(identity, number)
+            found[place].append(Mention(name=name, columns=own, file_row=file_row))
         for video, own_mentions in zip(several.videos.take(pa.array(chosen)).to_pylist(), found.values(), strict=True):
             yield Mentioned(video=video, mentions=own_mentions)
 
@@ -239,7 +254,8 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
         The rows of `videos`; the listing's columns, one row per mention; int64 [mentions], ascending, the row of each
             mention's video; and the columns that a filter sees for each mention.
     """
-    listing = index.listing.drop_columns(LISTING.names[1:])  # a table without columns would lose its number of rows
+    unused = [name for name in LISTING.names if name not in KEPT_NAMES]
+    listing = index.listing.drop_columns(unused)  # a table without columns would lose its number of rows
     rows_of: dict[str, list[int]] = {}
     for row, identity in enumerate(index.listing["media_id"].to_pylist()):
         rows_of.setdefault(identity, []).append(row)
@@ -262,7 +278,7 @@ def _joined(videos: pa.Table, mentioned: pa.Table, of_video: np.ndarray[Any, np.
     for name in MADE_FIELDS:
         table = table.append_column(name, media_field(name, table))
     for name in mentioned.column_names:
-        if name not in table.column_names:
+        if name != FILE_ROW and name not in table.column_names:
             table = table.append_column(name, mentioned[name])
     return table
 
@@ -276,4 +292,4 @@ def _with_split(columns: pa.Table, splits: pa.Array) -> pa.Table:
 def own_rows(columns: pa.Table) -> list[Row]:
     """Return the user's columns of mentions."""
     rows: list[Row] = columns.to_pylist()
-    return [{name: value for name, value in row.items() if name != LISTING.names[0]} for row in rows]
+    return [{name: value for name, value in row.items() if name not in KEPT_NAMES} for row in rows]

@@ -7,12 +7,12 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from framedex.auditor.browser.serve import bound
+from framedex.auditor.browser.serve import LIMITS, bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +65,12 @@ class Client:
 
 
 @contextlib.contextmanager
-def served(place: Path, *, port: int = 0, longest_side: int | None = None) -> Iterator[Client]:
+def served(
+    place: Path, *, port: int = 0, longest_side: int | None = None, memory_bytes: int = 1 << 32
+) -> Iterator[Client]:
     """Provide a client of a browser over an index or a dataset."""
-    with bound(place, port=port, longest_side=longest_side) as server:
+    limits = replace(LIMITS, memory_bytes=memory_bytes)
+    with bound(place, port=port, longest_side=longest_side, limits=limits) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

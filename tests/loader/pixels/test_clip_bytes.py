@@ -1,4 +1,4 @@
-"""A clip whose frames would take too much memory is refused before it is decoded."""
+"""A clip whose packets, audio and frames would take too much memory is refused before it is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.support.running import environment
 
 WIDTH, HEIGHT, FRAMES = 176, 144, 10
 POLICY = {"policy": "stride", "stride": 1, "frames": FRAMES}
-NEED = WIDTH * HEIGHT * FRAMES * 3
+PIXELS = WIDTH * HEIGHT * FRAMES * 3  # the bytes of all frames
+NEED = PIXELS + 20_000  # with their packets
 
 
 @pytest.fixture
@@ -54,26 +55,54 @@ def test_every_way_to_a_clip_has_the_limit(dataset: Path) -> None:
     for way in ways:
         assert way(NEED)["frames"].shape[-4:] == (FRAMES, HEIGHT, WIDTH, 3)
         with pytest.raises(DecodeError) as caught:
-            way(NEED - 1)
+            way(PIXELS)
         refused(caught)
     assert len(ways) == 5
 
 
 def test_the_limit_is_about_frames_as_they_are_delivered(dataset: Path) -> None:
-    assert ClipDataset(dataset, size=(72, 88), clip_bytes=NEED // 4)[0]["frames"].shape == (FRAMES, 72, 88, 3)
+    assert ClipDataset(dataset, size=(72, 88), clip_bytes=PIXELS // 4 + 20_000)[0]["frames"].shape == (
+        FRAMES,
+        72,
+        88,
+        3,
+    )
     with pytest.raises(DecodeError):
         ClipDataset(dataset, dtype="uint16", clip_bytes=NEED)[0]
-    assert ClipDataset(dataset, dtype="uint16", clip_bytes=2 * NEED)[0]["frames"].dtype == "uint16"
-    loader = ClipLoader(ClipDataset(dataset, clip_bytes=NEED - 1), size=(72, 88), output="numpy")
+    assert ClipDataset(dataset, dtype="uint16", clip_bytes=2 * PIXELS + 20_000)[0]["frames"].dtype == "uint16"
+    loader = ClipLoader(ClipDataset(dataset, clip_bytes=PIXELS), size=(72, 88), output="numpy")
     assert len(list(loader)) == 2
 
 
 def test_such_a_clip_is_replaced_or_skipped(dataset: Path) -> None:
-    small = ClipDataset(dataset, clip_bytes=NEED - 1, on_error="replace")
+    small = ClipDataset(dataset, clip_bytes=PIXELS, on_error="replace")
     assert small[0]["clip_id"] == small[1]["clip_id"]
-    skipping = ClipStream(dataset, clip_bytes=NEED - 1, on_error="skip")
+    skipping = ClipStream(dataset, clip_bytes=PIXELS, on_error="skip")
     assert [len(item["frames"]) for item in skipping] == [5]
     assert [skip.kind for skip in skipping.skipped()] == ["undecodable"]
+
+
+def test_packets_and_frames_are_counted_to_the_byte(dataset: Path) -> None:
+    packets = int(ClipDataset(dataset).clip(0).recipe.packet_size.sum())
+    assert len(ClipDataset(dataset, clip_bytes=PIXELS + packets)[0]["frames"]) == FRAMES
+    with pytest.raises(DecodeError, match="GiB for its packets"):
+        ClipDataset(dataset, clip_bytes=PIXELS + packets - 1)[0]
+    assert "movie" in ClipDataset(dataset, decode="movie", clip_bytes=packets)[0]
+    with pytest.raises(DecodeError, match="too much memory"):
+        ClipDataset(dataset, decode="movie", clip_bytes=packets - 1)[0]
+
+
+@pytest.mark.parametrize("packed", [[], ["--pack", "clips"]])
+def test_audio_counts(packed: list[str], medium: Callable[[str], Path], tmp_path: Path) -> None:
+    framedex.index(medium("h264_audio.mp4"), tmp_path / "I", workers=0, progress=False)
+    clips = [{"uri": "h264_audio.mp4", "frames": [0, 1, 2, 3]}]
+    out = shard_clips(tmp_path / "I", tmp_path / "D", clips, "--audio", "--audio-seconds", "100", *packed)
+    item = ClipDataset(out)[0]
+    need = item["frames"].nbytes + item["audio"].nbytes
+    assert item["audio"].nbytes > 1 << 23
+    with pytest.raises(DecodeError, match="samples of"):
+        ClipDataset(out, clip_bytes=need)[0]
+    assert len(ClipDataset(out, clip_bytes=4 * need)[0]["frames"]) == 4
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "1GB", True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +23,7 @@ def integers(rng: np.random.Generator, channels: int, count: int, bits: int) -> 
 @pytest.mark.parametrize("count", [0, 1, 4097])
 def test_flac_keeps_integers_bit_for_bit(rng: np.random.Generator, bits: int, channels: int, count: int) -> None:
     sound = integers(rng, channels, count, bits)
-    samples, rate = decode_file(encode_flac(sound, 44_100, bits))
-    assert rate == 44_100
+    samples = decode_file(encode_flac(sound, 44_100, bits), channels=channels, count=count, rate=44_100)
     assert samples.dtype == np.float32
     assert np.array_equal(samples, sound)
 
@@ -32,8 +32,7 @@ def test_flac_keeps_integers_bit_for_bit(rng: np.random.Generator, bits: int, ch
 @pytest.mark.parametrize("count", [0, 1, 9000])
 def test_wav_keeps_floats_bit_for_bit(rng: np.random.Generator, channels: int, count: int) -> None:
     sound = (3 * rng.standard_normal((channels, count))).astype(np.float32)
-    samples, rate = decode_file(encode_wav(sound, 16_000))
-    assert rate == 16_000
+    samples = decode_file(encode_wav(sound, 16_000), channels=channels, count=count, rate=16_000)
     assert np.array_equal(samples, sound)
 
 
@@ -49,7 +48,7 @@ def test_flac_has_the_bits_of_the_mediums_own_samples() -> None:
 
 def test_flac_rounds_floats_to_24_bits_and_clips_them() -> None:
     sound = np.array([[0.1, -0.3, 1.5, -2.0]], np.float32)
-    samples, _ = decode_file(encode_flac(sound, 48_000, 24))
+    samples = decode_file(encode_flac(sound, 48_000, 24), channels=1, count=4, rate=48_000)
     np.testing.assert_allclose(samples[0, :2], sound[0, :2], rtol=0, atol=2.0**-24)
     assert samples[0, 2:].tolist() == [1 - 2.0**-23, -1]
 
@@ -69,4 +68,21 @@ def test_what_cannot_be_written_or_read_is_refused() -> None:
     with pytest.raises(PolicyError, match="other than 16 or 24"):
         encode_flac(sound[:2], 44_100, 20)
     with pytest.raises(DecodeError, match="does not decode"):
-        decode_file(b"no sound")
+        decode_file(b"no sound", channels=1, count=1, rate=8000)
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({"channels": 1}, "2 channels at 8000 Hz"),
+        ({"rate": 16_000}, "2 channels at 8000 Hz"),
+        ({"count": 99_999}, "100,000 samples instead of 99,999|more than 99,999 samples"),
+        ({"count": 100_001}, "100,000 samples instead of 100,001"),
+        ({"count": 10}, "more than 10 samples"),
+    ],
+)
+def test_a_file_with_other_samples_than_a_clip_has_is_refused(changed: dict[str, int], found: str) -> None:
+    data = encode_flac(np.zeros((2, 100_000), np.float32), 8000, 16)
+    with pytest.raises(DecodeError, match="another one") as caught:
+        decode_file(data, **{"channels": 2, "count": 100_000, "rate": 8000} | changed)
+    assert re.fullmatch(found, str(caught.value.found))

@@ -1,0 +1,254 @@
+"""Users' queries in a process of their own, which is ended when a query takes more memory or time than it may.
+
+DuckDB does not count all memory of a query, and does not look at the clock while it computes one long text. An
+interrupt waits for that text, and a limit of address space counts what is reserved and never used.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import math
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from framedex.auditor.tables.database import TYPES, Database, QueryLimits, Result, database
+from framedex.auditor.tables.reading import check_reads
+from framedex.auditor.tables.subject import Audited
+from framedex.core.quantities import size_text
+from framedex.errors import FramedexError, internal_error, printable
+from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
+
+BATCH_ROWS = 2048  # as many as DuckDB computes at a time
+LOOK_SECONDS = 0.02  # between two looks at the memory of a query
+MORE = "--timeout, --memory and --spill give it more; a LIMIT or a WHERE makes it less"
+OPENED = "opened"  # the first answer to a query: the tables are open
+
+
+class QueryProcess:
+    """A process that answers users' queries over an index or a dataset, one after the other. A context manager.
+
+    It starts with the first query. It ends if a query reaches a limit, is stopped, or if its rows are not all read; the
+    next query then starts another one.
+
+    Args:
+        audited: The index or dataset.
+        limits: The limits of each query.
+        remedy: What to do about a query that reaches a limit, for the message.
+    """
+
+    def __init__(self, audited: Audited, limits: QueryLimits, *, remedy: str = MORE) -> None:
+        self.audited, self._limits, self._remedy = audited, limits, remedy
+        self._folder = tempfile.TemporaryDirectory(prefix="framedex-audit-")
+        self._running: tuple[SpawnProcess, Connection] | None = None
+        self._ended_by: BaseException | None = None  # why the process was ended
+        self._complete: threading.Event | None = None  # set when the last query has been answered
+        self._lock = threading.Lock()  # held while a process starts or ends
+
+    def __enter__(self) -> QueryProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    def types(self, view: str) -> dict[str, str]:
+        """Return the type of each column of a view, as DuckDB names it. An unknown view has no columns."""
+        return dict(self.rows(TYPES.format(view=view.replace("'", "''"))).rows)
+
+    def reader(self, sql: str, *, plain: bool = False, most: int | None = None) -> pa.RecordBatchReader:
+        """Return the rows of a query as a stream of batches. Only one stream may be open.
+
+        Args:
+            sql: One statement that only reads.
+            plain: Whether values that Python or JSON cannot hold become text. False: all are as Arrow holds them.
+            most: The maximum number of rows. None: all.
+
+        Raises:
+            FramedexError: The query cannot be run, or reaches a limit; also while its rows are read.
+            KeyboardInterrupt: `stop` was called.
+        """
+        check_reads(sql)
+        answers = self._answers((sql, plain, most))
+        schema: pa.Schema = next(answers)
+        return pa.RecordBatchReader.from_batches(schema, answers)
+
+    def table(self, sql: str) -> pa.Table:
+        """Return all rows of a query. Raises as `reader` does, and if they have more bytes than a query may take."""
+        batches: list[pa.RecordBatch] = []
+        with self.reader(sql) as answer:
+            for batch in answer:
+                batches.append(batch)
+                if sum(one.nbytes for one in batches) > self._limits.memory_bytes:
+                    raise self._too_much("its answer")
+            return pa.Table.from_batches(batches, answer.schema)
+
+    def rows(self, sql: str, most: int | None = None, *, most_bytes: int | None = None) -> Result:
+        """Return the rows of a query as plain values.
+
+        Args:
+            sql: One statement that only reads.
+            most: The maximum number of rows. None: all.
+            most_bytes: The maximum size of these rows, which defaults to the memory limit of a query. If there are more
+                rows, the result is marked as cut.
+
+        Raises:
+            FramedexError: As `reader` does, and if the first row alone is larger.
+            KeyboardInterrupt: `stop` was called.
+        """
+        left = self._limits.memory_bytes if most_bytes is None else most_bytes
+        rows: list[tuple[Any, ...]] = []
+        with self.reader(sql, plain=True, most=most) as answer:
+            for batch in answer:
+                fitting = _fitting(batch, left)
+                rows += zip(*(column.to_pylist() for column in batch.slice(0, fitting).columns), strict=True)
+                left -= batch.slice(0, fitting).nbytes
+                if fitting < batch.num_rows:
+                    self.stop()
+                    if not rows:
+                        raise _too_large(batch, left)
+                    return Result(names=list(answer.schema.names), rows=rows, cut=True)
+            return Result(names=list(answer.schema.names), rows=rows)
+
+    def stop(self) -> None:
+        """End the query that runs. Another thread that waits for it gets KeyboardInterrupt."""
+        if self._running is not None:
+            self._end(self._running[0], KeyboardInterrupt())
+
+    def _answers(self, request: tuple[str, bool, int | None]) -> Iterator[Any]:
+        """Yield the schema of an answer, then its batches."""
+        if self._complete is not None and not self._complete.is_set():
+            self.stop()
+        process, connection = self._started()
+        opened, complete = threading.Event(), threading.Event()
+        self._complete = complete
+        watching = threading.Thread(target=self._watch, args=(process, opened, complete), daemon=True)
+        watching.start()
+        try:
+            connection.send(request)
+            while (answer := connection.recv()) is not None:
+                if isinstance(answer, FramedexError):
+                    complete.set()
+                    raise answer
+                if isinstance(answer, str):  # OPENED
+                    opened.set()
+                else:
+                    yield answer
+            complete.set()
+        except (EOFError, OSError) as error:
+            process.join()
+            raise self._ended_by or FramedexError(
+                "the process of a query ended", found=f"exit code {process.exitcode}", remedy=self._remedy
+            ) from error
+        finally:
+            if not complete.is_set():  # its rows were not all read
+                complete.set()
+                self._end(process, KeyboardInterrupt())
+            watching.join()
+
+    def _started(self) -> tuple[SpawnProcess, Connection]:
+        """Return the process and the connection to it."""
+        with self._lock:
+            if self._running is not None and self._running[0].is_alive():
+                return self._running
+            context = spawning(None)
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(theirs, self.audited, self._limits, Path(self._folder.name)), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._running, self._ended_by = (process, ours), None
+            return self._running
+
+    def _end(self, process: SpawnProcess, why: BaseException) -> None:
+        """Kill a process unless it has ended. A thread that waits for it raises this exception."""
+        with self._lock:
+            if self._running is None or self._running[0] is not process:
+                return
+            if process.is_alive():
+                self._ended_by = why
+                process.kill()
+                process.join()
+            self._running = None
+
+    def _watch(self, process: SpawnProcess, opened: threading.Event, complete: threading.Event) -> None:
+        """End the process when its query takes too long or too much memory, until the query is complete."""
+        deadline = math.inf
+        while not complete.wait(LOOK_SECONDS):
+            if deadline == math.inf and opened.is_set():
+                deadline = time.monotonic() + self._limits.seconds
+            if time.monotonic() > deadline:
+                taken = f"more than {self._limits.seconds:g} s"
+                self._end(
+                    process, FramedexError("the query takes longer than it may", found=taken, remedy=self._remedy)
+                )
+                return
+            if _used_bytes(process) > self._limits.memory_bytes:
+                self._end(process, self._too_much("it"))
+                return
+
+    def _too_much(self, what: str) -> FramedexError:
+        return FramedexError(
+            "the query takes more memory than it may",
+            found=f"{what} takes more than {size_text(self._limits.memory_bytes)}",
+            remedy=self._remedy,
+        )
+
+
+def _used_bytes(process: SpawnProcess) -> int:
+    """Return the memory that a process itself uses, without the files that it maps (proc(5)). 0: it has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/status", encoding="ascii", errors="replace") as file:
+        facts = dict(line.split(":", 1) for line in file)
+        return int(facts.get("RssAnon", facts.get("VmRSS", "0 kB")).split()[0]) << 10
+    return 0
+
+
+def _fitting(batch: pa.RecordBatch, most_bytes: int) -> int:
+    """Return how many of the first rows have at most this many bytes together."""
+    return bisect.bisect_right(range(1, batch.num_rows + 1), most_bytes, key=lambda rows: batch.slice(0, rows).nbytes)
+
+
+def _too_large(batch: pa.RecordBatch, most_bytes: int) -> FramedexError:
+    sizes = {name: batch.column(place).slice(0, 1).nbytes for place, name in enumerate(batch.schema.names)}
+    largest = max(sizes, key=lambda name: sizes[name])
+    return FramedexError(
+        "a row of the answer is too large to show",
+        found=f"{size_text(sum(sizes.values()))}, most of it in the column {printable(largest)}",
+        allowed=f"up to {size_text(most_bytes)}",
+        remedy="choose fewer columns, or a part of a text or a list: left(text, 1000), list[:100]",
+    )
+
+
+def _serve(connection: Connection, audited: Audited, limits: QueryLimits, spill: Path) -> None:
+    """Answer queries until the connection closes: OPENED, a schema, batches and None, or an error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
+    end_with_parent()
+    leave_out_pandas()
+    with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as stack:
+        db: Database | None = None
+        while True:
+            sql, plain, most = connection.recv()
+            try:
+                db = db or stack.enter_context(database(audited, limits=limits, spill=spill))
+                connection.send(OPENED)
+                with db.user(sql, plain=plain, most=most, batch_rows=BATCH_ROWS) as answer:
+                    connection.send(answer.schema)
+                    for batch in answer:
+                        connection.send(batch)
+                connection.send(None)
+            except FramedexError as error:
+                connection.send(error)
+            except (EOFError, BrokenPipeError):
+                raise
+            except Exception as error:
+                connection.send(internal_error(error))
