@@ -111,8 +111,8 @@ class ClipDataset:
         on_error: what to do with a clip that is not available, because its source was changed or does not decode:
             "raise"; or "replace", which returns another clip, one of a few drawn by the clip's number, and logs a
             warning. A clip that needs permission, or whose transform fails, always raises.
-        clip_bytes: the most memory that the frames of one clip may take. A clip that would take more is not available.
-            None: a quarter of the memory of this machine or container.
+        clip_bytes: the most memory that the packets, the audio and the frames of one clip may take together. A clip
+            that would take more is not available. None: a quarter of the memory of this machine or container.
 
     Raises:
         FramedexError: an argument is wrong.

@@ -84,7 +84,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         root: where the sources are now, if they moved. Only `frame_columns` needs them.
         allow_remote: whether the frames' tables may lie in another store than the dataset: as for ClipDataset.
         cache: a cache for what is read from object storage. None: no cache.
-        clip_bytes: the most memory that the frames of one clip may take: as for ClipDataset.
+        clip_bytes: the most memory that the packets, the audio and the frames of one clip may take: as for ClipDataset.
 
     Raises:
         FramedexError: an argument is wrong, or a clip of the dataset is not in a tar.

@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from framedex.core.memory import machine_bytes
 from framedex.errors import StorageError
+from framedex.files.row_groups import read_group
 from framedex.storage.places import FOOTER_BYTES, Place, Stored, state_of
 from framedex.storage.reader import ObjectFile, ObjectReader
 
@@ -86,4 +88,5 @@ def _column(where: Place, state: str | None, column: str, row_group: int) -> Any
     leaf = leaf_of(file.schema_arrow.field(index)) if index >= 0 else None
     if leaf is None:
         raise ValueError(f"the file has no column {column} of binaries")
-    return file.read_row_group(row_group, columns=[leaf])[column]  # in chunks: one array holds up to 2 GiB
+    # In chunks: one array holds up to 2 GiB. Videos are large, so that they may take all memory.
+    return read_group(file, row_group, [leaf], most_bytes=machine_bytes(), threads=True)[column]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import RowAt, check_columns, check_row, reading, wrong_rows
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.files.parquet_parts import part_numbers, part_path
+from framedex.files.row_groups import read_group
 from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, REMEDY, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.packets import (
     AUDIO_COLUMNS,
@@ -218,7 +219,7 @@ class Index:
     def _videos_group(self, part: int, group: int) -> pa.Table:
         file, _ = self._file(VIDEOS_FOLDER, part)
         with reading(str(part_path(self.path / VIDEOS_FOLDER, part)), REMEDY):
-            return as_videos(file.read_row_group(group, use_threads=False))
+            return as_videos(read_group(file, group))
 
     @functools.cached_property
     def unusable(self) -> int:
@@ -315,7 +316,7 @@ class Index:
 
     def _read_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
         file, _ = self._file(FRAMES_FOLDER, part)
-        table = file.read_row_group(group, columns=["media_id", *columns], use_threads=False)
+        table = read_group(file, group, ["media_id", *columns])
         for name in columns:
             if name not in table.schema.names:  # of an earlier minor version
                 table = table.append_column(FRAMES.field(name), pa.nulls(len(table), FRAMES.field(name).type))
@@ -349,6 +350,6 @@ def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.
         count = file.metadata.row_group(group).num_rows
         mine = rows[slice(*np.searchsorted(rows, [first, first + count]))] - first
         if len(mine):
-            table = file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
+            table = read_group(file, group).replace_schema_metadata(None)
             yield table if len(mine) == count else table.take(mine)
         first += count

@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from framedex.core.memory import machine_bytes
 from framedex.core.nesting import MOST_NESTED, type_depth
 from framedex.errors import MediaError
 from framedex.files.parquet_cells import cell_name, is_binary, leaf_of
 from framedex.files.parquet_pages import value_ranges
+from framedex.files.row_groups import read_group
 from framedex.indexer.sources.file_member import MOST_MEDIA, FileContents, FileMember
 from framedex.indexer.sources.sidecars import COLUMNS
 from framedex.storage.ranges import ByteRange
@@ -185,7 +187,7 @@ def _are_there(
     if counts_nulls and not chunk.statistics.null_count:
         return [True] * count
     try:
-        values = file.read_row_group(row_group, columns=[leaf.path])[leaf.column]
+        values = read_group(file, row_group, [leaf.path], most_bytes=machine_bytes(), threads=True)[leaf.column]
         if pa.types.is_struct(values.type):
             values = pc.struct_field(values, "bytes")
         found: list[bool] = values.is_valid().to_pylist()
@@ -220,7 +222,7 @@ def _values(file: pq.ParquetFile, row_group: int, column: str, path: str, rows: 
     """
     values: list[Any] | pa.ChunkedArray = [None] * rows.count
     with contextlib.suppress(*UNREADABLE):
-        values = file.read_row_group(row_group, columns=[path])[column]
+        values = read_group(file, row_group, [path], threads=True)[column]
         if path != column:
             values = pc.struct_field(values, path.removeprefix(f"{column}."))
     return [_value(value, path, row, rows) for row, value in enumerate(values)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from framedex.core.tallies import counted
 from framedex.errors import FormatError, FramedexError, StorageError
+from framedex.files.row_groups import read_group
 from framedex.indexer.schema import FRAME_ROW, FRAME_TABLE
 from framedex.sharder.clips.clip import Clip
 from framedex.storage.cache import DiskCache
@@ -27,7 +29,8 @@ from framedex.storage.places import parquet_file, place
 FrameColumns = Sequence[str] | Mapping[str, Sequence[float] | None]
 
 TIME, NUMBER = "timestamp", "frame_index"  # columns that a table may have: seconds and numbers within the stretch
-MOST_ROW_GROUPS = 64  # that are kept, of all files
+MOST_FILES = 64  # that are kept open
+MOST_KEPT_BYTES = 256 << 20  # of columns, in each worker
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 
 
@@ -57,8 +60,8 @@ class FrameTables:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()  # pyarrow's readers must not be shared by several threads at once
-        self._file = functools.lru_cache(MOST_ROW_GROUPS)(self._open)
-        self._values = functools.lru_cache(MOST_ROW_GROUPS)(self._read_group)
+        self._file = functools.lru_cache(MOST_FILES)(self._open)
+        self._kept: OrderedDict[tuple[str, int, str], NDArray[Any]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("_wanted", "_locate", "_cache")}
@@ -162,9 +165,19 @@ class FrameTables:
         except UNREADABLE as error:
             raise FormatError("the table of frames cannot be read", where=path, found=error) from error
 
+    def _values(self, path: str, group: int, name: str) -> NDArray[Any]:
+        """Return a column of a row group, and keep it, for neighbouring clips are read soon after each other."""
+        key = path, group, name
+        if key not in self._kept:
+            self._kept[key] = self._read_group(path, group, name)
+        self._kept.move_to_end(key)
+        while len(self._kept) > 1 and sum(values.nbytes for values in self._kept.values()) > MOST_KEPT_BYTES:
+            self._kept.popitem(last=False)
+        return self._kept[key]
+
     def _read_group(self, path: str, group: int, name: str) -> NDArray[Any]:
         try:
-            table = self._file(path).read_row_group(group, columns=[name])
+            table = read_group(self._file(path), group, [name], threads=True)
             return _as_array(table[name].combine_chunks())
         except UNREADABLE as error:
             raise FormatError(f"column {name!r} of the table cannot be read", where=path, found=error) from error

@@ -18,6 +18,7 @@ from framedex.core.column_rules import RowAt, check_columns, check_header, check
 from framedex.errors import FormatError, PolicyError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_path
+from framedex.files.row_groups import read_group
 from framedex.indexer.parts.row_checks import check_video
 from framedex.loader.dataset.clip_columns import REMEDY, ClipColumns
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
@@ -248,7 +249,7 @@ class Manifest(ClipColumns):
         if folder == MEDIA_FOLDER:  # many columns, most of them the same for all media: see `_read_medium`
             names = [name for name in MEDIA.names if name not in self._constants(part)]
         with reading(self._file(folder, part), REMEDY):
-            table = file.read_row_group(group, columns=names, use_threads=False)
+            table = read_group(file, group, names)
             return table.combine_chunks().to_batches()[0]
 
     def _find_constants(self, part: int) -> dict[str, Any]:

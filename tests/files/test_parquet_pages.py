@@ -1,18 +1,28 @@
-"""The places of values in uncompressed Parquet files, beside what pyarrow reads; damage is an error, never a place."""
+"""The places of values in uncompressed Parquet files, beside what pyarrow reads; damage is an error, never a place.
+
+Row groups that would take too much memory are refused before they are read.
+"""
 
 from __future__ import annotations
 
 import io
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framedex.files import parquet_cells, parquet_pages
+import framedex
+from framedex import ClipDataset, Index
+from framedex.errors import FormatError
+from framedex.files import parquet_cells, parquet_pages, row_groups
+from tests.support.datasets import shard_clips
 
+VALUES = 10_000_000  # equal ones, which take few bytes in a file
 PAIR = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
@@ -118,3 +128,43 @@ def test_cells_are_read_by_name(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=said):
             parquet_cells.read_cell(tmp_path / "t", name)
+
+
+def test_a_small_file_with_many_equal_values_is_refused(tmp_path: Path) -> None:
+    lists = pa.ListArray.from_arrays([0, VALUES], np.zeros(VALUES, np.int32))
+    pq.write_table(pa.table({"a": lists, "b": pa.array([1])}), tmp_path / "x.parquet")
+    assert (tmp_path / "x.parquet").stat().st_size < 100_000
+    with pq.ParquetFile(tmp_path / "x.parquet") as file:
+        with pytest.raises(ValueError, match="row group 0 takes 80 MB of memory; 79 MB are allowed"):
+            row_groups.read_group(file, 0, most_bytes=79_000_000)
+        assert row_groups.read_group(file, 0, ["b"], most_bytes=1000)["b"].to_pylist() == [1]
+        assert len(row_groups.read_group(file, 0, most_bytes=81_000_000)["a"][0]) == VALUES
+
+
+def test_a_column_is_counted_with_all_of_its_parts_and_no_other(tmp_path: Path) -> None:
+    table = pa.table({"a": [{"b": [1, 2], "c": 3}], "a.b": ["x" * 5000]})
+    pq.write_table(table, tmp_path / "x.parquet", compression="zstd")
+    with pq.ParquetFile(tmp_path / "x.parquet") as file:
+        assert row_groups.read_group(file, 0, ["a"], most_bytes=6000).num_rows == 1
+        with pytest.raises(ValueError, match="row group 0 takes"):
+            row_groups.read_group(file, 0, most_bytes=5000)
+
+
+def test_indexes_and_datasets_have_the_limit(
+    medium: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framedex.index(medium("h264_default.mp4"), tmp_path / "I", workers=0, progress=False)
+    dataset = shard_clips(tmp_path / "I", tmp_path / "D", [{"uri": "h264_default.mp4", "frames": [0, 1]}])
+    identity = Index(tmp_path / "I").columns(["media_id"])["media_id"][0].as_py()
+    ways: list[Callable[[], Any]] = [
+        lambda: ClipDataset(dataset)[0],
+        lambda: Index(tmp_path / "I").video(identity),
+        lambda: Index(tmp_path / "I").packets(identity),
+    ]
+    for way in ways:
+        way()
+    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 100)
+    for way in ways:
+        with pytest.raises(FormatError, match="of memory; 100 bytes are allowed"):
+            way()
+    assert len(ways) == 3
