@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 from click.testing import CliRunner
 
 from benchmarks.audit_data import write_index
+from framedex.auditor.findings.answers import print_answer
 from framedex.auditor.findings.queries import checks_of, questions
-from framedex.auditor.tables.database import database
+from framedex.auditor.tables.database import QueryLimits, database
+from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, opened
 from framedex.auditor.tables.views import described
 from framedex.cli import main
@@ -214,9 +217,12 @@ def _views(kind: Kind) -> str:
 
 def _cookbook(kind: Kind) -> str:
     parts = [f"### Of {'an index' if kind == 'index' else 'a dataset'}\n"]
-    for question in questions("questions", kind):
-        answer = run("audit", WHAT[kind], "--ask", question.name)
-        parts.append(f"**{question.title}** `{question.name}`\n\n```sql\n{question.sql}\n```\n\n```text\n{answer}```\n")
+    with opened(Path(WHAT[kind])) as audited, QueryProcess(audited, QueryLimits()) as queries:
+        for question in questions("questions", kind):
+            with contextlib.redirect_stdout(io.StringIO()) as answer:  # as --ask prints it
+                print_answer(queries.reader(question.sql, plain=True), "table")
+            text = f"```sql\n{question.sql}\n```\n\n```text\n{answer.getvalue()}```\n"
+            parts.append(f"**{question.title}** `{question.name}`\n\n{text}")
     return "\n".join(parts)
 
 

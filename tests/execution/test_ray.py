@@ -145,7 +145,8 @@ def lose(address: str, home: str) -> None:
     Path(home, "rows.json").write_text(json.dumps(rows))
 
 
-def test_a_worker_that_is_killed_costs_the_item_that_kills_it(cluster: str, tmp_path: Path) -> None:
+def kill_workers(cluster: str, videos: Path, tmp_path: Path) -> None:
+    """A worker that is killed costs the item that kills it."""
     losing = "import sys; from tests.execution.test_ray import lose; lose(*sys.argv[1:])"
     command = [sys.executable, "-c", losing, cluster, str(tmp_path)]
     done = subprocess.run(command, env=surroundings(), cwd=ROOT, capture_output=True, text=True, timeout=240)
@@ -163,7 +164,8 @@ def test_a_worker_that_is_killed_costs_the_item_that_kills_it(cluster: str, tmp_
     assert tried.count("poison") >= 4, "once, once more, in ever smaller halves, and alone twice"
 
 
-def test_a_driver_that_is_killed_keeps_the_parts_that_are_written(cluster: str, videos: Path, tmp_path: Path) -> None:
+def kill_the_driver(cluster: str, videos: Path, tmp_path: Path) -> None:
+    """A driver that is killed keeps the parts that are written."""
     for number in range(20, 80):
         shutil.copy(videos / "00.mp4", videos / f"{number}.mp4")
     driver, out = tmp_path / "driver.py", tmp_path / "INDEX"
@@ -192,6 +194,11 @@ def test_a_driver_that_is_killed_keeps_the_parts_that_are_written(cluster: str, 
     run("index", videos, "--out", tmp_path / "LOCAL", "--max-failures", "1")
     expected = {row["uri"]: row["frame_count"] for row in Index(tmp_path / "LOCAL").videos.to_pylist()}
     assert {row["uri"]: row["frame_count"] for row in Index(out).videos.to_pylist()} == expected
+
+
+@pytest.mark.parametrize("kill", drawn("kills on a cluster", [kill_workers, kill_the_driver], seed=1))
+def test_a_kill_costs_what_it_may(kill: Callable[..., None], cluster: str, videos: Path, tmp_path: Path) -> None:
+    kill(cluster, videos, tmp_path)
 
 
 def test_a_cluster_that_is_not_there_is_an_error(videos: Path, tmp_path: Path) -> None:

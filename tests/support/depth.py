@@ -23,6 +23,7 @@ ROUNDS: dict[str, tuple[int, int | None]] = {
     "parts of the endurance test": (1, None),
     "batches of a part of the endurance test": (8, 20),
     "start methods": (1, None),
+    "kills on a cluster": (1, None),
     "ways to index all hazards": (1, None),
     "media of the corpus that are encoded": (40, None),
     "examples of a property": (25, 100),

@@ -21,6 +21,8 @@ from tests.support.datasets import run, write_clips
 from tests.support.images import Row, encoded, indexed, rows
 from tests.support.media import Medium
 
+NAMED = ("media_id", "listing_row", "listed_uri", "file_row")  # columns of a listing that are not the user's
+
 VIDEO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 NAMES = ("h264_open_gop.mp4", "h264_b_pyramid.mkv", "h264_audio.mp4", "hevc_radl.mp4")
 
@@ -115,7 +117,7 @@ def test_other_columns_become_the_users_columns(tmp_path: Path, videos: list[Pat
     )
     _, index = indexed(tmp_path / "INDEX", write(tmp_path / "t.parquet", table), label_from_parent=False)
     first, second = listing(index)
-    own = {name: value for name, value in first.items() if name not in ("media_id", "listing_row", "listed_uri")}
+    own = {name: value for name, value in first.items() if name not in NAMED}
     assert own == {
         "path": NAMES[0],
         "label": 3,

@@ -16,6 +16,7 @@ import pytest
 from framedex import ClipDataset, ClipLoader
 from framedex.sharder.clips.medium import bits_of
 from tests.support.datasets import run, shard_clips
+from tests.support.depth import drawn
 from tests.support.media import Recipe, make
 from tests.support.running import ROOT, environment
 
@@ -77,7 +78,7 @@ def test_each_dataset_warns_and_on_the_fly_as_well(index: Path, tmp_path: Path) 
     assert len(said) == 3
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", drawn("start methods", ["fork", "spawn"], seed=6))
 def test_workers_warn_once_in_all_at_the_line_that_opened_the_dataset(method: str, index: Path, tmp_path: Path) -> None:
     dataset(index, tmp_path / "D", *["depth.mkv"] * 6)
     script = tmp_path / "train.py"
@@ -88,7 +89,7 @@ def test_workers_warn_once_in_all_at_the_line_that_opened_the_dataset(method: st
         "if __name__ == '__main__':\n"
         "    dataset = ClipDataset(sys.argv[1])\n"
         "    for _ in range(2):\n"
-        "        loader = DataLoader(dataset, num_workers=3, batch_size=None, multiprocessing_context=sys.argv[2])\n"
+        "        loader = DataLoader(dataset, num_workers=2, batch_size=None, multiprocessing_context=sys.argv[2])\n"
         "        assert len(list(loader)) == 6\n"
     )
     command = [sys.executable, script, tmp_path / "D", method]
