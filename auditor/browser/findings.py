@@ -11,6 +11,7 @@ from typing import Any, Literal
 import orjson
 
 from framedex.errors import printable
+from framedex.execution.spawning import python_environment
 from framedex.storage.places import Place
 
 State = Literal["running", "done", "failed"]
@@ -44,6 +45,7 @@ class Findings:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=python_environment(),
             start_new_session=True,  # Ctrl-C is for the page
         )
         self._thread.start()

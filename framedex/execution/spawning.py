@@ -22,12 +22,13 @@ from typing import Any
 import pyarrow as pa
 
 MAIN = b"__main__"
+SAFE_PATH, THREADS = "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"  # variables of the environment
 _lock = threading.RLock()
 
 
 class _Process(context.SpawnProcess):
     def start(self) -> None:
-        with _lock, _one_thread():
+        with _lock, _worker_environment():
             super().start()
 
 
@@ -95,22 +96,33 @@ def _exit_after(sentinel: int) -> None:
     os._exit(1)
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Give processes that start now the environment in which OpenBLAS has one thread, unless the user chose a number.
+def python_environment() -> dict[str, str]:
+    """Return the environment in which another Python process imports what this one does, and nothing else.
 
-    The workers run in parallel, and each thread of OpenBLAS maps memory of its own: on 16 cores, more than a worker
-    with a limit of 1 GiB may have. OpenBLAS reads the variable when numpy is imported, which is before a worker's
-    first line of framedex.
+    Without PYTHONSAFEPATH, `python -c` and `python -m` import from the working directory first: a `signal.py` in the
+    folder of a stranger's dataset would run.
     """
-    if "OPENBLAS_NUM_THREADS" in os.environ:
-        yield
-        return
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    paths = os.pathsep.join(filter(None, sys.path))
+    return os.environ | {SAFE_PATH: "1", "PYTHONPATH": paths}
+
+
+@contextlib.contextmanager
+def _worker_environment() -> Iterator[None]:
+    """Give processes that start now an environment of their own.
+
+    - They import nothing from the working directory, as in `python_environment`. multiprocessing starts them by
+      `python -c`, and passes the import path of this process afterwards.
+    - OpenBLAS has one thread, unless the user chose a number. The workers run in parallel, and each thread of OpenBLAS
+      maps memory of its own: on 16 cores, more than a worker with a limit of 1 GiB may have. OpenBLAS reads the
+      variable when numpy is imported, which is before a worker's first line of framedex.
+    """
+    own = {name: value for name, value in {SAFE_PATH: "1", THREADS: "1"}.items() if name not in os.environ}
+    os.environ.update(own)
     try:
         yield
     finally:
-        del os.environ["OPENBLAS_NUM_THREADS"]
+        for name in own:
+            del os.environ[name]
 
 
 @contextlib.contextmanager

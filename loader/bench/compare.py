@@ -174,7 +174,7 @@ def run_peer(
 
 def run_limited(statement: str, folder: Path, limit_seconds: float) -> int | None:
     """Run a Python statement with a folder as its argument. Return its exit code. None: the time limit ended it."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with (folder / "errors.txt").open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(
             [sys.executable, "-c", statement, str(folder)],
