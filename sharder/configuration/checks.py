@@ -152,6 +152,9 @@ YesNo = Annotated[bool, Field(strict=True), says("must be true or false")]
 ColumnName = Annotated[
     str, Field(strict=True, min_length=1), AfterValidator(_printable), says("must be the name of a column")
 ]
+FolderName = Annotated[
+    str, Field(strict=True, min_length=1), AfterValidator(_printable), says("must be the name of a folder, or a uri")
+]
 ColumnNames = Annotated[
     tuple[ColumnName, ...],
     Field(min_length=1, max_length=100),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from pydantic import PlainValidator, WithJsonSchema
 
 from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import ColumnName, RefusedError, Seed, Share, shown
+from framedex.sharder.configuration.checks import ColumnName, FolderName, RefusedError, Seed, Share, shown
 from framedex.sharder.configuration.pairs import CELL, Cell, Pairs, as_text
 from framedex.sharder.configuration.parameters import Record, located, parameter, plain_value, record
 
@@ -43,7 +44,8 @@ class Split(Record):
     By a column: its values are the names, or `names` says which name each value stands for. By hash: `shares` gives the
     names and the share of each. Rows that agree in the column `by` always get the same split, and the split of a row
     does not depend on other rows. With `stratify`, each value of that column meets the shares by itself, as closely as
-    whole groups of `by` allow; the split of a row then depends on other rows of its value.
+    whole groups of `by` allow; the split of a row then depends on other rows of its value. With `keep`, the groups of a
+    dataset that is there keep their splits, and the others make up for the shares.
     """
 
     column: ColumnName | None = parameter("the column that says it; or shares", None)
@@ -56,6 +58,7 @@ class Split(Record):
     ) = parameter("how much of the whole each split gets; or column", None)
     by: ColumnName = parameter("with shares: rows with the same value in this column go together", "media_id")
     stratify: ColumnName | None = parameter("with shares: each value of this column meets the shares by itself", None)
+    keep: FolderName | None = parameter("with stratify: a dataset, whose groups keep their splits", None)
     seed: Seed = parameter("with shares: another seed deals differently", 0)
 
     def __post_init__(self) -> None:
@@ -66,6 +69,8 @@ class Split(Record):
             raise RefusedError("names belong to a column", found="names without column")
         if self.stratify is not None and self.shares is None:
             raise RefusedError("stratify belongs to shares", found="stratify without shares")
+        if self.keep is not None and self.stratify is None:
+            raise RefusedError("keep belongs to stratify", found="keep without stratify")
         if self.shares is not None and not any(share for _, share in self.shares):
             found = ", ".join(name for name, _ in self.shares)
             raise RefusedError("some share must be above zero", where="shares", found=found)
@@ -75,16 +80,18 @@ class Split(Record):
         if self.shares is None:
             return {"column": self.column} | ({} if self.names is None else {"names": dict(self.names)})
         shares = {name: plain_value(share) for name, share in self.shares}
-        stratify = {} if self.stratify is None else {"stratify": self.stratify}
-        return {"shares": shares, "by": self.by, **stratify, "seed": self.seed}
+        more = {name: value for name in ("stratify", "keep") if (value := getattr(self, name)) is not None}
+        return {"shares": shares, "by": self.by, **more, "seed": self.seed}
 
-    def deal(self, tables: Iterable[pa.Table]) -> dict[str, str]:
+    def deal(self, tables: Iterable[pa.Table], known: Mapping[str, str]) -> dict[str, str]:
         """Return the split of each group of `by`, for a split with `stratify`.
 
-        The groups of each value of `stratify` are sorted by their hash and cut at the shares.
+        The groups of each value of `stratify` are sorted by their hash and cut at the shares. Groups with a known split
+        keep it, and the others are cut at what is left of the shares.
 
         Args:
             tables: All rows, with the columns `by` and `stratify`.
+            known: The splits of groups that keep them.
 
         Raises:
             PolicyError: The tables lack a column, or a group has several values of `stratify`.
@@ -97,7 +104,7 @@ class Split(Record):
             for group, value in zip(table[self.by].to_pylist(), table[self.stratify].to_pylist(), strict=True):
                 if group is None:  # which `assign` refuses
                     continue
-                name = _text(group)
+                name = group_text(group)
                 if value_of.setdefault(name, value) != value:
                     raise PolicyError(
                         "a group has several values of the column that is stratified",
@@ -107,21 +114,28 @@ class Split(Record):
                     )
         groups_of: dict[str, list[str]] = {}
         for name, value in value_of.items():
-            groups_of.setdefault(_text(value), []).append(name)
+            groups_of.setdefault(group_text(value), []).append(name)
         dealt: dict[str, str] = {}
         for groups in groups_of.values():
-            dealt |= zip(sorted(groups, key=self._hash), self._cut(len(groups)), strict=True)
+            there = {name: known[name] for name in groups if name in known}
+            new = sorted((name for name in groups if name not in known), key=self._hash)
+            dealt |= there | dict(zip(new, self._cut(len(groups), Counter(there.values())), strict=True))
         return dealt
 
-    def _cut(self, count: int) -> list[str]:
-        """Return the splits of `count` groups in their order."""
+    def _cut(self, count: int, known: Mapping[str, int]) -> list[str]:
+        """Return the splits of the groups of one value in their order, without those that have one already.
+
+        Args:
+            count: The number of all groups.
+            known: How many of them each split has already.
+        """
         assert self.shares is not None
-        whole, passed = sum(share for _, share in self.shares), Fraction(0)
-        splits: list[str] = []
-        for name, share in self.shares:
-            passed += share
-            splits += [name] * (math.floor(passed / whole * count + Fraction(1, 2)) - len(splits))
-        return splits
+        wanted = _cut_at([share for _, share in self.shares], count)
+        lacking = [max(0, most - known.get(name, 0)) for (name, _), most in zip(self.shares, wanted, strict=True)]
+        left = count - sum(known.values())
+        # A split may have more than its share already, so that the others lack more than is left.
+        counts = lacking if sum(lacking) == left else _cut_at([Fraction(number) for number in lacking], left)
+        return [name for (name, _), number in zip(self.shares, counts, strict=True) for _ in range(number)]
 
     def _check_column(self, name: str, table: pa.Table) -> None:
         if name not in table.column_names:
@@ -170,10 +184,10 @@ class Split(Record):
 
     def _split_of(self, value: object, where: str, dealt: Mapping[str, str] | None) -> str:
         if dealt is not None:
-            return dealt[_text(value)]
+            return dealt[group_text(value)]
         text = as_text(value)
         if self.shares is not None:
-            return self._drawn(_text(value))
+            return self._drawn(group_text(value))
         if self.names is None:
             try:
                 return _name(value)
@@ -199,10 +213,21 @@ class Split(Record):
         return int.from_bytes(digest, "big")
 
 
-def _text(value: object) -> str:
-    """Return the text of a cell, for hashing."""
+def group_text(value: object) -> str:
+    """Return the text of a cell, which is hashed and by which groups are known."""
     text = as_text(value)
     return repr(value) if text is None else text
+
+
+def _cut_at(shares: Sequence[Fraction], count: int) -> list[int]:
+    """Return how much of a number each share gets. The numbers add up to `count`."""
+    whole, passed, given = sum(shares), Fraction(0), 0
+    counts: list[int] = []
+    for share in shares:
+        passed += share
+        counts.append(math.floor(passed / whole * count + Fraction(1, 2)) - given)
+        given += counts[-1]
+    return counts
 
 
 def make_split(content: object, where: str) -> Split:

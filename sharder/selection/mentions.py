@@ -18,12 +18,12 @@ from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.sharder.clips.fields import MADE_FIELDS, media_field
 from framedex.sharder.configuration.filters import matches
 from framedex.sharder.configuration.splits import Split
+from framedex.sharder.selection.kept_splits import SPLIT_COLUMN, kept_splits
 
 Row = dict[str, Any]
 
 MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
 KEPT_NAMES = (LISTING.names[0], FILE_ROW)  # columns of the listing beside the user's own
-SPLIT_COLUMN = "split"  # of clips: the user's column of that name, or the result of the policy's split
 NO_ROWS = np.zeros(0, np.int64)
 
 
@@ -224,7 +224,7 @@ def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -
 
     The filter sees the same columns as in `usable_media`, and the same errors are raised.
     """
-    dealt = None if split is None or split.stratify is None else split.deal(_passed(index, filter_))
+    dealt = None if split is None or split.stratify is None else split.deal(_passed(index, filter_), kept_splits(split))
     for videos, mentioned, of_video, joined in joined_mentions(index):
         passed = np.ones(len(joined), np.bool_) if filter_ is None else matches(joined, filter_, "filter")
         columns = mentioned.filter(pa.array(passed))

@@ -17,8 +17,9 @@ from framedex.sharder.configuration.checks import shown
 from framedex.sharder.configuration.pairs import as_text
 from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.reading import PolicyFile
+from framedex.sharder.selection.kept_splits import SPLIT_COLUMN
 from framedex.sharder.selection.listing_ranges import check_there
-from framedex.sharder.selection.mentions import SPLIT_COLUMN, MentionTable, all_mentions
+from framedex.sharder.selection.mentions import MentionTable, all_mentions
 
 WITH_TEXT = (
     pa.types.is_string,

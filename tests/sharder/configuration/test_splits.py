@@ -108,6 +108,8 @@ def test_a_row_without_a_split_is_an_error(content: dict[str, Any], columns: dic
         ({"column": "a", "names": {0: "x", "0": "y"}}, "once"),
         ({"column": "a", "names": {None: "x"}}, "value of the column"),
         ({"column": ""}, "name of a column"),
+        ({"shares": {"a": 1}, "keep": "D"}, "keep belongs to stratify"),
+        ({"shares": {"a": 1}, "stratify": "b", "keep": 5}, "name of a folder"),
         ({"shares": {"a": 1}, "sead": 1}, "did you mean 'seed'"),
     ],
 )
@@ -118,7 +120,14 @@ def test_a_wrong_split_is_refused(content: object, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [SHARES, SHARES | {"by": "a", "seed": 4}, {"column": "a"}, {"column": "a", "names": {0: "x", "b": "y"}}]
+    "content",
+    [
+        SHARES,
+        SHARES | {"by": "a", "seed": 4},
+        SHARES | {"stratify": "a", "keep": "D"},
+        {"column": "a"},
+        {"column": "a", "names": {0: "x", "b": "y"}},
+    ],
 )
 def test_a_split_reads_back_equal(content: dict[str, Any]) -> None:
     split = make_split(content, "test")
@@ -128,11 +137,11 @@ def test_a_split_reads_back_equal(content: dict[str, Any]) -> None:
 STRATIFIED = {"shares": {"train": 8, "val": 1, "test": 1}, "by": "person", "stratify": "label"}
 
 
-def stratified(content: dict[str, Any], **columns: Any) -> list[str]:
-    """Assign rows that are dealt in two tables."""
+def stratified(content: dict[str, Any], known: dict[str, str] | None = None, **columns: Any) -> list[str]:
+    """Assign rows that are dealt in two tables, beside groups with a known split."""
     split, table = make_split(content, "test"), pa.table(columns)
     half = len(table) // 2
-    dealt = split.deal([table.slice(0, half), table.slice(half)])
+    dealt = split.deal([table.slice(0, half), table.slice(half)], known or {})
     assigned: list[str] = split.assign(table, dealt).to_pylist()
     return assigned
 
@@ -148,6 +157,32 @@ def test_each_label_meets_the_shares_to_one_group(sizes: list[int], random: Any)
         counts = Counter(groups[f"p{label}-{person}"] for person in range(people))
         for name, share in STRATIFIED["shares"].items():  # type: ignore[attr-defined]
             assert abs(counts[name] - people * share / 10) <= 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=4), st.integers(0, 9))
+def test_groups_that_are_there_keep_their_split_and_new_ones_make_up_for_the_shares(
+    sizes: list[tuple[int, int]], seed: int
+) -> None:
+    def rows(sizes: list[int]) -> dict[str, list[str]]:
+        people = [(f"l{label}", f"p{label}-{one}") for label, most in enumerate(sizes) for one in range(most)]
+        return {"label": [label for label, _ in people], "person": [person for _, person in people]}
+
+    before, after = rows([old for old, _ in sizes]), rows([old + new for old, new in sizes])
+    known = dict(zip(before["person"], stratified(STRATIFIED | {"seed": seed}, **before), strict=True))
+    found = dict(zip(after["person"], stratified(STRATIFIED, known, **after), strict=True))
+    assert {person: found[person] for person in known} == known
+    for label, (old, new) in enumerate(sizes):
+        counts = Counter(found[f"p{label}-{person}"] for person in range(old + new))
+        for name, share in STRATIFIED["shares"].items():  # type: ignore[attr-defined]
+            assert abs(counts[name] - (old + new) * share / 10) <= 2
+    assert stratified(STRATIFIED, known, **before) == list(known.values())
+
+
+def test_splits_with_more_than_their_share_get_nothing_more() -> None:
+    people = [f"p{number}" for number in range(10)]
+    known = dict.fromkeys(people[:4], "test")
+    found = Counter(stratified(STRATIFIED, known, label=["a"] * 10, person=people))
+    assert found == {"train": 5, "val": 1, "test": 4}
 
 
 def test_a_stratified_split_does_not_depend_on_order_and_its_seed_deals_anew() -> None:

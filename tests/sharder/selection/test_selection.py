@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,47 @@ def test_shard_prints_the_clips_of_each_label_and_split(labelled: Path) -> None:
     assert run(*command).output.endswith("warning: split test has no clip of 1 label: rare\n")
     counted = ClipDataset(labelled.parent / "D", where={"split": "test"}).column("label").tolist()
     assert sorted(counted) == ["cat", "cat", "dog", "dog"]
+
+
+def test_a_grown_dataset_keeps_the_splits_of_its_clips(labelled: Path) -> None:
+    folder = labelled.parent
+    (folder / "p.yaml").write_text(yaml.safe_dump(DEALT))
+    run("shard", labelled, "--policy", folder / "p.yaml", "--out", folder / "D")
+    (folder / "p.yaml").write_text(yaml.safe_dump(DEALT | {"split": DEALT["split"] | {"keep": str(folder / "D")}}))  # type: ignore[operator]
+    video = (folder / "l.csv").read_text().splitlines()[1].split(",")[0]
+    more = [f"{video},{label},new{label}{number}" for label in ("cat", "bird") for number in range(20)]
+    (folder / "more.csv").write_text("\n".join(["uri,label,person", *more]), encoding="utf-8")
+    run("index", folder / "l.csv", folder / "more.csv", "--out", folder / "INDEX2")
+    run("shard", folder / "INDEX2", "--policy", folder / "p.yaml", "--out", folder / "D2")
+    before, after = (
+        dict(zip(dataset.column("person").tolist(), dataset.column("split").tolist(), strict=True))
+        for dataset in map(ClipDataset, (folder / "D", folder / "D2"))
+    )
+    assert len(after) == len(before) + 40
+    assert {person: after[person] for person in before} == before
+    grown = ClipDataset(folder / "D2", where={"split": "test"}).column("label").tolist()
+    assert Counter(grown) == {"cat": 6, "dog": 2, "bird": 4}
+    with pytest.warns(UserWarning, match="rare"):
+        on_the_fly = ClipDataset.from_index(folder / "INDEX2", folder / "p.yaml")
+    assert on_the_fly.column("split").tolist() == ClipDataset(folder / "D2").column("split").tolist()
+
+
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [
+        ({"shares": {"train": 8, "val": 2}}, "a split without a share"),
+        ({"by": "label"}, "a group has several splits"),
+        ({"by": "uri"}, "a group has several splits"),
+        ({"keep": "NOWHERE"}, "is not a framedex dataset"),
+        ({"by": "nobody"}, "has no such column"),
+    ],
+)
+def test_splits_that_cannot_be_kept_are_an_error(split: dict[str, Any], says: str, labelled: Path) -> None:
+    (labelled.parent / "p.yaml").write_text(yaml.safe_dump(DEALT))
+    run("shard", labelled, "--policy", labelled.parent / "p.yaml", "--out", labelled.parent / "D")
+    keeping = DEALT["split"] | {"keep": str(labelled.parent / "D")} | split  # type: ignore[operator]
+    with pytest.raises(FramedexError, match=says):
+        ClipDataset.from_index(labelled, DEALT | {"split": keeping})
 
 
 def test_from_index_warns_of_labels_that_a_split_lacks(labelled: Path) -> None:
