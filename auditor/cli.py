@@ -10,7 +10,15 @@ from typing import get_args
 import click
 import orjson
 
-from framedex.auditor.findings.answers import FORMATS, Format, print_answer, write_answer
+from framedex.auditor.findings.answers import (
+    FORMATS,
+    MOST_SHOWN_BYTES,
+    SHOWN,
+    Format,
+    print_answer,
+    print_table,
+    write_answer,
+)
 from framedex.auditor.findings.findings import missing
 from framedex.auditor.findings.queries import SEVERITIES, Question, Severity, checks_of, questions
 from framedex.auditor.findings.text import lines
@@ -273,6 +281,9 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
             if ask is not None and (limit := LIMIT.search(sql)):
                 most = counted(int(limit[1]), "row")
                 echo(f"at most {most}; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
+            if out is None and form == "table":
+                print_table(queries.rows(sql, SHOWN + 1, most_bytes=MOST_SHOWN_BYTES))
+                return
             answer = queries.reader(sql, plain=form != "parquet")
             if out is None:
                 print_answer(answer, form)

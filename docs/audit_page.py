@@ -11,7 +11,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from benchmarks.audit_data import write_index
-from framedex.auditor.findings.answers import print_answer
+from framedex.auditor.findings.answers import SHOWN, print_table
 from framedex.auditor.findings.queries import checks_of, questions
 from framedex.auditor.tables.database import QueryLimits, database
 from framedex.auditor.tables.query_process import QueryProcess
@@ -220,7 +220,7 @@ def _cookbook(kind: Kind) -> str:
     with opened(Path(WHAT[kind])) as audited, QueryProcess(audited, QueryLimits()) as queries:
         for question in questions("questions", kind):
             with contextlib.redirect_stdout(io.StringIO()) as answer:  # as --ask prints it
-                print_answer(queries.reader(question.sql, plain=True), "table")
+                print_table(queries.rows(question.sql, SHOWN + 1))
             text = f"```sql\n{question.sql}\n```\n\n```text\n{answer.getvalue()}```\n"
             parts.append(f"**{question.title}** `{question.name}`\n\n{text}")
     return "\n".join(parts)

@@ -33,7 +33,7 @@ from framedex.loader.streams.history import History, Skip
 from framedex.loader.streams.lanes import Lane, Order, Workers, lane_of, rank_lengths
 from framedex.loader.streams.processes import IterableDataset, is_worker, place_among_ranks, worker_here
 from framedex.loader.streams.progress import Iteration, Progress, after_batches, lengths_left
-from framedex.loader.streams.reading import LaneReader, ReadClip
+from framedex.loader.streams.reading import LaneReader, ReadClip, extent
 from framedex.loader.streams.resumption import Resumption
 from framedex.loader.streams.state import as_state, progress_of
 from framedex.sharder.clips.clip import Clip
@@ -279,7 +279,8 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def _readable(self, number: int) -> Clip:
         """Return a clip that may be read. Raises DecodeError if it would take too much memory."""
         clip = self._clip(number)
-        self._options.pixels.check_memory(clip, None)
+        first, last = extent(clip)
+        self._options.pixels.check_memory(clip, None, read_bytes=2 * (last - first))  # the stretch, and a copy of it
         return clip
 
     def _item(self, read: ReadClip, number: int, now: Iteration) -> dict[str, Any] | None:

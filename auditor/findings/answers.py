@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from framedex.auditor.findings.text import table
-from framedex.auditor.tables.database import EXPLANATION
+from framedex.auditor.tables.database import EXPLANATION, Result
 from framedex.core.printing import TerminalBytes, echo, escaped_json, stdout_bytes
 from framedex.errors import FramedexError, printable
 from framedex.files.atomic import ASIDE
@@ -25,10 +24,19 @@ from framedex.files.atomic import ASIDE
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SHOWN = 1000  # rows of a table on a terminal
+MOST_SHOWN_BYTES = 16_000_000  # values of such a table
+
+
+def print_table(answer: Result) -> None:
+    """Print the first rows of an answer as a table, and whether there are more."""
+    for line in _lines(answer.names, answer.rows[:SHOWN]):
+        echo(line)
+    if answer.cut or len(answer.rows) > SHOWN:
+        echo("… and more rows (--format csv, or --out FILE, has all)")
 
 
 def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
-    """Print the answer to a query in a format. Of a long table, only the first rows are printed.
+    """Print the answer to a query as CSV, JSON or Parquet.
 
     Raises:
         FramedexError: The answer contains a value that the format cannot hold, or is Parquet for a terminal.
@@ -36,14 +44,7 @@ def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
     if form == "parquet" and sys.stdout.isatty():
         raise FramedexError("Parquet is not for terminals", remedy="name a file with --out")
     with _held_by(form):
-        if form == "table":
-            rows = list(itertools.islice(_rows(answer), SHOWN + 1))
-            for line in _lines(answer.schema.names, rows[:SHOWN]):
-                echo(line)
-            if len(rows) > SHOWN:
-                echo("… and more rows (--format csv, or --out FILE, has all)")
-        else:
-            _write(answer, form, stdout_bytes())
+        _write(answer, form, stdout_bytes())
 
 
 def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:

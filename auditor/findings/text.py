@@ -160,7 +160,8 @@ def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
         return f"{value:,.10g}"
     if isinstance(value, bytes):
         return value.hex() if len(value) <= longest // 2 else f"{value[: longest // 2 - 1].hex()}…"
-    text = printable(str(value) if ends else str(value).split("\n", 1)[0])
+    whole = str(value) if ends else str(value).split("\n", 1)[0]
+    text = printable(whole[-longest - 1 :] if ends else whole[: longest + 1])  # more is not shown
     if len(text) <= longest:
         return text
     return "…" + text[1 - longest :] if ends else text[: longest - 1] + "…"

@@ -25,7 +25,7 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
 )
 from framedex.sharder.schema import HEADER as DATASET_HEADER
-from framedex.storage.places import Place, local_folder
+from framedex.storage.places import Place, local_folder, small_text
 
 Kind = Literal["index", "dataset"]
 
@@ -94,7 +94,7 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
     wanted = [name for name in FILES[kind] if (place / name).exists()]
     wanted += [f"{table}/{part_path(place / table, number).name}" for table in parts for number in parts[table]]
     with local_folder(place, wanted) as folder:
-        header = json.loads((folder / FILES[kind][0]).read_text(encoding="utf-8"))
+        header = json.loads(small_text(folder / FILES[kind][0]))
         yield Audited(kind=kind, place=place, folder=folder, header=header, parts=parts)
 
 

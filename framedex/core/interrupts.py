@@ -26,15 +26,20 @@ def interrupt_says(kept: Callable[[], str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM, which schedulers of jobs send, end what runs inside as Ctrl-C does. For the main thread alone."""
+    """Let SIGTERM and SIGHUP end what runs inside as Ctrl-C does. For the main thread alone.
+
+    Schedulers of jobs send SIGTERM, and a terminal that is closed SIGHUP, which nohup lets processes ignore.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    ending = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    before = {one: signal.signal(one, _interrupt) for one in ending}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from framedex.errors import FormatError
 from framedex.files.folder_kinds import remedy_for
-from framedex.storage.places import Place
+from framedex.storage.places import Place, small_text
 
 
 def check_format(path: Place, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def check_format(path: Place, *, file_name: str, expected: str, version: str, wh
     """
     header = path / file_name
     try:
-        content = json.loads(header.read_text(encoding="utf-8"))
+        content = json.loads(small_text(header))
         found = content.get("format"), str(content.get("schema_version"))
     except FileNotFoundError:
         raise FormatError(f"is not {what}", where=str(path), found=f"no {file_name}", remedy=remedy_for(path)) from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +24,13 @@ def held(folder: Path, name: str = LOCK_NAME, *, shared: bool = False, wait: boo
         shared: Whether other runs may hold the lock at the same time, if they share it too.
         wait: Whether to wait until other runs release the lock.
     """
-    with open(folder / name, "w") as file:
+    try:
+        lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OutputError("the lock is a link", where=str(folder / name), remedy="delete it") from error
+    with open(lock, "r+") as file:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 
+from framedex.errors import OutputError
 from framedex.files.locks import LOCK_NAME, held
 from framedex.storage.outputs import Output, stored_output
 from framedex.storage.places import Place, Stored
@@ -28,6 +30,14 @@ def opened_output(
             yield output
         return
     out.mkdir(parents=True, exist_ok=True)
+    linked = [entry.name for entry in os.scandir(out) if entry.is_symlink() and entry.is_dir()]
+    if linked:  # what is written into it would lie elsewhere, and unfinished files there would be removed
+        raise OutputError(
+            "a folder of the output is a link to another folder",
+            where=str(out / min(linked)),
+            found=os.path.realpath(out / min(linked)),
+            remedy="replace the link by the folder, or link the output as a whole",
+        )
     with held(out, lock, shared=shared, wait=wait):
         yield Output(out)
 

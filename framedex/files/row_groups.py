@@ -2,20 +2,79 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import weakref
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from framedex.core.memory import usual_clip_bytes
 from framedex.core.quantities import size_text
+from framedex.storage.places import Place, parquet_file
 
+LARGE = 1 << 60  # bytes
 VALUE_BYTES = 8  # a number takes so many in memory, however few bits it takes in the file
+
+_checked: weakref.WeakKeyDictionary[pq.ParquetFile, set[int]] = weakref.WeakKeyDictionary()  # row groups by file
+
+
+def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
+    """Return the metadata of a row group whose columns may be asked for.
+
+    pyarrow ends the process if a column of damaged metadata is asked for, instead of raising an error. Its reader of
+    batches raises errors: it takes the metadata of all columns before it reads the first byte, which it does not get.
+
+    Raises:
+        OSError: The metadata are damaged.
+        pa.ArrowException: The same.
+    """
+    group = file.metadata.row_group(number)
+    known = _checked.setdefault(file, set())
+    if number not in known:
+        with contextlib.suppress(_ReachedError):
+            reader = pq.ParquetFile(_Hollow(), metadata=file.metadata, buffer_size=1)
+            for _ in reader.iter_batches(1, row_groups=[number], use_threads=False):
+                pass
+        for column in range(group.num_columns):
+            if group.column(column).physical_type != file.metadata.schema.column(column).physical_type:
+                raise OSError(f"column {column} of row group {number} has a type of its own")
+        known.add(number)
+    return group
+
+
+class _ReachedError(Exception):
+    """The metadata were taken, and the first byte would be read."""
+
+
+class _Hollow(io.RawIOBase):
+    """A file that is large enough for all metadata, and has no bytes."""
+
+    _at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset if whence == os.SEEK_SET else LARGE + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, _buffer: object) -> int:
+        raise _ReachedError
 
 
 def read_group(
     file: pq.ParquetFile,
-    group: int,
+    number: int,
     columns: Sequence[str] | None = None,
     *,
     most_bytes: int | None = None,
@@ -25,25 +84,75 @@ def read_group(
 
     Args:
         file: An open file.
-        group: The number of the row group.
+        number: The number of the row group.
         columns: The names of columns, or the paths of their parts. Defaults to all columns.
         most_bytes: The memory that the columns may take, which defaults to the limit of a clip.
         threads: Whether columns are read in parallel.
 
     Raises:
         ValueError: The columns would take more memory.
-        pa.ArrowException: The row group cannot be read.
+        OSError: The row group cannot be read.
+        pa.ArrowException: The same.
     """
     most = usual_clip_bytes() if most_bytes is None else most_bytes
-    _check(group_bytes(file.metadata.row_group(group), columns), most, f"row group {group}")
-    return file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=threads)
+    group = checked_group(file, number)
+    need, texts = _group_bytes(group, columns)
+    _check(need, most, f"row group {number}")
+    names = None if columns is None else list(columns)
+    if need + texts <= most:
+        return file.read_row_group(number, columns=names, use_threads=threads)
+    # Each text may be as long as all that the file has of the column: as few rows at a time as then fit into memory.
+    rows = max(1, group.num_rows * most // (need + texts))
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    for batch in file.iter_batches(rows, row_groups=[number], columns=names, use_threads=threads):
+        batches.append(batch)
+        size += batch.nbytes
+        _check(size, most, f"row group {number}")
+    return pa.Table.from_batches(batches) if batches else file.schema_arrow.empty_table()
 
 
-def read_all(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return all rows of a file, or some of its columns. Raises as `read_group` does."""
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    _check(sum(group_bytes(group, columns) for group in groups), usual_clip_bytes(), "it")
-    return file.read(columns=None if columns is None else list(columns))
+def read_all(where: Place, columns: Sequence[str] | None = None, *, row_bytes: int = 0) -> pa.Table:
+    """Return all rows of a file, or some of its columns.
+
+    Args:
+        where: The file.
+        columns: The names of columns. Defaults to all columns.
+        row_bytes: The memory that the caller needs for each row in addition.
+
+    Raises:
+        ValueError: The columns would take more memory than a clip may.
+        FileNotFoundError: And other file errors, StorageError, pa.ArrowException.
+    """
+    most = usual_clip_bytes()
+    with parquet_file(where) as file:
+        sizes = [_group_bytes(checked_group(file, number), columns) for number in range(file.metadata.num_row_groups)]
+        need = sum(size for size, _ in sizes) + file.metadata.num_rows * row_bytes
+        _check(need, most, "it")
+        if need + sum(texts for _, texts in sizes) <= most:
+            return file.read(columns=None if columns is None else list(columns))
+        names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+    # Each text once, and then as often as it occurs, if that fits into memory.
+    texts = [name for name in names if columns is None or name in columns]
+    with parquet_file(where, read_dictionary=texts) as file:
+        table = file.read(columns=None if columns is None else list(columns))
+    _check(need + sum(_text_bytes(table[name]) for name in texts), most, "it")
+    for name in texts:
+        place = table.column_names.index(name)
+        table = table.set_column(place, table.schema.field(name).with_type(pa.string()), table[name].cast(pa.string()))
+    return table
+
+
+def check_rows(file: pq.ParquetFile, row_bytes: int) -> None:
+    """Raise ValueError if a file has more rows than fit into memory, where each of them takes `row_bytes`."""
+    _check(file.metadata.num_rows * row_bytes, usual_clip_bytes(), "it")
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Return how many bytes the texts of a column have, which is dictionary-encoded."""
+    chunks = [chunk for chunk in column.chunks if pa.types.is_dictionary(chunk.type)]
+    lengths = (pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() for chunk in chunks)
+    return sum(length or 0 for length in lengths)
 
 
 def _check(need: int, most: int, what: str) -> None:
@@ -51,11 +160,16 @@ def _check(need: int, most: int, what: str) -> None:
         raise ValueError(f"{what} takes {size_text(need)} of memory; {size_text(most)} are allowed")
 
 
-def group_bytes(group: pq.RowGroupMetaData, columns: Sequence[str] | None = None) -> int:
-    """Return the memory that columns of a row group take, in bytes, by what the file's footer states."""
-    chunks = [group.column(number) for number in range(group.num_columns)]
-    return sum(
-        max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
-        for chunk in chunks
-        if columns is None or any(f"{chunk.path_in_schema}.".startswith(f"{name}.") for name in columns)
-    )
+def _group_bytes(group: pq.RowGroupMetaData, columns: Sequence[str] | None) -> tuple[int, int]:
+    """Return the memory that columns of a row group take by what the file's footer states, in bytes.
+
+    The second number is the most that texts may take in addition, which the file may have once and refer to often.
+    """
+    need = texts = 0
+    for chunk in map(group.column, range(group.num_columns)):
+        path = f"{chunk.path_in_schema}."
+        if columns is None or any(path.startswith(f"{name}.") for name in columns):
+            need += max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
+            if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
+                texts += chunk.num_values * chunk.total_uncompressed_size
+    return need, texts

@@ -9,7 +9,7 @@ from typing import Any
 from framedex.errors import OutputError
 from framedex.files.atomic import write_json_aside
 from framedex.storage.outputs import Output
-from framedex.storage.places import Place
+from framedex.storage.places import Place, small_text
 
 Row = dict[str, Any]
 
@@ -41,7 +41,7 @@ def written_plan(place: Place, name: str) -> Row | None:
     path = place / name
     if not path.exists():
         return None
-    plan: Row = json.loads(path.read_text(encoding="utf-8"))
+    plan: Row = json.loads(small_text(path))
     return plan
 
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -129,7 +130,32 @@ def size_of(where: Place) -> int:
 
 def opened(where: Place) -> BinaryIO:
     """Open a file to read it from beginning to end. Raises FileNotFoundError, OSError, StorageError."""
-    return io.BytesIO(where.read_bytes()) if isinstance(where, Stored) else open(where, "rb")
+    return io.BytesIO(where.read_bytes()) if isinstance(where, Stored) else open_regular(where)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file of this machine. Raises OSError for a pipe or a device, at which a read may never end."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{path} is not a regular file")
+    return file
+
+
+def small_text(where: Place) -> str:
+    """Return the text of a small file. Raises as `small_bytes` does, and ValueError if it is not UTF-8."""
+    return small_bytes(where).decode()
+
+
+def small_bytes(where: Place) -> bytes:
+    """Return the content of a small file. Raises OSError, also for a file that is not small, and StorageError."""
+    if isinstance(where, Stored):
+        return where.read_bytes()
+    with open_regular(where) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(f"{where} has more than {MOST_BYTES} bytes")
+    return content
 
 
 def read_each(where: Place, read: Callable[[Item], Read], items: Sequence[Item]) -> list[Read]:
@@ -165,6 +191,8 @@ def parquet_file(where: Place, *, read_dictionary: Sequence[str] = ()) -> pq.Par
     encoded = list(read_dictionary) or None
     if isinstance(where, Stored):  # requests the columns of a row group together
         return pq.ParquetFile(where.open(), pre_buffer=True, read_dictionary=encoded)
+    if not stat.S_ISREG(where.stat().st_mode):
+        raise OSError(f"{where} is not a regular file")
     return pq.ParquetFile(where, read_dictionary=encoded)
 
 

@@ -13,6 +13,7 @@ import email.utils
 import http.client
 import os
 import re
+import socket
 import ssl
 import threading
 import time
@@ -164,17 +165,44 @@ class WebStore:
             full = f"{address.scheme}://{address.netloc}{target}" if by_proxy else target
             deadline = time.monotonic() + self._seconds
             connection.request(method, full or "/", headers={"Accept-Encoding": "identity"} | headers | by_proxy)
-            response = connection.getresponse()
+            response = self._begun(connection)
             content = bytearray()
-            while len(content) <= most and (chunk := response.read(CHUNK_BYTES)):
+            while len(content) <= most and (chunk := response.read1(CHUNK_BYTES)):
                 content += chunk
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the answer took longer than {self._seconds:g} s")
+                    raise self._late()
+            response.read(0)  # `read1` leaves a response open whose content is complete, and the connection with it
             if len(content) > most:
                 connection.close()  # the rest of the answer is not read
                 if response.status == 206:
                     raise http.client.HTTPException("more bytes came than were asked for")
             return response.status, response.reason, response.headers, bytes(content)
+
+    def _begun(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+        """Return the answer to a request when its headers are read. Raises OSError, HTTPException.
+
+        The time limit of a socket is that of each of its reads, and a server may send line after line.
+        """
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            if connection.sock is not None:
+                with contextlib.suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(self._seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._late() if late.is_set() else error from None
+        finally:
+            timer.cancel()
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"the answer took longer than {self._seconds:g} s")
 
     @contextlib.contextmanager
     def _connection(self, origin: Origin) -> Iterator[Connection]:

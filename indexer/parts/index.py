@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import RowAt, check_columns, check_row, reading, wrong_rows
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.files.parquet_parts import part_numbers, part_path
-from framedex.files.row_groups import read_group
+from framedex.files.row_groups import check_rows, read_all, read_group
 from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, REMEDY, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.packets import (
     AUDIO_COLUMNS,
@@ -45,6 +45,7 @@ from framedex.indexer.schema import (
 from framedex.storage.locations import OWN_STORE, Access, Locations
 from framedex.storage.places import Place, parquet_file, place, read_each, state_of
 
+ROW_BYTES = 200  # the id of a medium takes so much memory in Python, in a list and two dictionaries
 SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
 
 
@@ -130,6 +131,7 @@ class Index:
         where = str(part_path(self.path / VIDEOS_FOLDER, number))
         file = self._videos_part(number)
         with reading(where, REMEDY):
+            check_rows(file, ROW_BYTES)
             table = as_videos(file.read(names), names)
             table.validate(full=True)  # texts that are not UTF-8 among them
         for name in names:
@@ -266,7 +268,7 @@ class Index:
         if not path.exists():
             return LISTING.empty_table()
         with reading(str(path), REMEDY):
-            table = parquet_file(path).read()
+            table = read_all(path)
             table.validate(full=True)
         check_columns(table.schema, LISTING, str(path), REMEDY)
         if FILE_ROW not in table.column_names:  # an earlier minor version

@@ -29,7 +29,7 @@ from framedex.files.row_groups import read_all
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.indexer.sources.folders import way_out
 from framedex.indexer.sources.named_medium import FrameTable, NamedMedium
-from framedex.storage.places import Place, Stored, names_in, parquet_file, place, read_each
+from framedex.storage.places import Place, Stored, names_in, parquet_file, place, read_each, small_text
 from framedex.storage.uris import leads_out
 
 Row = dict[str, Any]
@@ -191,7 +191,7 @@ def read_lerobot(source: str, *, follow_symlinks: bool = False) -> Iterator[Name
 def _info(folder: _Folder) -> Row:
     """Return what info.json says. Raises SourceError."""
     try:
-        info = json.loads(folder.file(INFO).read_text(encoding="utf-8"))
+        info = json.loads(small_text(folder.file(INFO)))
         version = info["codebase_version"]
         if not isinstance(info["features"], dict):
             raise TypeError("features are no object")
@@ -225,7 +225,7 @@ def _episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Epi
     if not files:
         raise FileNotFoundError(f"{folder}/meta/episodes holds no Parquet file")
     found = []
-    for table in read_each(folder.place, lambda name: read_all(parquet_file(folder.file(name)), wanted), files):
+    for table in read_each(folder.place, lambda name: read_all(folder.file(name), wanted), files):
         for row in table.to_pylist():
             views = {}
             for camera, (chunk, file, begin, end) in of_views.items():
@@ -262,14 +262,14 @@ def _tasks(folder: _Folder, info: Row) -> dict[int, str]:
     """Return the texts of tasks by number."""
     if info["codebase_version"] != "v3.0":
         return {row["task_index"]: row["task"] for row in _json_lines(folder.file("meta/tasks.jsonl"))}
-    table = read_all(parquet_file(folder.file("meta/tasks.parquet")))
+    table = read_all(folder.file("meta/tasks.parquet"))
     # pandas stores its index, the text, as a column of its own.
     [text] = [name for name in table.column_names if name in ("task", "__index_level_0__")]
     return dict(zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True))
 
 
 def _json_lines(file: Place) -> list[Row]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [json.loads(line) for line in small_text(file).splitlines() if line.strip()]
 
 
 def _below(folder: Place) -> list[str]:
@@ -285,7 +285,7 @@ def _frames(folder: _Folder, name: str) -> _Frames | str:
     try:
         file = parquet_file(folder.file(name))
         names = [column for column in ("episode_index", "task_index") if column in file.schema_arrow.names]
-        table = read_all(file, names)
+        table = read_all(folder.file(name), names)
         task = table["task_index"].to_numpy().astype(np.int64) if "task_index" in names else None
         return _Frames(rows=_places(table["episode_index"].to_numpy().astype(np.int64)), task=task)
     except (*UNREADABLE, KeyError) as error:

@@ -20,7 +20,7 @@ from framedex.core.nesting import MOST_NESTED, type_depth
 from framedex.errors import MediaError
 from framedex.files.parquet_cells import cell_name, is_binary, leaf_of
 from framedex.files.parquet_pages import value_ranges
-from framedex.files.row_groups import read_group
+from framedex.files.row_groups import checked_group, read_group
 from framedex.indexer.sources.file_member import MOST_MEDIA, FileContents, FileMember
 from framedex.indexer.sources.sidecars import COLUMNS
 from framedex.storage.ranges import ByteRange
@@ -146,7 +146,7 @@ def _of_column(
         first: number of the first row.
         rows: the columns beside it.
     """
-    chunk = file.metadata.row_group(row_group).column(leaf.number)
+    chunk = checked_group(file, row_group).column(leaf.number)
     places: list[ByteRange | None] = [None] * rows.count
     there = [True] * rows.count
     try:

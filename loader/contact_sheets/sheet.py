@@ -24,7 +24,7 @@ from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.reading import changed_settings
 from framedex.sharder.schema import FAILURES_NAME, PAD, POLICY_NAME
 from framedex.storage.locations import OWN_STORE, Access
-from framedex.storage.places import Place, parquet_file
+from framedex.storage.places import Place, parquet_file, small_text
 
 LONGEST_TEXT = 2000  # characters of one user value
 WAVE_COLUMNS = 600  # of a waveform strip
@@ -205,7 +205,7 @@ def heading_of(dataset: ClipDataset, shown: int | None) -> Heading:
     path = dataset.manifest.path
     try:
         kinds = parquet_file(path / FAILURES_NAME).read(columns=["kind"])["kind"].to_pylist()
-        policy = (path / POLICY_NAME).read_text(encoding="utf-8")
+        policy = small_text(path / POLICY_NAME)
         settings = changed_settings(policy)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise FormatError("a part of the dataset is missing or damaged", where=str(path), found=error) from error

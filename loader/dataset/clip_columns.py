@@ -144,9 +144,10 @@ class ClipColumns:
             self._check_unchanged()
             opened = parquet_file(self.path / file, read_dictionary=[name])
             check_columns(_plain_schema(opened.schema_arrow), schema, where, REMEDY)
-            table = opened.read([name])
-        if len(table) != len(self) or name not in table.column_names:
-            found = counted(len(table), "row") if name in table.column_names else f"no column {name!r}"
+            rows, names = opened.metadata.num_rows, opened.schema_arrow.names
+            table = opened.read([name]) if rows == len(self) and name in names else None
+        if table is None:
+            found = counted(rows, "row") if name in names else f"no column {name!r}"
             raise FormatError(
                 "does not belong to the dataset",
                 where=where,

@@ -18,7 +18,7 @@ from framedex.core.column_rules import RowAt, check_columns, check_header, check
 from framedex.errors import FormatError, PolicyError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_path
-from framedex.files.row_groups import read_group
+from framedex.files.row_groups import checked_group, read_all, read_group
 from framedex.indexer.parts.row_checks import check_video
 from framedex.loader.dataset.clip_columns import REMEDY, ClipColumns
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
@@ -50,7 +50,7 @@ from framedex.sharder.schema import (
 )
 from framedex.storage.cache import DiskCache
 from framedex.storage.locations import OWN_STORE, Access, Locations
-from framedex.storage.places import Stored, parquet_file, place
+from framedex.storage.places import Stored, parquet_file, place, small_bytes
 
 GROUP_ROWS = {
     CLIPS_FOLDER: CLIPS_PER_ROW_GROUP,
@@ -58,6 +58,7 @@ GROUP_ROWS = {
     MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
 }
 SCHEMAS = {CLIPS_FOLDER: CLIPS, RECIPES_FOLDER: RECIPES, MEDIA_FOLDER: MEDIA}
+ROW_BYTES = 500  # a tar takes so much memory in Python
 OPEN_PARTS = 256  # how many parts' footers are kept; a footer is about 1 MB in memory
 
 
@@ -104,7 +105,7 @@ class Manifest(ClipColumns):
             self._first[RECIPES_FOLDER] = self._first[CLIPS_FOLDER]
         except (KeyError, TypeError, ValueError, PolicyError) as error:
             raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error
-        self._header = (self.path / HEADER).read_bytes()
+        self._header = small_bytes(self.path / HEADER)
         self._open()
         if not self._locations.allows_root:
             self.check_locations()
@@ -147,7 +148,7 @@ class Manifest(ClipColumns):
         if not len(self):
             return False
         shard = pa.schema([CLIPS.field("shard")])
-        return constant_columns(self._part(CLIPS_FOLDER, 0).metadata, shard) != {"shard": None}
+        return constant_columns(self._part(CLIPS_FOLDER, 0), shard) != {"shard": None}
 
     def locate(self, uri: str) -> str:
         """Return where a source lies. Raises StorageError if it must not be read."""
@@ -256,11 +257,11 @@ class Manifest(ClipColumns):
         """Return the columns that are the same for all media of a part, with their values. Reads only its footer."""
         file = self._part(MEDIA_FOLDER, part)
         with reading(self._file(MEDIA_FOLDER, part), REMEDY):
-            return constant_columns(file.metadata, MEDIA)
+            return constant_columns(file, MEDIA)
 
     def _check_unchanged(self) -> None:
         """Raise FormatError if the dataset was replaced since it was opened. Raises OSError, too."""
-        if (self.path / HEADER).read_bytes() != self._header:
+        if small_bytes(self.path / HEADER) != self._header:
             raise FormatError(
                 "the dataset was replaced since it was opened", where=str(self.path), remedy="open it again"
             )
@@ -313,7 +314,7 @@ class Manifest(ClipColumns):
     def _shards(self) -> list[ByteSource]:
         """The tars of the dataset."""
         try:
-            table = parquet_file(self.path / SHARDS_NAME).read()
+            table = read_all(self.path / SHARDS_NAME, row_bytes=ROW_BYTES)
             check_columns(table.schema, SHARDS, str(self.path / SHARDS_NAME), REMEDY)
             rows = table.select(SHARDS.names).to_pylist()
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -336,12 +337,13 @@ class Manifest(ClipColumns):
         ]
 
 
-def constant_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+def constant_columns(file: pq.ParquetFile, schema: pa.Schema) -> dict[str, Any]:
     """Return the columns of integers, booleans and strings that hold one value, or only nulls, in a whole file.
 
     Only the file's footer is used. A column is left out if the footer does not say enough about it.
     """
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    metadata = file.metadata
+    groups = [checked_group(file, number) for number in range(metadata.num_row_groups)]
     leaves = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
     found: dict[str, Any] = {}
     for field in schema:

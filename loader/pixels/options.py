@@ -104,16 +104,17 @@ class PixelOptions:
                 error.what, where=f"clip {draw.name}", found=error.found, allowed=error.allowed, remedy=error.remedy
             ) from None
 
-    def check_memory(self, clip: Clip, cutout: Cutout | None) -> None:
+    def check_memory(self, clip: Clip, cutout: Cutout | None, *, read_bytes: int = 0) -> None:
         """Raise DecodeError if a clip would take more memory than `clip_bytes`. Called before the clip is read.
 
         Args:
             clip: the clip, whose packets and audio count.
             cutout: how its frames are scaled and cut, or None if they are not decoded.
+            read_bytes: what is read at once, if that is more than the packets.
         """
         packets = int(clip.recipe.packet_size.sum(dtype=np.int64))
         packets += sum(len(clip.medium.states[number]) for number in clip.recipe.run_state.tolist())
-        parts = [(packets, "its packets")]
+        parts = [(max(packets, read_bytes), "its packets")]
         if clip.audio is not None:
             parts.append((audio_bytes(clip), audio_text(clip.audio)))
         if cutout is not None:

@@ -124,10 +124,13 @@ def resample(
     return out, out_mask
 
 
+TEMPORARIES = 9  # arrays of the size of a filter bank, while it is made
+
+
 def filter_bytes(rate: int, out_rate: int) -> int:
-    """Return the memory, in bytes, of the filters that resample from one rate to another."""
+    """Return the memory, in bytes, in which the filters that resample from one rate to another are made."""
     up = out_rate // math.gcd(rate, out_rate)
-    return 0 if rate == out_rate else up * 2 * _half_taps(rate, out_rate) * 8
+    return 0 if rate == out_rate else up * 2 * _half_taps(rate, out_rate) * 8 * TEMPORARIES
 
 
 def _half_taps(rate: int, out_rate: int) -> int:
@@ -136,7 +139,7 @@ def _half_taps(rate: int, out_rate: int) -> int:
     return math.ceil((STOPBAND_DB - 7.95) / (2.285 * 2 * math.pi * transition) / 2)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
     """Return float64 [phases, taps]: the filter for each place of an output sample between two source samples.
 

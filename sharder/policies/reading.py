@@ -128,6 +128,9 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     )
 
 
+MOST_VALUES = 10_000  # of a policy; those of papers have some fifty
+
+
 def changed_settings(text: str) -> str:
     """Return the settings of a dataset's policy that differ from the defaults, as one line of YAML.
 
@@ -139,6 +142,9 @@ def changed_settings(text: str) -> str:
     Raises:
         ValueError, yaml.YAMLError: It is no YAML.
     """
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    if node is not None and _values_in(node, {}) > MOST_VALUES:  # aliases of aliases
+        raise ValueError(f"it has more than {MOST_VALUES:,} values")
     content = yaml.safe_load(text)
     try:
         found = {"policy": content["policy"]} | make_policy(content, where="policy").policy.changed()
@@ -146,6 +152,16 @@ def changed_settings(text: str) -> str:
         found = without_nulls(content)
     line = yaml.safe_dump(found, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10**9)
     return line.strip().removeprefix("{").removesuffix("}")
+
+
+def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return the number of values of YAML with all aliases written out. `known`: that of each collection."""
+    if id(node) not in known:
+        known[id(node)] = MOST_VALUES + 1  # for a collection in itself
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        inner = [] if isinstance(node, yaml.ScalarNode) else parts
+        known[id(node)] = 1 + sum(_values_in(part, known) for part in inner)
+    return known[id(node)]
 
 
 def without_nulls(value: Any) -> Any:
