@@ -31,7 +31,7 @@ def opened_output(
         return
     out.mkdir(parents=True, exist_ok=True)
     linked = [entry.name for entry in os.scandir(out) if entry.is_symlink() and entry.is_dir()]
-    if linked:  # what is written into it would lie elsewhere, and unfinished files there would be removed
+    if linked:  # new files would lie elsewhere, and unfinished files there would be removed
         raise OutputError(
             "a folder of the output is a link to another folder",
             where=str(out / min(linked)),

@@ -317,7 +317,7 @@ class Manifest(ClipColumns):
             table = read_all(self.path / SHARDS_NAME, row_bytes=ROW_BYTES)
             check_columns(table.schema, SHARDS, str(self.path / SHARDS_NAME), REMEDY)
             rows = table.select(SHARDS.names).to_pylist()
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        except (OSError, pa.ArrowException, ValueError) as error:
             raise FormatError(
                 f"{SHARDS_NAME} is missing or damaged", where=str(self.path), found=error, remedy=REMEDY
             ) from error

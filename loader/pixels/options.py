@@ -110,7 +110,7 @@ class PixelOptions:
         Args:
             clip: the clip, whose packets and audio count.
             cutout: how its frames are scaled and cut, or None if they are not decoded.
-            read_bytes: what is read at once, if that is more than the packets.
+            read_bytes: how many bytes are read at once, if these are more than the packets.
         """
         packets = int(clip.recipe.packet_size.sum(dtype=np.int64))
         packets += sum(len(clip.medium.states[number]) for number in clip.recipe.run_state.tolist())

@@ -128,7 +128,7 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     )
 
 
-MOST_VALUES = 10_000  # of a policy; those of papers have some fifty
+MOST_VALUES = 10_000  # the policies of papers have some fifty
 
 
 def changed_settings(text: str) -> str:
@@ -155,7 +155,7 @@ def changed_settings(text: str) -> str:
 
 
 def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of values of YAML with all aliases written out. `known`: that of each collection."""
+    """Return the number of values of YAML with all aliases written out. `known`: their number in each collection."""
     if id(node) not in known:
         known[id(node)] = MOST_VALUES + 1  # for a collection in itself
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
