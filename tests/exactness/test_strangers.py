@@ -136,7 +136,7 @@ def test_a_text_that_is_repeated_has_its_memory_counted(own: Path, monkeypatch: 
     monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 30_000_000)
     assert len(Index(own / "INDEX").listing) == 200
     monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 15_000_000)
-    with pytest.raises(FormatError, match="takes 20.1 MB of memory; 15 MB are allowed"):
+    with pytest.raises(FormatError, match=r"takes 20\.1 MB of memory; 15 MB are allowed"):
         _ = Index(own / "INDEX").listing
 
 
