@@ -57,8 +57,7 @@ def _column(dataset: Place, name: str) -> pa.ChunkedArray:
     path = dataset / (FIELDS_NAME if name in FIELDS.names else COLUMNS_NAME)
     if path.exists():
         with reading(str(path), REMEDY):
-            file = parquet_file(path)
-            if name in file.schema_arrow.names:
-                column: pa.ChunkedArray = read_all(file, [name])[name]
+            if name in parquet_file(path).schema_arrow.names:
+                column: pa.ChunkedArray = read_all(path, [name])[name]
                 return pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
     raise FormatError("the dataset has no such column", where=str(path), found=name, remedy=REMEDY)
