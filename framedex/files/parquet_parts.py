@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
 from framedex.files.atomic import ASIDE
 from framedex.storage.places import Place, Stored, names_in
@@ -28,6 +27,8 @@ LIBRARIES = ("av", "pyarrow", "numpy")
 
 def library_versions() -> dict[str, str]:
     """Return the versions that are written into every file."""
+    from framedex.core.pyav import ffmpeg_version  # importing PyAV is slow, and readers do without
+
     versions = {name: metadata.version(name) for name in LIBRARIES}
     return {"framedex": __version__} | versions | {"ffmpeg": ffmpeg_version()}
 
