@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import weakref
@@ -35,10 +34,14 @@ def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
     group = file.metadata.row_group(number)
     known = _checked.setdefault(file, set())
     if number not in known:
-        with contextlib.suppress(_ReachedError):
-            reader = pq.ParquetFile(_Hollow(), metadata=file.metadata, buffer_size=1)
-            for _ in reader.iter_batches(1, row_groups=[number], use_threads=False):
-                pass
+        hollow = _Hollow()
+        try:
+            with pq.ParquetFile(hollow, metadata=file.metadata, buffer_size=1) as reader:
+                for _ in reader.iter_batches(1, row_groups=[number], use_threads=False):
+                    pass
+        except (OSError, pa.ArrowException):
+            if not hollow.was_read:
+                raise
         for column in range(group.num_columns):
             if group.column(column).physical_type != file.metadata.schema.column(column).physical_type:
                 raise OSError(f"column {column} of row group {number} has a type of its own")
@@ -46,13 +49,14 @@ def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
     return group
 
 
-class _ReachedError(Exception):
-    """The metadata were taken, and the first byte would be read."""
-
-
 class _Hollow(io.RawIOBase):
-    """A file that is large enough for all metadata, and has no bytes."""
+    """A file that is large enough for all metadata, and has no bytes.
 
+    Attributes:
+        was_read: Whether a byte was asked for. pyarrow would keep an exception, with all that its frames hold.
+    """
+
+    was_read = False
     _at = 0
 
     def readable(self) -> bool:
@@ -69,7 +73,8 @@ class _Hollow(io.RawIOBase):
         return self._at
 
     def readinto(self, _buffer: object) -> int:
-        raise _ReachedError
+        self.was_read = True
+        return 0
 
 
 def read_group(

@@ -5,7 +5,9 @@ Row groups that would take too much memory are refused before they are read.
 
 from __future__ import annotations
 
+import gc
 import io
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -168,3 +170,15 @@ def test_indexes_and_datasets_have_the_limit(
         with pytest.raises(FormatError, match="of memory; 100 bytes are allowed"):
             way()
     assert len(ways) == 3
+
+
+def test_files_are_closed_with_the_dataset_that_read_them(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    framedex.index(medium("h264_default.mp4"), tmp_path / "I", workers=0, progress=False)
+    dataset = shard_clips(tmp_path / "I", tmp_path / "D", [{"uri": "h264_default.mp4", "frames": [0, 1]}])
+    ClipDataset(dataset)[0]
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        ClipDataset(dataset)[0]
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
