@@ -402,6 +402,8 @@ FRAMES = pa.schema(
     ]
 )  # fmt: skip
 
+FILE_ROW = "file_row"
+
 # The listing has these columns, followed by the user's own columns with the types that they came with.
 LISTING = pa.schema(
     [
@@ -409,7 +411,7 @@ LISTING = pa.schema(
         required("listing_row", pa.int32(), "Number of this row among the rows that list the same medium."),
         required("listed_uri", pa.string(), "The medium's uri as the listing spells it."),
         column(
-            "file_row",
+            FILE_ROW,
             pa.int32(),
             "Number of the row in the user's listing, from 0, without the header; null if no listing names the medium. "
             "From version 3.7 on.",
@@ -418,7 +420,6 @@ LISTING = pa.schema(
 )
 
 # Columns of a listing that have a meaning.
-FILE_ROW = "file_row"  # of LISTING
 FRAME_TABLE = "frame_table"  # a Parquet file with a row for each frame of the row's stretch, relative to the root
 FRAME_ROW = "frame_row"  # the row of the stretch's first frame
 LISTING_PROBLEM = "listing_problem"  # why policies make no clips of the row; empty if they do

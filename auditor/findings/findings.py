@@ -118,7 +118,7 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
 
 
 def missing(columns_of: Callable[[str], Collection[str]], question: Question) -> str | None:
-    """Return the option or the column that a question needs and the views lack, or None if none is missing."""
+    """Return the option or the column that a question needs and the views lack, or None if the views have all."""
     for need in question.needs:
         view, _, column = need.partition(".")
         columns = [name.lower() for name in columns_of(view)]  # as queries compare them

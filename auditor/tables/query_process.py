@@ -1,7 +1,7 @@
 """Users' queries in a process of their own, which is ended when a query takes more memory or time than it may.
 
 DuckDB does not count all memory of a query, and does not look at the clock while it computes one long text. An
-interrupt waits for that text, and a limit of address space counts what is reserved and never used.
+interrupt waits for that text, and a limit of address space counts memory that is reserved, used or not.
 """
 
 from __future__ import annotations
@@ -85,10 +85,12 @@ class QueryProcess:
     def table(self, sql: str) -> pa.Table:
         """Return all rows of a query. Raises as `reader` does, and if they have more bytes than a query may take."""
         batches: list[pa.RecordBatch] = []
+        left = self._limits.memory_bytes
         with self.reader(sql) as answer:
             for batch in answer:
                 batches.append(batch)
-                if sum(one.nbytes for one in batches) > self._limits.memory_bytes:
+                left -= batch.nbytes
+                if left < 0:
                     raise self._too_much("its answer")
             return pa.Table.from_batches(batches, answer.schema)
 

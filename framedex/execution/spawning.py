@@ -19,8 +19,6 @@ from importlib.abc import MetaPathFinder
 from multiprocessing import context
 from typing import Any
 
-import pyarrow as pa
-
 MAIN = b"__main__"
 SAFE_PATH, THREADS = "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"  # variables of the environment
 _lock = threading.RLock()
@@ -76,6 +74,8 @@ def leave_out_pandas() -> None:
     """
     if "pandas" in sys.modules:
         return
+    import pyarrow as pa  # importing it is slow, and processes that start others may do without
+
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
     try:

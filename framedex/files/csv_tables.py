@@ -17,7 +17,7 @@ LEADING_ZERO = r"^\s*[-+]?0\d+\s*$"
 WHOLE_NUMBER = r"^\s*[-+]?\d+\s*$"
 MOST_DIGITS = 15  # float64 has whole numbers of up to 15 digits exactly
 MOST_EXACT = float(1 << 53)  # float64 has all whole numbers up to this one
-# A column with one other cell among at least so many numbers is a column of numbers.
+# A column of numbers may have one text for each hundred numbers, and one text beside two numbers.
 NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2
 
 
@@ -28,7 +28,7 @@ class CsvTable:
     Attributes:
         table: The rows that have a cell for each column, and a number or nothing in each column of numbers.
         numbers: The number of each row of `table` in the file, from 0, without the header.
-        wrong: What is wrong with the other rows, by their numbers.
+        wrong: The mistakes in the other rows, by their numbers.
     """
 
     table: pa.Table
@@ -40,9 +40,9 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     """Read a CSV file.
 
     The types of other columns are those of their cells. A column of numbers is one of texts if a cell begins with a
-    zero that a number would lose (007), or has more digits than a number keeps. A column stays one of
-    numbers if at most one cell in a hundred, or a single cell beside two numbers or more, is a text: that is a mistake,
-    and its row is wrong.
+    zero that a number would lose (007), or has more digits than a number keeps. A column stays one of numbers if at
+    most one cell in a hundred, or a single cell beside two numbers or more, is a text. Such a cell is a mistake, and
+    its row is left out.
 
     Args:
         file: The file, which is read from its beginning, several times.
@@ -89,7 +89,7 @@ def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
     for place, name in enumerate(table.column_names):
         cells = table.column(place)
         is_number = pc.match_substring_regex(cells, NUMBER) if name in names else None
-        if is_number is None or pc.any(_lose_digits(cells)).as_py():
+        if is_number is None or pc.any(_texts_lose_digits(cells)).as_py():
             continue
         numbers, others = pc.sum(is_number).as_py() or 0, pc.sum(pc.invert(is_number)).as_py() or 0
         if not others or numbers < FEWEST_NUMBERS or others > max(1, numbers // NUMBERS_PER_MISTAKE):
@@ -107,7 +107,7 @@ def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
     )
 
 
-def _lose_digits(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+def _texts_lose_digits(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return whether each text would have fewer digits as a number."""
     is_long = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(cells)), MOST_DIGITS)
     is_whole = pc.match_substring_regex(cells, WHOLE_NUMBER)

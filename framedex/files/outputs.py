@@ -30,7 +30,8 @@ def opened_output(
             yield output
         return
     out.mkdir(parents=True, exist_ok=True)
-    linked = [entry.name for entry in os.scandir(out) if entry.is_symlink() and entry.is_dir()]
+    with os.scandir(out) as entries:
+        linked = [entry.name for entry in entries if entry.is_symlink() and entry.is_dir()]
     if linked:  # new files would lie elsewhere, and unfinished files there would be removed
         raise OutputError(
             "a folder of the output is a link to another folder",

@@ -122,7 +122,7 @@ def read_all(where: Place, columns: Sequence[str] | None = None, *, row_bytes: i
 
     Args:
         where: The file.
-        columns: The names of columns. Defaults to all columns.
+        columns: The names of columns, of which the file may lack some. Defaults to all columns.
         row_bytes: The memory that the caller needs for each row in addition.
 
     Raises:
@@ -166,9 +166,9 @@ def _check(need: int, most: int, what: str) -> None:
 
 
 def _group_bytes(group: pq.RowGroupMetaData, columns: Sequence[str] | None) -> tuple[int, int]:
-    """Return the memory that columns of a row group take by what the file's footer states, in bytes.
+    """Return the memory that columns of a row group take according to the file's footer, in bytes.
 
-    The second number is the most that texts may take in addition, which the file may have once and refer to often.
+    The second number is the most that texts may take in addition: the file may have a text once and refer to it often.
     """
     need = texts = 0
     for chunk in map(group.column, range(group.num_columns)):

@@ -181,7 +181,7 @@ class WebStore:
     def _begun(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
         """Return the answer to a request when its headers are read. Raises OSError, HTTPException.
 
-        The time limit of a socket is that of each of its reads, and a server may send line after line.
+        A socket limits the time of each read, and a server may send line after line.
         """
         late = threading.Event()
 

@@ -30,18 +30,7 @@ from framedex.indexer.parts.packets import (
     packets_of,
 )
 from framedex.indexer.parts.row_checks import check_video
-from framedex.indexer.schema import (
-    FILE_ROW,
-    FRAMES,
-    GONE,
-    LISTING,
-    MOST_PIXELS,
-    NO_VIDEO,
-    OK,
-    REFUSED,
-    VIDEO_RULES,
-    VIDEOS,
-)
+from framedex.indexer.schema import FRAMES, GONE, LISTING, MOST_PIXELS, NO_VIDEO, OK, REFUSED, VIDEO_RULES, VIDEOS
 from framedex.storage.locations import OWN_STORE, Access, Locations
 from framedex.storage.places import Place, parquet_file, place, read_each, state_of
 
@@ -271,12 +260,12 @@ class Index:
             table = read_all(path)
             table.validate(full=True)
         check_columns(table.schema, LISTING, str(path), REMEDY)
-        if FILE_ROW not in table.column_names:  # an earlier minor version
-            table = table.append_column(LISTING.field(FILE_ROW), pa.nulls(len(table), pa.int32()))
-        for name in LISTING.names:
-            if name != FILE_ROW and table[name].null_count:
-                row = int(np.argmax(table[name].is_null().to_numpy()))
-                raise RowAt(file=str(path), row=row, remedy=REMEDY).wrong(name, "null", "a value")
+        for field in LISTING:
+            if field.name not in table.column_names:  # an earlier minor version
+                table = table.append_column(field, pa.nulls(len(table), field.type))
+            if not field.nullable and table[field.name].null_count:
+                row = int(np.argmax(table[field.name].is_null().to_numpy()))
+                raise RowAt(file=str(path), row=row, remedy=REMEDY).wrong(field.name, "null", "a value")
         return table
 
     def packets(self, media_id: str) -> Packets:

@@ -29,7 +29,7 @@ from framedex.files.row_groups import read_all
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.indexer.sources.folders import way_out
 from framedex.indexer.sources.named_medium import FrameTable, NamedMedium
-from framedex.storage.places import Place, Stored, names_in, parquet_file, place, read_each, small_text
+from framedex.storage.places import Place, Stored, names_in, place, read_each, small_text
 from framedex.storage.uris import leads_out
 
 Row = dict[str, Any]
@@ -283,10 +283,8 @@ def _below(folder: Place) -> list[str]:
 def _frames(folder: _Folder, name: str) -> _Frames | str:
     """Return the numbers in a file of frames, or why they are not readable."""
     try:
-        file = parquet_file(folder.file(name))
-        names = [column for column in ("episode_index", "task_index") if column in file.schema_arrow.names]
-        table = read_all(folder.file(name), names)
-        task = table["task_index"].to_numpy().astype(np.int64) if "task_index" in names else None
+        table = read_all(folder.file(name), ["episode_index", "task_index"])
+        task = table["task_index"].to_numpy().astype(np.int64) if "task_index" in table.column_names else None
         return _Frames(rows=_places(table["episode_index"].to_numpy().astype(np.int64)), task=task)
     except (*UNREADABLE, KeyError) as error:
         return f"{name} cannot be read: {error}"

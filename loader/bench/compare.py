@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.execution.spawning import python_environment
 from framedex.loader.bench.peer import PeerClip, PeerOptions
 from framedex.loader.bench.peers import PEERS
 
@@ -174,14 +175,13 @@ def run_peer(
 
 def run_limited(statement: str, folder: Path, limit_seconds: float) -> int | None:
     """Run a Python statement with a folder as its argument. Return its exit code. None: the time limit ended it."""
-    environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with (folder / "errors.txt").open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(
             [sys.executable, "-c", statement, str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
-            env=environment,
+            env=python_environment(),
             start_new_session=True,
         )
         try:

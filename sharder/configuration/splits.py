@@ -87,7 +87,7 @@ class Split(Record):
         """Return the split of each group of `by`, for a split with `stratify`.
 
         The groups of each value of `stratify` are sorted by their hash and cut at the shares. Groups with a known split
-        keep it, and the others are cut at what is left of the shares.
+        keep it, and the others are cut at the rest of the shares.
 
         Args:
             tables: All rows, with the columns `by` and `stratify`.
@@ -123,7 +123,7 @@ class Split(Record):
         return dealt
 
     def _cut(self, count: int, known: Mapping[str, int]) -> list[str]:
-        """Return the splits of the groups of one value in their order, without those that have one already.
+        """Return the splits of the groups of one value that have none yet, in their order.
 
         Args:
             count: The number of all groups.

@@ -11,7 +11,7 @@ from framedex.files.headers import check_format
 from framedex.files.row_groups import read_all
 from framedex.sharder.configuration.splits import Split, group_text
 from framedex.sharder.schema import COLUMNS_NAME, FIELDS, FIELDS_NAME, FORMAT, HEADER, SCHEMA_VERSION
-from framedex.storage.places import Place, parquet_file, place
+from framedex.storage.places import Place, place
 
 SPLIT_COLUMN = "split"  # of clips: the user's column of that name, or the result of the policy's split
 REMEDY = "name a dataset that was made with this split, by a version of framedex that records columns (3.5 or later)"
@@ -57,7 +57,8 @@ def _column(dataset: Place, name: str) -> pa.ChunkedArray:
     path = dataset / (FIELDS_NAME if name in FIELDS.names else COLUMNS_NAME)
     if path.exists():
         with reading(str(path), REMEDY):
-            if name in parquet_file(path).schema_arrow.names:
-                column: pa.ChunkedArray = read_all(path, [name])[name]
+            table = read_all(path, [name])
+            if name in table.column_names:
+                column: pa.ChunkedArray = table[name]
                 return pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
     raise FormatError("the dataset has no such column", where=str(path), found=name, remedy=REMEDY)
