@@ -23,6 +23,30 @@ def as_numpy(values: pa.Array) -> NDArray[Any]:
     return np.from_dlpack(values) if is_number and len(values) else values.to_numpy(zero_copy_only=False)
 
 
+OBJECT_BYTES = 64  # a Python object of a value, and the reference to it; for a dictionary and its names, per value
+
+
+def object_bytes(values: pa.Array) -> int:
+    """Return about how many bytes the values of an array take as Python objects (`to_pylist`)."""
+    kind = values.type
+    own: int = len(values) * OBJECT_BYTES
+    if pa.types.is_dictionary(kind):
+        return own + encoded_bytes(values)
+    if pa.types.is_struct(kind):
+        return own + sum(object_bytes(part) for part in values.flatten())
+    if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        return own + object_bytes(values.flatten())
+    return own + int(values.nbytes)
+
+
+def encoded_bytes(values: pa.DictionaryArray) -> int:
+    """Return how many bytes the texts of a dictionary-encoded array have, each as often as it occurs."""
+    if pa.types.is_primitive(values.type.value_type):
+        return len(values) * int(values.type.value_type.bit_width) // 8
+    lengths = pc.binary_length(values.dictionary).take(values.indices)
+    return int(pc.sum(lengths).as_py() or 0)
+
+
 def column_as_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
     """Return a column, which may have nulls, as an array that callers may write to.
 

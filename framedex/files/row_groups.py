@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from framedex.core.arrays import encoded_bytes
 from framedex.core.memory import usual_clip_bytes
 from framedex.core.quantities import size_text
 from framedex.storage.places import Place, parquet_file
@@ -117,13 +117,16 @@ def read_group(
     return pa.Table.from_batches(batches) if batches else file.schema_arrow.empty_table()
 
 
-def read_all(where: Place, columns: Sequence[str] | None = None, *, row_bytes: int = 0) -> pa.Table:
+def read_all(
+    where: Place, columns: Sequence[str] | None = None, *, row_bytes: int = 0, threads: bool = True
+) -> pa.Table:
     """Return all rows of a file, or some of its columns.
 
     Args:
         where: The file.
         columns: The names of columns, of which the file may lack some. Defaults to all columns.
         row_bytes: The memory that the caller needs for each row in addition.
+        threads: Whether columns are read in parallel.
 
     Raises:
         ValueError: The columns would take more memory than a clip may.
@@ -135,12 +138,12 @@ def read_all(where: Place, columns: Sequence[str] | None = None, *, row_bytes: i
         need = sum(size for size, _ in sizes) + file.metadata.num_rows * row_bytes
         _check(need, most, "it")
         if need + sum(texts for _, texts in sizes) <= most:
-            return file.read(columns=None if columns is None else list(columns))
+            return file.read(columns=None if columns is None else list(columns), use_threads=threads)
         names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
     # Each text once, and then as often as it occurs, if that fits into memory.
     texts = [name for name in names if columns is None or name in columns]
     with parquet_file(where, read_dictionary=texts) as file:
-        table = file.read(columns=None if columns is None else list(columns))
+        table = file.read(columns=None if columns is None else list(columns), use_threads=threads)
     _check(need + sum(_text_bytes(table[name]) for name in texts), most, "it")
     for name in texts:
         place = table.column_names.index(name)
@@ -155,9 +158,7 @@ def check_rows(file: pq.ParquetFile, row_bytes: int) -> None:
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
     """Return how many bytes the texts of a column have, which is dictionary-encoded."""
-    chunks = [chunk for chunk in column.chunks if pa.types.is_dictionary(chunk.type)]
-    lengths = (pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() for chunk in chunks)
-    return sum(length or 0 for length in lengths)
+    return sum(encoded_bytes(chunk) for chunk in column.chunks if pa.types.is_dictionary(chunk.type))
 
 
 def _check(need: int, most: int, what: str) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.tallies import SHOWN
@@ -19,6 +18,7 @@ from framedex.files.atomic import remove_unfinished, write_json_aside
 from framedex.files.full_disk import full_disk_says
 from framedex.files.outputs import opened_output
 from framedex.files.parquet_parts import library_versions, write_part
+from framedex.files.row_groups import read_all
 from framedex.indexer.facts import Identity, MediumFacts, problem_of
 from framedex.indexer.media_rows import Row, no_frames, rows_of
 from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
@@ -204,7 +204,7 @@ def begin(output: Output, work: Work) -> pa.Table | None:
     Errors in the listing are raised before anything is written.
     """
     path, header_path = output.local / LISTING_NAME, output.local / HEADER
-    old = pq.read_table(path) if path.exists() else None
+    old = read_all(path) if path.exists() else None
     listing = listing_table(old, work.listed, work.root, work.members, work.sidecars)
     if not header_path.exists() or work.items or old is None or not listing.equals(old):
         before: Row = read_header(output.local) if header_path.exists() else {"generation": 0}

@@ -14,14 +14,13 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from framedex.errors import OutputError, SourceError
 from framedex.execution.slices import Slice
 from framedex.files.atomic import write_json_aside
 from framedex.files.locks import LOCK_NAME
 from framedex.files.outputs import has_locks, opened_output
 from framedex.files.parquet_parts import ffmpeg_of, part_path
+from framedex.files.row_groups import read_all
 from framedex.files.slices import agreed_plan, check_all_there, written_plan
 from framedex.indexer.parts.layout import HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.part_pairs import PartPairs, next_part
@@ -190,7 +189,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
             begin(output, work)
         _note_ffmpeg(output, ffmpeg)
         if members:
-            write_listing(output, pq.read_table(output.local / LISTING_NAME), work, members)
+            write_listing(output, read_all(output.local / LISTING_NAME), work, members)
         output.remove(SLICES_NAME)
         for path in output.local.glob(f"{LOCK_NAME}-*"):
             path.unlink()

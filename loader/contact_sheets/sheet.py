@@ -12,9 +12,11 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from framedex.core.arrays import OBJECT_BYTES
 from framedex.core.quantities import SAME_RATE, duration_text, number_text, rate_text, size_text
 from framedex.core.tallies import counted
 from framedex.errors import FormatError, FramedexError, printable
+from framedex.files.row_groups import read_all
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.contact_sheets.thumbnails import thumbnail_size
 from framedex.loader.order.order import sample_of
@@ -24,7 +26,7 @@ from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.reading import changed_settings
 from framedex.sharder.schema import FAILURES_NAME, PAD, POLICY_NAME
 from framedex.storage.locations import OWN_STORE, Access
-from framedex.storage.places import Place, parquet_file, small_text
+from framedex.storage.places import Place, small_text
 
 LONGEST_TEXT = 2000  # characters of one user value
 WAVE_COLUMNS = 600  # of a waveform strip
@@ -204,7 +206,7 @@ def heading_of(dataset: ClipDataset, shown: int | None) -> Heading:
     """Return the facts of a dataset. `shown`: how many clips a sheet has. Raises FormatError."""
     path = dataset.manifest.path
     try:
-        kinds = parquet_file(path / FAILURES_NAME).read(columns=["kind"])["kind"].to_pylist()
+        kinds = read_all(path / FAILURES_NAME, ["kind"], row_bytes=OBJECT_BYTES)["kind"].to_pylist()
         policy = small_text(path / POLICY_NAME)
         settings = changed_settings(policy)
     except (OSError, ValueError, yaml.YAMLError) as error:

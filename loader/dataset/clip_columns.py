@@ -17,6 +17,8 @@ from framedex.core.column_rules import RowAt, check_columns, reading
 from framedex.core.equal_values import check_where, equal_values
 from framedex.core.tallies import counted, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError
+from framedex.files.parquet_parts import part_path
+from framedex.files.row_groups import read_all
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.fields import (
     CLIP_FIELDS,
@@ -175,7 +177,7 @@ class ClipColumns:
                 if name not in opened.schema_arrow.names and name in self._own:  # a nullable column was left out
                     column = pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
                 else:
-                    column = opened.read([name], use_threads=False)[name]
+                    column = read_all(part_path(self.path / CLIPS_FOLDER, part), [name], threads=False)[name]
             parts.append(column)
         return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
@@ -184,7 +186,8 @@ class ClipColumns:
         tables = []
         for part in range(len(self._first[MEDIA_FOLDER]) - 1):
             with self._lock, reading(self._file(MEDIA_FOLDER, part), REMEDY):
-                read = self._open_part(MEDIA_FOLDER, part).read(list(names), use_threads=False)
+                self._open_part(MEDIA_FOLDER, part)
+                read = read_all(part_path(self.path / MEDIA_FOLDER, part), names, threads=False)
             columns = [
                 read[name] if name in read.column_names else pa.nulls(len(read), MEDIA.field(name).type)
                 for name in names

@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.arrays import as_numpy
+from framedex.core.arrays import as_numpy, object_bytes
 from framedex.core.column_rules import RowAt, check_row
+from framedex.core.memory import usual_clip_bytes
+from framedex.core.quantities import size_text
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clips.audio import AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.sharder.clips.byte_source import ByteSource
@@ -196,8 +198,13 @@ def _plain(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
     """Return a value as a Python object.
 
     Raises:
-        FormatError: Python cannot represent it: text that is not UTF-8, a time in the year 10 000.
+        FormatError: Python cannot represent it: text that is not UTF-8, a time in the year 10 000. Or it takes more
+            memory than a clip may.
     """
+    if pa.types.is_nested(row[name].type):
+        need, most = object_bytes(row[name]), usual_clip_bytes()
+        if need > most:
+            raise at.wrong(name, f"{size_text(need)} of memory", f"at most {size_text(most)} for a clip")
     try:
         return row[name][0].as_py()
     except (ValueError, OverflowError, TypeError, RecursionError, pa.ArrowException) as error:

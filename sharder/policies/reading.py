@@ -90,7 +90,7 @@ def _inline(said: str) -> Mapping[str, object] | None:
     if ":" not in said:
         return None
     try:
-        content = yaml.safe_load(said)
+        content = _yaml_content(said)
     except (ValueError, yaml.YAMLError, RecursionError):
         if "\n" in said or said.lstrip().startswith("{"):
             raise PolicyError("the policy is no YAML", where="policy", found=shown(said)) from None
@@ -101,7 +101,7 @@ def _inline(said: str) -> Mapping[str, object] | None:
 def read_policy(path: Path) -> PolicyFile:
     """Return the checked content of a policy's YAML file. Raises PolicyError."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = _yaml_content(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise PolicyError("the policy cannot be read", where=str(path), found=error) from error
     return make_policy(content, where=str(path))
@@ -142,16 +142,21 @@ def changed_settings(text: str) -> str:
     Raises:
         ValueError, yaml.YAMLError: It is no YAML.
     """
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    if node is not None and _values_in(node, {}) > MOST_VALUES:  # aliases of aliases
-        raise ValueError(f"it has more than {MOST_VALUES:,} values")
-    content = yaml.safe_load(text)
+    content = _yaml_content(text)
     try:
         found = {"policy": content["policy"]} | make_policy(content, where="policy").policy.changed()
     except (PolicyError, KeyError, TypeError):
         found = without_nulls(content)
     line = yaml.safe_dump(found, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10**9)
     return line.strip().removeprefix("{").removesuffix("}")
+
+
+def _yaml_content(text: str) -> Any:
+    """Return the content of a YAML text. Raises ValueError or yaml.YAMLError, also for too many values."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    if node is not None and _values_in(node, {}) > MOST_VALUES:  # aliases of aliases
+        raise ValueError(f"it has more than {MOST_VALUES:,} values")
+    return yaml.safe_load(text)
 
 
 def _values_in(node: yaml.Node, known: dict[int, int]) -> int:

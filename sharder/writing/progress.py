@@ -8,9 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from framedex.files.parquet_parts import part_path
+from framedex.files.row_groups import read_all
 from framedex.sharder.packing.tars import Tar
 from framedex.sharder.schema import MEDIA_FOLDER
 from framedex.sharder.writing.checkpoints import Checkpoint, take_up
@@ -43,8 +42,8 @@ class Progress:
         """Return the media that are written, in their order."""
         names: list[str] = []
         for number in range(self._media_parts):
-            table = pq.read_table(part_path(self._folder / MEDIA_FOLDER, number), columns=["media_id"])
-            names += table["media_id"].to_pylist()
+            part = part_path(self._folder / MEDIA_FOLDER, number)
+            names += read_all(part, ["media_id"])["media_id"].to_pylist()
         return names
 
     @property

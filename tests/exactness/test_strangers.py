@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -174,6 +175,48 @@ def test_aliases_of_aliases_in_a_policy_are_refused(own: Path, tmp_path: Path) -
     (own / "D" / "policy.yaml").write_text("\n".join(lines))
     output = run("inspect", own / "D", "--sample", 1, "--out", tmp_path / "sheet.html", code=1).output
     assert "it has more than 10,000 values" in output
+    policy = ["--policy", own / "D" / "policy.yaml"]
+    output = run("shard", own / "INDEX", *policy, "--out", tmp_path / "E", code=1).output
+    assert "it has more than 10,000 values" in output
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([[[0] * 1000] * 1000]),
+        pa.array([[{"a": 0, "b": []}] * 300_000]),
+        pa.array([{"a": ["x" * 100] * 200_000}]),
+        pa.array([[None] * 1_000_000]),
+    ],
+    ids=["numbers", "records", "texts", "nothing"],
+)
+def test_nested_columns_have_their_python_objects_counted(
+    values: pa.Array, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = own / "D" / "clips" / "part-000000.parquet"
+    pq.write_table(pq.read_table(part).append_column("nested", values), part)
+    assert part.stat().st_size < 100_000
+    dataset = ClipDataset(own / "D")
+    assert "nested" in dataset.manifest.clip(0).columns
+    monkeypatch.setattr("framedex.sharder.clips.rows.usual_clip_bytes", lambda: 30_000_000)
+    with pytest.raises(FormatError, match=r"column nested(.|\n)*of memory"):
+        dataset.manifest.clip(0)
+
+
+def test_texts_of_all_clips_have_their_memory_counted(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = own / "D" / "clips" / "part-000000.parquet"
+    rows = pq.read_table(part)
+    pq.write_table(pa.concat_tables([rows] * 200).append_column("caption", pa.array(["x" * 100_000] * 200)), part, 32)
+    recipes = own / "D" / "recipes" / "part-000000.parquet"
+    pq.write_table(pa.concat_tables([pq.read_table(recipes)] * 200), recipes, 32)
+    header = json.loads((own / "D" / "dataset.json").read_text())
+    del header["columns"]  # as in datasets of earlier versions, which have no files of all clips
+    header["clips_per_part"] = [200]
+    (own / "D" / "dataset.json").write_text(json.dumps(header))
+    assert len(ClipDataset(own / "D").column("caption")) == 200
+    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 15_000_000)
+    with pytest.raises(FormatError, match=r"takes 20.* MB of memory; 15 MB are allowed"):
+        ClipDataset(own / "D").column("caption")
 
 
 def test_a_table_on_a_terminal_shows_the_beginning_of_long_texts(own: Path) -> None:
