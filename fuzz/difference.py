@@ -33,18 +33,21 @@ BATCH = 40  # mutants that are indexed and planned together
 COMPARED, REFUSED, WRONG, UNWRITTEN = "compared", "refused", "wrong", "not written"
 
 
-def try_batch(mutants: list[Mutant], asked: dict[str, Any], keep: Path | None) -> dict[Mutant, dict[str, Any]]:
+def try_batch(
+    mutants: list[Mutant], asked: dict[str, Any], keep: Path | None, streams: Path | None = None
+) -> dict[Mutant, dict[str, Any]]:
     """Return the outcome of each of some mutants.
 
     Args:
         mutants: kinds and numbers.
         asked: depth, verify and prove of the index.
         keep: where files of wrong mutants are copied to, if anywhere.
+        streams: a folder for the streams that mutants are made of, which later batches of this process use again.
     """
     found: dict[Mutant, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        streams, folder = Path(scratch) / "streams", Path(scratch) / "mutants"
-        streams.mkdir()
+        streams, folder = streams or Path(scratch) / "streams", Path(scratch) / "mutants"
+        streams.mkdir(exist_ok=True)
         folder.mkdir()
         factory, made = Factory(streams), {}
         for mutant in mutants:

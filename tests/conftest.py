@@ -20,6 +20,7 @@ from tests.support.depth import EXAMPLES
 from tests.support.object_datasets import forget_connections
 from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
 from tests.support.s3 import Bucket, Service, service
+from tests.support.warm import COLD, start_workers_warm
 
 # Machines differ and tests run in parallel, so no test may fail because of its own duration.
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=EXAMPLES)
@@ -27,6 +28,8 @@ hypothesis.settings.load_profile("suite")
 # Every comparison in this process is with compiled code, too. Processes that tests start are as users have them.
 rgb.COMPILED_FROM = 0
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when `datasets` is imported; prevents network access
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of processes that tests start: beginning threads takes 0.1 s
+start_workers_warm()
 
 CORPUS = Path(__file__).resolve().parents[1].parent / "shared" / "corpus"
 
@@ -36,6 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         command = " ".join(["pytest", *config.invocation_params.args])
         config.pluginmanager.register(Outcomes(command))
+
+
+@pytest.fixture
+def cold_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that import framedex themselves, at every depth."""
+    monkeypatch.setattr("framedex.execution.spawning._ContextWithoutMain", COLD)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -23,13 +24,14 @@ PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
 # The errors of pyarrow for values that no column can hold: mixed types, numbers too large, lone surrogates.
 UNSTORABLE = (pa.ArrowException, ValueError, OverflowError, TypeError)
 LIBRARIES = ("av", "pyarrow", "numpy")
+_installed_version = functools.cache(metadata.version)  # searches folders for a millisecond
 
 
 def library_versions() -> dict[str, str]:
     """Return the versions that are written into every file."""
     from framedex.core.pyav import ffmpeg_version  # importing PyAV is slow, and readers do without
 
-    versions = {name: metadata.version(name) for name in LIBRARIES}
+    versions = {name: _installed_version(name) for name in LIBRARIES}
     return {"framedex": __version__} | versions | {"ffmpeg": ffmpeg_version()}
 
 

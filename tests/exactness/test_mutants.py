@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fuzz.difference import COMPARED, KINDS, UNWRITTEN, WRONG, counts, try_batch, wrong_of
@@ -28,21 +30,27 @@ ONCE_WRONG = {
 GROUPS = 2 if DEPTH == "quick" else 8  # of kinds, so that test processes share them
 
 
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the streams that mutants are made of."""
+    return tmp_path_factory.mktemp("streams")
+
+
 @pytest.mark.parametrize("kind", ONCE_WRONG)
-def test_what_was_wrong_once_is_exact_or_refused(kind: str) -> None:
+def test_what_was_wrong_once_is_exact_or_refused(kind: str, streams: Path) -> None:
     numbers = drawn("media that were wrong once, of each kind", ONCE_WRONG[kind], seed=1)
-    outcomes = try_batch([(kind, number) for number in numbers], {"depth": "auto"}, None)
+    outcomes = try_batch([(kind, number) for number in numbers], {"depth": "auto"}, None, streams)
     assert not wrong_of(outcomes)
     # Another version of an encoder writes another stream, of which no container may take the same mutant.
     assert DEPTH != "full" or any(outcome["outcome"] != UNWRITTEN for outcome in outcomes.values())
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_most_mutants_are_compared_and_none_is_wrong(group: int) -> None:
+def test_most_mutants_are_compared_and_none_is_wrong(group: int, streams: Path) -> None:
     names = list(KINDS)
     every = [(names[number % len(names)], number) for number in range(len(names) * rounds("mutants of each kind"))]
     mutants = [mutant for mutant in every if names.index(mutant[0]) % GROUPS == group]
-    outcomes = try_batch(mutants, {"depth": "auto"}, None)
+    outcomes = try_batch(mutants, {"depth": "auto"}, None, streams)
     assert [outcome for outcome in outcomes.values() if outcome["outcome"] == WRONG] == []
     found = counts(outcomes)
     assert found.keys() == set(names[group::GROUPS])

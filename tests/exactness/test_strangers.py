@@ -23,6 +23,7 @@ import framedex
 from framedex import ClipDataset, ClipStream, Index
 from framedex.errors import DecodeError, FormatError, FramedexError, OutputError
 from tests.support.datasets import run, shard_clips
+from tests.support.depth import rounds
 from tests.support.running import environment
 
 
@@ -110,7 +111,7 @@ def test_damaged_metadata_of_parquet_end_no_process(name: str, own: Path) -> Non
         "path, what = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "content, errors = path.read_bytes(), 0\n"
         "first = len(content) - 8 - int.from_bytes(content[-8:-4], 'little')\n"
-        "for at in random.Random(5).sample(range(first, len(content) - 8), 120):\n"
+        "for at in random.Random(5).sample(range(first, len(content) - 8), int(sys.argv[3])):\n"
         "    path.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])\n"
         "    try:\n"
         "        if what.name == 'D':\n"
@@ -122,7 +123,7 @@ def test_damaged_metadata_of_parquet_end_no_process(name: str, own: Path) -> Non
         "print(errors)"
     )
     path = own / name / "part-000000.parquet"
-    command = [sys.executable, "-c", script, path, own / name.split("/")[0]]
+    command = [sys.executable, "-c", script, path, own / name.split("/")[0], str(rounds("flipped bytes of a footer"))]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 5

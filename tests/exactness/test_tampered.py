@@ -88,7 +88,9 @@ def tampered(path: Path) -> Iterator[tuple[str, int, Any]]:
     """Write each hostile value into a table, yield its (column, row, value); restore the table at the end."""
     table, original = pq.read_table(path), path.read_bytes()
     for number, column in enumerate(table.schema):
-        for row, value in enumerate(table[column.name].to_pylist()):
+        values = table[column.name].to_pylist()
+        for row in drawn("rows of a table whose cells are changed", range(len(values)), seed=number):
+            value = values[row]
             for change in drawn("hostile values of each cell", hostile(column.type, value), seed=number + row):
                 rewrite(path, table, column.name, change, row)
                 yield column.name, row, change

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import itertools
 import os
 import signal
 import threading
@@ -104,8 +105,10 @@ def test_a_loaders_worker_that_is_stopped_within_its_answer_is_replaced() -> Non
         pool.close()
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("method", drawn("start methods", ["fork", "forkserver", "spawn"], seed=2))
+@pytest.mark.parametrize(
+    ("method", "persistent"),
+    drawn("start methods", itertools.product(["fork", "forkserver", "spawn"], [False, True]), seed=2),
+)
 def test_workers_of_every_start_method_give_the_same_clips(
     method: str, persistent: bool, index: Index, tmp_path: Path
 ) -> None:

@@ -36,7 +36,7 @@ def broken(*arguments, **others):
 
 
 @pytest.fixture
-def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold_workers: None) -> Callable[..., None]:
     """Return a function that plants a bug in every process started from now on."""
 
     def plant(**what: str) -> None:

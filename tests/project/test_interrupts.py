@@ -17,9 +17,11 @@ import pytest
 
 from framedex import Index
 from tests.support.datasets import content, run, shard_clips
+from tests.support.depth import drawn
 from tests.support.running import allow_interrupts, environment
 
 SECONDS = 120.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def interrupted(arguments: list[object], ready: Callable[[int], bool], number: int = signal.SIGINT) -> str:
@@ -73,7 +75,7 @@ def is_open(group: int, name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", drawn("cases of many seconds", SIGNALS, seed=1))
 def test_index_keeps_what_it_probed_and_goes_on(number: int, all_media: Path, tmp_path: Path) -> None:
     media = tmp_path / "media"
     media.mkdir()
@@ -104,7 +106,7 @@ def test_an_index_that_has_nothing_yet_says_so(all_media: Path, tmp_path: Path) 
     assert "the same command" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", drawn("cases of many seconds", SIGNALS, seed=2))
 def test_shard_keeps_its_checkpoints_and_goes_on(number: int, index: Index, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("policy: windows\nframes: 16\nstride: 1\nstep: 4\nlast: drop\nshort: skip\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support import made
 from tests.support.media import FRAME_RATE, TICKS, Recipe, encode
 
 HEVC = {"preset": "ultrafast", "x265-params": "log-level=none:pools=1:keyint=12"}
@@ -67,6 +70,13 @@ CAMERAS = (
 )
 
 
+def _encoded(recipe: Recipe) -> Path:
+    """Return the file of a recipe, encoded once per machine."""
+    name = hashlib.blake2b(repr(recipe).encode(), digest_size=10).hexdigest()
+    sources = (*made.MEDIA_SOURCES, "tests/support/scenes.py")
+    return made.folder(f"scene-{name}", *sources, make=lambda place: encode(recipe, place / recipe.name)) / recipe.name
+
+
 def write_scenes(folder: Path, cameras: Sequence[Camera] = CAMERAS, **columns: dict[str, Any]) -> Path:
     """Write the videos of all cameras, and a listing of them.
 
@@ -88,7 +98,7 @@ def write_scenes(folder: Path, cameras: Sequence[Camera] = CAMERAS, **columns: d
             size=camera.size,
             times=camera.times,
         )
-        encode(recipe, folder / camera.name)
+        shutil.copy(_encoded(recipe), folder / camera.name)
         own = {name: values.get(camera.name) for name, values in columns.items()}
         rows.append({"uri": camera.name, "episode": camera.scene, "camera": camera.view, "task": "stack"} | own)
     listing = folder / "scenes.jsonl"

@@ -44,7 +44,7 @@ def plain(epoch: int) -> list[int]:
 @pytest.mark.parametrize(
     "workers, options",
     drawn(
-        "few long cases",
+        "cases of many seconds",
         [(0, {}), (4, {}), (4, {"snapshot_every_n_steps": 3}), (4, {"persistent_workers": True})],
         seed=1,
     ),
@@ -125,7 +125,7 @@ def test_a_killed_run_goes_on_with_other_workers_and_ranks(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 4])
+@pytest.mark.parametrize("workers", drawn("cases of many seconds", [0, 4], seed=1))
 def test_a_killed_stateful_dataloader_goes_on_exactly(tmp_path: Path, workers: int) -> None:
     path, same = tmp_path / "checkpoint", {"count": 300, "world": 1, "workers": workers, "batch": 7, "kind": "stateful"}
     order = list(ClipSampler(range(300), shuffle=True, seed=7))

@@ -116,7 +116,7 @@ def undisturbed(mixed_index: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pack", drawn("few long cases", PACKS, seed=1))
+@pytest.mark.parametrize("pack", drawn("cases of many seconds", PACKS, seed=1))
 def test_a_killed_run_is_completed_to_the_same_bytes(
     mixed_index: Path, undisturbed: Callable[[str], Path], tmp_path: Path, pack: str
 ) -> None:
@@ -185,7 +185,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path] | None]:
         subprocess.run(["umount", path], check=True)
 
 
-@pytest.mark.parametrize("pack", drawn("few long cases", ["clips", "images", "encoded"], seed=2))
+@pytest.mark.parametrize("pack", drawn("cases of many seconds", ["clips", "images", "encoded"], seed=2))
 def test_a_full_disk_is_an_error_with_a_remedy_and_a_rerun_completes(
     mixed_index: Path,
     undisturbed: Callable[[str], Path],

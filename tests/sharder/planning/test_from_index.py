@@ -274,7 +274,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", drawn("start methods", ["fork", "spawn"], seed=3))
 def test_workers_that_live_on_see_the_next_epoch(index: Index, context: str, tmp_path: Path) -> None:
     # In a new process: the threads of other tests must not be forked.
     script = tmp_path / "workers.py"
