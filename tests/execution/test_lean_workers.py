@@ -17,6 +17,8 @@ from tests.support.datasets import shard_clips
 from tests.support.running import outcomes
 from tests.support.sent import blas_threads, convert, imported_pydantic
 
+pytestmark = pytest.mark.usefixtures("cold_workers")
+
 
 def through_pandas(frames: Any) -> np.ndarray[Any, Any]:
     """Return the mean of each frame, which a pandas table carries from Arrow to numpy."""

@@ -27,7 +27,7 @@ ROUNDS: dict[str, tuple[int, int | None]] = {
     "ways to index all hazards": (1, None),
     "media of the corpus that are encoded": (40, None),
     "examples of a property": (25, 100),
-    "rows of a table whose cells are changed": (1, None),
+    "rows of a table whose cells are changed": (2, None),
     "flipped bytes of a footer": (40, 120),
     "kills of a training run": (1, 2),
     # Of tests whose cases take a second or more each.
