@@ -20,7 +20,7 @@ from tests.support.depth import EXAMPLES
 from tests.support.object_datasets import forget_connections
 from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
 from tests.support.s3 import Bucket, Service, service
-from tests.support.warm import COLD, start_workers_warm
+from tests.support.warm import start_workers_cold, start_workers_warm
 
 # Machines differ and tests run in parallel, so no test may fail because of its own duration.
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=EXAMPLES)
@@ -42,9 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def cold_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def cold_workers() -> Iterator[None]:
     """Workers that import framedex themselves, at every depth."""
-    monkeypatch.setattr("framedex.execution.spawning._ContextWithoutMain", COLD)
+    start_workers_cold()
+    yield
+    start_workers_warm()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -17,6 +18,8 @@ import pytest
 from numpy.typing import NDArray
 
 import framedex
+from framedex.auditor.tables.database import database
+from framedex.auditor.tables.subject import opened
 from framedex.errors import FramedexError
 from tests.support.audited import audited_database, cookbook, sound_row, write_rows
 from tests.support.datasets import content, run
@@ -144,12 +147,16 @@ def test_an_error_after_the_first_rows_is_of_the_query(form: str, synthetic: Pat
 def test_a_table_that_goes_missing_is_told_in_a_line(late: bool, synthetic: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(synthetic / "INDEX", tmp_path / "INDEX")
     (part,) = (copy / "frames").glob("*.parquet")
-    said = "the query cannot be run" if late else "a table is missing or damaged"
-    if not late:
-        part.unlink()
-    with pytest.raises(FramedexError, match=said) as caught, audited_database(copy) as db:
-        part.unlink(missing_ok=True)
-        db.user("FROM frames").read_all()
+    with opened(copy) as audited, contextlib.ExitStack() as stack:
+        if late:
+            db = stack.enter_context(database(audited))
+            part.unlink()
+            with pytest.raises(FramedexError, match="the query cannot be run") as caught:
+                db.user("FROM frames").read_all()
+        else:
+            part.unlink()
+            with pytest.raises(FramedexError, match="a table is missing or damaged") as caught:
+                stack.enter_context(database(audited))
     assert caught.value.found == f"FileNotFoundError: [Errno 2] No such file or directory: '{part}'"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from multiprocessing import context, forkserver
 
-from framedex.execution import spawning
+import pytest
+
 from tests.support.depth import DEPTH
 
 PRELOADED = (
@@ -16,7 +17,7 @@ PRELOADED = (
 )
 
 
-COLD = spawning._ContextWithoutMain
+PATCH = pytest.MonkeyPatch()
 
 
 class WarmProcess(context.ForkServerProcess):
@@ -42,4 +43,9 @@ def start_workers_warm() -> None:
     """Let framedex's workers of this process start from a server, unless all rounds are wanted (TESTS_DEPTH=full)."""
     if DEPTH == "quick":
         forkserver.set_forkserver_preload(list(PRELOADED))
-        spawning._ContextWithoutMain = WarmContext
+        PATCH.setattr("framedex.execution.spawning._ContextWithoutMain", WarmContext)
+
+
+def start_workers_cold() -> None:
+    """Let framedex's workers of this process start as those of users do."""
+    PATCH.undo()
