@@ -34,7 +34,7 @@ from framedex.sharder.planning.pieces import Media, Piece, explicit_pieces, poli
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.sampling.frames_at import Choose
-from framedex.sharder.schema import CLIPS, SCHEMA_VERSION
+from framedex.sharder.schema import CLIPS, MOST_VIEWS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.selection.labelled_rows import labels_of_clips, labels_of_rows
 from framedex.sharder.selection.left_out import left_out
@@ -129,6 +129,13 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     facts = {} if options.labels is None else {"labels": labels_of_rows(index, file, options.labels).stored()}
     if views is not None:
         listed = listed_scenes(index, file, views)
+        if len(listed.scenes.names) > MOST_VIEWS:
+            raise PolicyError(
+                "there are more views than a clip may have",
+                where=f"column {views.view!r}",
+                found=f"{len(listed.scenes.names):,}",
+                allowed=f"at most {MOST_VIEWS}",
+            )
         facts["views"] = {"names": listed.scenes.names, "missing": views.missing}
         pieces, total = scene_pieces(listed, file), len(listed.scenes.scenes) + len(listed.scenes.strays)
     else:

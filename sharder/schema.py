@@ -17,6 +17,7 @@ SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "f
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
 
 PAD = -1  # a wanted frame that is padding
+MOST_VIEWS = 256
 Missing = Literal["error", "skip", "mask"]  # how a clip is treated if a view has no frame for it
 
 # `clips` has these columns, and then the user's own, with their original types.

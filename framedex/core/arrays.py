@@ -24,19 +24,25 @@ def as_numpy(values: pa.Array) -> NDArray[Any]:
 
 
 OBJECT_BYTES = 64  # a Python object of a value, and the reference to it; for a dictionary and its names, per value
+CHARACTER_BYTES = 4  # a character of a Python text takes up to so many
 
 
 def object_bytes(values: pa.Array) -> int:
     """Return about how many bytes the values of an array take as Python objects (`to_pylist`)."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
     kind = values.type
     own: int = len(values) * OBJECT_BYTES
     if pa.types.is_dictionary(kind):
-        return own + encoded_bytes(values)
+        return own + CHARACTER_BYTES * encoded_bytes(values)
     if pa.types.is_struct(kind):
         return own + sum(object_bytes(part) for part in values.flatten())
+    if pa.types.is_map(kind):
+        first, stop = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        return own + sum(object_bytes(part.slice(first, stop - first)) for part in (values.keys, values.items))
     if pa.types.is_nested(kind) and not pa.types.is_union(kind):
         return own + object_bytes(values.flatten())
-    return own + int(values.nbytes)
+    return own + CHARACTER_BYTES * int(values.nbytes)
 
 
 def encoded_bytes(values: pa.DictionaryArray) -> int:

@@ -14,7 +14,8 @@ ASIDE = ".writing-"  # a prefix that readers ignore
 def write_aside(path: Path, content: bytes) -> None:
     """Write a small file, completely or not at all."""
     aside = path.with_name(ASIDE + path.name)
-    with open(aside, "wb") as file:
+    aside.unlink(missing_ok=True)
+    with open(aside, "xb") as file:  # never through a link
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -26,7 +26,7 @@ def check_format(path: Place, *, file_name: str, expected: str, version: str, wh
         found = content.get("format"), str(content.get("schema_version"))
     except FileNotFoundError:
         raise FormatError(f"is not {what}", where=str(path), found=f"no {file_name}", remedy=remedy_for(path)) from None
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"is not {what}: {file_name} cannot be read", where=str(path), found=error) from error
     if found[0] != expected:
         raise FormatError(f"is not {what}", where=str(path), found=f"format {found[0]!r}", allowed=repr(expected))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from framedex.errors import OutputError
 from framedex.files.locks import LOCK_NAME, held
@@ -41,6 +42,19 @@ def opened_output(
         )
     with held(out, lock, shared=shared, wait=wait):
         yield Output(out)
+
+
+def check_unfinished(folder: Path) -> None:
+    """Raise OutputError if an unfinished output, or a file or folder in it, is a link. A run goes on writing there."""
+    found = [folder, *folder.iterdir()] if folder.is_dir() else [folder]
+    linked = next((path for path in found if path.is_symlink()), None)
+    if linked is not None:
+        raise OutputError(
+            "a part of an unfinished output is a link",
+            where=str(linked),
+            found=os.path.realpath(linked),
+            remedy="delete the unfinished output, if it is not yours",
+        )
 
 
 def has_locks(out: Place) -> bool:

@@ -16,6 +16,9 @@ from framedex.core.quantities import size_text
 from framedex.storage.places import Place, parquet_file
 
 LARGE = 1 << 60  # bytes
+OFFSET_BYTES = 4
+# Encodings that have each text as often as it occurs.
+WHOLE_TEXTS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"})
 VALUE_BYTES = 8  # a number takes so many in memory, however few bits it takes in the file
 
 _checked: weakref.WeakKeyDictionary[pq.ParquetFile, set[int]] = weakref.WeakKeyDictionary()  # row groups by file
@@ -83,6 +86,7 @@ def read_group(
     columns: Sequence[str] | None = None,
     *,
     most_bytes: int | None = None,
+    kept: int = 1,
     threads: bool = False,
 ) -> pa.Table:
     """Return a row group of a file, or some of its columns.
@@ -92,6 +96,7 @@ def read_group(
         number: The number of the row group.
         columns: The names of columns, or the paths of their parts. Defaults to all columns.
         most_bytes: The memory that the columns may take, which defaults to the limit of a clip.
+        kept: The number of row groups that the caller keeps in memory. Together they have the limit of a clip.
         threads: Whether columns are read in parallel.
 
     Raises:
@@ -99,10 +104,10 @@ def read_group(
         OSError: The row group cannot be read.
         pa.ArrowException: The same.
     """
-    most = usual_clip_bytes() if most_bytes is None else most_bytes
+    most = usual_clip_bytes() // kept if most_bytes is None else most_bytes
     group = checked_group(file, number)
-    need, texts = _group_bytes(group, columns)
-    _check(need, most, f"row group {number}")
+    need, texts = _group_bytes(group, file.metadata.schema, columns)
+    check_bytes(need, most, f"row group {number}")
     names = None if columns is None else list(columns)
     if need + texts <= most:
         return file.read_row_group(number, columns=names, use_threads=threads)
@@ -113,7 +118,7 @@ def read_group(
     for batch in file.iter_batches(rows, row_groups=[number], columns=names, use_threads=threads):
         batches.append(batch)
         size += batch.nbytes
-        _check(size, most, f"row group {number}")
+        check_bytes(size, most, f"row group {number}")
     return pa.Table.from_batches(batches) if batches else file.schema_arrow.empty_table()
 
 
@@ -134,26 +139,39 @@ def read_all(
     """
     most = usual_clip_bytes()
     with parquet_file(where) as file:
-        sizes = [_group_bytes(checked_group(file, number), columns) for number in range(file.metadata.num_row_groups)]
-        need = sum(size for size, _ in sizes) + file.metadata.num_rows * row_bytes
-        _check(need, most, "it")
-        if need + sum(texts for _, texts in sizes) <= most:
+        need, repeated = check_file(file, columns, row_bytes=row_bytes)
+        if need + repeated <= most:
             return file.read(columns=None if columns is None else list(columns), use_threads=threads)
         names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
     # Each text once, and then as often as it occurs, if that fits into memory.
     texts = [name for name in names if columns is None or name in columns]
     with parquet_file(where, read_dictionary=texts) as file:
         table = file.read(columns=None if columns is None else list(columns), use_threads=threads)
-    _check(need + sum(_text_bytes(table[name]) for name in texts), most, "it")
+    check_bytes(need + sum(_text_bytes(table[name]) for name in texts), most, "it")
     for name in texts:
         place = table.column_names.index(name)
         table = table.set_column(place, table.schema.field(name).with_type(pa.string()), table[name].cast(pa.string()))
     return table
 
 
-def check_rows(file: pq.ParquetFile, row_bytes: int) -> None:
-    """Raise ValueError if a file has more rows than fit into memory, where each of them takes `row_bytes`."""
-    _check(file.metadata.num_rows * row_bytes, usual_clip_bytes(), "it")
+def check_file(file: pq.ParquetFile, columns: Sequence[str] | None = None, *, row_bytes: int = 0) -> tuple[int, int]:
+    """Return the memory that columns of a file take: in bytes, and the most that texts may take in addition.
+
+    Args:
+        file: An open file.
+        columns: The names of columns. Defaults to all columns.
+        row_bytes: The memory that the caller needs for each row in addition.
+
+    Raises:
+        ValueError: The columns take more memory than a clip may, without what texts may take in addition.
+        OSError: The metadata are damaged.
+        pa.ArrowException: The same.
+    """
+    groups = [checked_group(file, number) for number in range(file.metadata.num_row_groups)]
+    sizes = [_group_bytes(group, file.metadata.schema, columns) for group in groups]
+    need = sum(size for size, _ in sizes) + file.metadata.num_rows * row_bytes
+    check_bytes(need, usual_clip_bytes(), "it")
+    return need, sum(texts for _, texts in sizes)
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
@@ -161,21 +179,29 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
     return sum(encoded_bytes(chunk) for chunk in column.chunks if pa.types.is_dictionary(chunk.type))
 
 
-def _check(need: int, most: int, what: str) -> None:
+def check_bytes(need: int, most: int, what: str) -> None:
+    """Raise ValueError if something needs more memory than is allowed. `what`: what it is, for the message."""
     if need > most:
         raise ValueError(f"{what} takes {size_text(need)} of memory; {size_text(most)} are allowed")
 
 
-def _group_bytes(group: pq.RowGroupMetaData, columns: Sequence[str] | None) -> tuple[int, int]:
+def _group_bytes(
+    group: pq.RowGroupMetaData, schema: pq.ParquetSchema, columns: Sequence[str] | None
+) -> tuple[int, int]:
     """Return the memory that columns of a row group take according to the file's footer, in bytes.
 
     The second number is the most that texts may take in addition: the file may have a text once and refer to it often.
     """
     need = texts = 0
-    for chunk in map(group.column, range(group.num_columns)):
+    for number in range(group.num_columns):
+        chunk, leaf = group.column(number), schema.column(number)
         path = f"{chunk.path_in_schema}."
         if columns is None or any(path.startswith(f"{name}.") for name in columns):
-            need += max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
-            if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
+            value_bytes = max(VALUE_BYTES, leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else 0)
+            # Lists in lists have an offset for each value, and each level that may be null a bit.
+            value_bytes += OFFSET_BYTES * max(0, leaf.max_repetition_level - 1) + leaf.max_definition_level // 8
+            need += max(chunk.total_uncompressed_size, chunk.num_values * value_bytes)
+            shares = chunk.has_dictionary_page or not WHOLE_TEXTS.issuperset(chunk.encodings)
+            if chunk.physical_type == "BYTE_ARRAY" and shares:
                 texts += chunk.num_values * chunk.total_uncompressed_size
     return need, texts

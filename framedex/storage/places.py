@@ -23,6 +23,8 @@ from framedex.storage.reader import ObjectFile, ObjectReader
 from framedex.storage.uris import checked, is_remote, local_path
 
 MOST_BYTES = 1 << 28  # of a file that is read at once
+END_BYTES = 8  # the last bytes of a Parquet file: the size of its metadata, and PAR1
+MOST_FOOTER_BYTES = 1 << 29  # of metadata
 FOOTER_BYTES = 64 << 10  # at the end of a Parquet file, which pyarrow reads first
 KEPT_BYTES = 1 << 20  # per open file: its last row groups
 COPIED_BYTES = 8 << 20  # per read of a copy
@@ -191,9 +193,18 @@ def parquet_file(where: Place, *, read_dictionary: Sequence[str] = ()) -> pq.Par
     encoded = list(read_dictionary) or None
     if isinstance(where, Stored):  # requests the columns of a row group together
         return pq.ParquetFile(where.open(), pre_buffer=True, read_dictionary=encoded)
-    if not stat.S_ISREG(where.stat().st_mode):
-        raise OSError(f"{where} is not a regular file")
+    with open_regular(where) as file:
+        _check_footer(file, where)
     return pq.ParquetFile(where, read_dictionary=encoded)
+
+
+def _check_footer(file: BinaryIO, where: Path) -> None:
+    """Raise OSError if the metadata of a Parquet file, whose size stands before its last four bytes, are large."""
+    if file.seek(0, os.SEEK_END) >= END_BYTES:
+        file.seek(-END_BYTES, os.SEEK_END)
+        size_bytes = int.from_bytes(file.read(END_BYTES)[:4], "little")
+        if size_bytes > MOST_FOOTER_BYTES:
+            raise OSError(f"{where} has {size_bytes:,} bytes of metadata; {MOST_FOOTER_BYTES:,} are allowed")
 
 
 @contextlib.contextmanager

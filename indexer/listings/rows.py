@@ -68,6 +68,18 @@ def _all_of(table: pa.Table, path: Place) -> Rows:
 def _check_types(schema: pa.Schema, path: Place) -> None:
     for field in schema:
         check_depth(type_depth(field.type), f"{path}, column {field.name}", SourceError)
+        if _has_empty_objects(field.type):
+            raise SourceError(
+                "a column has objects without any key, which Parquet cannot hold",
+                where=f"{path}, column {field.name}",
+                found="{} in all rows",
+                remedy="leave the column out, or write null",
+            )
+
+
+def _has_empty_objects(kind: pa.DataType) -> bool:
+    fields = [kind.field(place) for place in range(kind.num_fields)]
+    return (pa.types.is_struct(kind) and not fields) or any(_has_empty_objects(field.type) for field in fields)
 
 
 def as_dicts(table: pa.Table, path: Place) -> list[dict[str, Any]]:
@@ -94,7 +106,7 @@ def _json_rows(text: str, path: Place, own: str) -> Rows | None:
     """Return the rows of a JSON list of objects, or of HowTo100M's captions; None for JSON Lines."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     check_depth(json_depth(text) - 2, str(path), SourceError)  # without the list and the row
     if not isinstance(content, list):

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_row, reading, wrong_rows
+from framedex.core.memory import usual_clip_bytes
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.files.parquet_parts import part_numbers, part_path
-from framedex.files.row_groups import check_rows, read_all, read_group
+from framedex.files.row_groups import check_bytes, read_all, read_group
 from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, REMEDY, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.packets import (
     AUDIO_COLUMNS,
@@ -34,6 +35,7 @@ from framedex.indexer.schema import FRAMES, GONE, LISTING, MOST_PIXELS, NO_VIDEO
 from framedex.storage.locations import OWN_STORE, Access, Locations
 from framedex.storage.places import Place, parquet_file, place, read_each, state_of
 
+KEPT_GROUPS = 4  # row groups that are kept in memory
 ROW_BYTES = 200  # the id of a medium takes so much memory in Python, in a list and two dictionaries
 SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
 
@@ -118,10 +120,10 @@ class Index:
     def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:
         """Return columns of a part of `videos`; columns that its minor version lacks are null."""
         where = str(part_path(self.path / VIDEOS_FOLDER, number))
-        file = self._videos_part(number)
+        self._videos_part(number)
         with reading(where, REMEDY):
-            check_rows(file, ROW_BYTES)
-            table = as_videos(file.read(names), names)
+            read = read_all(part_path(self.path / VIDEOS_FOLDER, number), names, row_bytes=ROW_BYTES)
+            table = as_videos(read, names)
             table.validate(full=True)  # texts that are not UTF-8 among them
         for name in names:
             if not VIDEOS.field(name).nullable and table[name].null_count:
@@ -138,7 +140,7 @@ class Index:
             raise FormatError(
                 "the index was compacted since it was opened", where=str(self.path), remedy="open it again"
             ) from None
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, ValueError) as error:
             raise FormatError("a part of the index is damaged", where=str(part), found=error, remedy=REMEDY) from error
         check_columns(schema, SCHEMAS[folder], str(part), REMEDY)
         return file
@@ -150,7 +152,11 @@ class Index:
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Return some columns of `videos`, one row per medium."""
-        parts = [self._read_part(number, names) for number in self._parts]
+        parts: list[pa.Table] = []
+        with reading(str(self.path / VIDEOS_FOLDER), REMEDY):
+            for number in self._parts:
+                parts.append(self._read_part(number, names))
+                check_bytes(sum(part.nbytes for part in parts), usual_clip_bytes(), "it")
         return (pa.concat_tables(parts) if parts else VIDEOS.empty_table().select(names)).take(self._numbers)
 
     def some_videos(self, most: int) -> Iterator[pa.Table]:
@@ -206,11 +212,11 @@ class Index:
         group = int(np.searchsorted(first_rows, row, side="right")) - 1
         return self._videos_group(part, group), int(first_rows[group])
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019 - an Index lives as long as its process' job
+    @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
     def _videos_group(self, part: int, group: int) -> pa.Table:
         file, _ = self._file(VIDEOS_FOLDER, part)
         with reading(str(part_path(self.path / VIDEOS_FOLDER, part)), REMEDY):
-            return as_videos(read_group(file, group))
+            return as_videos(read_group(file, group, kept=KEPT_GROUPS))
 
     @functools.cached_property
     def unusable(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from framedex.core.column_rules import reading
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.tallies import SHOWN
 from framedex.core.version import __version__
@@ -21,7 +22,7 @@ from framedex.files.parquet_parts import library_versions, write_part
 from framedex.files.row_groups import read_all
 from framedex.indexer.facts import Identity, MediumFacts, problem_of
 from framedex.indexer.media_rows import Row, no_frames, rows_of
-from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
+from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER, LISTING_NAME, REMEDY, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.listing_table import listing_table
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
 from framedex.indexer.probing.probe import ProbeTask, medium_of
@@ -204,7 +205,8 @@ def begin(output: Output, work: Work) -> pa.Table | None:
     Errors in the listing are raised before anything is written.
     """
     path, header_path = output.local / LISTING_NAME, output.local / HEADER
-    old = read_all(path) if path.exists() else None
+    with reading(str(path), REMEDY):
+        old = read_all(path) if path.exists() else None
     listing = listing_table(old, work.listed, work.root, work.members, work.sidecars)
     if not header_path.exists() or work.items or old is None or not listing.equals(old):
         before: Row = read_header(output.local) if header_path.exists() else {"generation": 0}

@@ -12,6 +12,7 @@ A dataset is a folder:
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -39,6 +40,7 @@ INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 NO_ROWS = np.zeros(0, np.int64)
+EPISODE_BYTES = 2000  # an episode takes so much memory in Python
 CHUNK_EPISODES = 1000  # of version 2, if info.json does not say it
 NUMBER_FORM = re.compile(r"(?:0?[0-9]d?)?")  # how a file's name shows a number, such as 03d
 
@@ -225,7 +227,9 @@ def _episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Epi
     if not files:
         raise FileNotFoundError(f"{folder}/meta/episodes holds no Parquet file")
     found = []
-    for table in read_each(folder.place, lambda name: read_all(folder.file(name), wanted), files):
+    for table in read_each(
+        folder.place, lambda name: read_all(folder.file(name), wanted, row_bytes=EPISODE_BYTES), files
+    ):
         for row in table.to_pylist():
             views = {}
             for camera, (chunk, file, begin, end) in of_views.items():
@@ -240,7 +244,7 @@ def _episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Epi
                     number=row["episode_index"], length=row["length"], tasks=row["tasks"] or [], data=data, views=views
                 )
             )
-    return sorted(found, key=lambda episode: episode.number)
+    return _in_order(found, folder)
 
 
 def _episodes_2(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Episode]:
@@ -255,7 +259,18 @@ def _episodes_2(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Epi
         }
         data = folder.named(info["data_path"], names)
         found.append(_Episode(number=number, length=length, tasks=row.get("tasks") or [], data=data, views=views))
-    return sorted(found, key=lambda episode: episode.number)
+    return _in_order(found, folder)
+
+
+def _in_order(found: list[_Episode], folder: _Folder) -> list[_Episode]:
+    """Return episodes by their numbers. Raises SourceError if two have the same number."""
+    episodes = sorted(found, key=lambda episode: episode.number)
+    twice = next((one for one, other in itertools.pairwise(episodes) if one.number == other.number), None)
+    if twice is not None:
+        raise SourceError(
+            "two episodes have the same number", where=f"{folder}/meta/episodes", found=f"episode_index {twice.number}"
+        )
+    return episodes
 
 
 def _tasks(folder: _Folder, info: Row) -> dict[int, str]:

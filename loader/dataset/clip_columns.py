@@ -18,7 +18,7 @@ from framedex.core.equal_values import check_where, equal_values
 from framedex.core.tallies import counted, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError
 from framedex.files.parquet_parts import part_path
-from framedex.files.row_groups import read_all
+from framedex.files.row_groups import check_file, read_all
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.fields import (
     CLIP_FIELDS,
@@ -147,7 +147,11 @@ class ClipColumns:
             opened = parquet_file(self.path / file, read_dictionary=[name])
             check_columns(_plain_schema(opened.schema_arrow), schema, where, REMEDY)
             rows, names = opened.metadata.num_rows, opened.schema_arrow.names
-            table = opened.read([name]) if rows == len(self) and name in names else None
+            if rows == len(self) and name in names:
+                check_file(opened, [name])  # texts stay encoded
+                table = opened.read([name])
+            else:
+                table = None
         if table is None:
             found = counted(rows, "row") if name in names else f"no column {name!r}"
             raise FormatError(

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from framedex.core.memory import usual_clip_bytes
+from framedex.core.quantities import size_text
 from framedex.core.tallies import counted
 from framedex.errors import FormatError, FramedexError, StorageError
 from framedex.files.row_groups import read_group
@@ -155,6 +157,17 @@ class FrameTables:
             stop = first + file.metadata.row_group(group).num_rows
             if first < rows.end and stop > rows.begin:
                 values = self._values(rows.path, group, name)
+                need, most = (
+                    values.nbytes // len(values) * (rows.end - rows.begin),
+                    usual_clip_bytes() // 2,
+                )  # parts, and then all
+                if need > most:
+                    raise FormatError(
+                        f"column {name!r} of a clip's stretch takes too much memory",
+                        where=f"{rows.path}, rows {rows.begin} to {rows.end}",
+                        found=size_text(need),
+                        allowed=size_text(most),
+                    )
                 parts.append(values[max(0, rows.begin - first) : rows.end - first])
             first = stop
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

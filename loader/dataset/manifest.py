@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
+from framedex.core.memory import usual_clip_bytes
 from framedex.errors import FormatError, PolicyError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_path
@@ -39,6 +40,7 @@ from framedex.sharder.schema import (
     MEDIA_FOLDER,
     MEDIA_PER_ROW_GROUP,
     MEDIA_RULES,
+    MOST_VIEWS,
     RECIPES,
     RECIPES_FOLDER,
     SCHEMA_VERSION,
@@ -59,6 +61,8 @@ GROUP_ROWS = {
 }
 SCHEMAS = {CLIPS_FOLDER: CLIPS, RECIPES_FOLDER: RECIPES, MEDIA_FOLDER: MEDIA}
 ROW_BYTES = 500  # a tar takes so much memory in Python
+ORDER_BYTES = 48  # the order of an epoch takes so much memory for each clip
+KEPT_GROUPS = 4  # row groups that are kept in memory
 OPEN_PARTS = 256  # how many parts' footers are kept; a footer is about 1 MB in memory
 
 
@@ -103,6 +107,7 @@ class Manifest(ClipColumns):
                 MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
             }
             self._first[RECIPES_FOLDER] = self._first[CLIPS_FOLDER]
+            self._check_counts()
         except (KeyError, TypeError, ValueError, PolicyError) as error:
             raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error
         self._header = small_bytes(self.path / HEADER)
@@ -110,11 +115,18 @@ class Manifest(ClipColumns):
         if not self._locations.allows_root:
             self.check_locations()
 
+    def _check_counts(self) -> None:
+        """Raise ValueError if the header states more clips or media than fit into memory."""
+        most = usual_clip_bytes() // ORDER_BYTES
+        for folder, first in self._first.items():
+            if first[-1] > most:
+                raise ValueError(f"{first[-1]:,} rows of {folder}; {most:,} are allowed")
+
     def _open(self) -> None:
         # These caches belong to this process alone; see __getstate__.
         self._lock = threading.Lock()
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
-        self._group = functools.lru_cache(4)(self._read_group)
+        self._group = functools.lru_cache(KEPT_GROUPS)(self._read_group)
         self._constants = functools.lru_cache(OPEN_PARTS)(self._find_constants)
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
@@ -250,7 +262,7 @@ class Manifest(ClipColumns):
         if folder == MEDIA_FOLDER:  # many columns, most of them the same for all media: see `_read_medium`
             names = [name for name in MEDIA.names if name not in self._constants(part)]
         with reading(self._file(folder, part), REMEDY):
-            table = read_group(file, group, names)
+            table = read_group(file, group, names, kept=KEPT_GROUPS)
             return table.combine_chunks().to_batches()[0]
 
     def _find_constants(self, part: int) -> dict[str, Any]:
@@ -275,7 +287,7 @@ class Manifest(ClipColumns):
             self._check_unchanged()
             file = parquet_file(part_path(self.path / folder, part))
             schema = file.schema_arrow
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, ValueError) as error:
             raise FormatError(
                 "a part of the dataset is missing or damaged", where=str(self.path), found=error, remedy=REMEDY
             ) from error
@@ -368,6 +380,8 @@ def _views(stored: dict[str, Any] | None) -> tuple[list[str], Missing] | None:
     names, missing = stored["names"], stored["missing"]
     if not all(isinstance(name, str) for name in names) or missing not in get_args(Missing):
         raise ValueError(f"views {names}, missing {missing}")
+    if len(names) > MOST_VIEWS:
+        raise ValueError(f"{len(names):,} views; {MOST_VIEWS} are allowed")
     return list(names), missing
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ class Labels:
             FramedexError: The value has no number.
         """
         value = columns.get(self.column)
-        number = self.numbers.get(value)
+        number = self.numbers.get(value) if isinstance(value, Hashable) else None
         if number is None:
             raise self._unknown(where, 1, "empty" if value is None else repr(value))
         return {**columns, self.column: number, self.name_column: value}
@@ -271,4 +271,6 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _are_consecutive(numbers: Mapping[Any, Any]) -> bool:
     """Return whether all numbers are 0 to some number, each at least once."""
     own = list(numbers.values())
-    return all(type(number) is int for number in own) and set(own) == set(range(max(own, default=-1) + 1))
+    if not all(type(number) is int for number in own) or max(own, default=-1) >= len(own):
+        return False
+    return set(own) == set(range(max(own, default=-1) + 1))

@@ -14,6 +14,7 @@ from framedex.core.arrays import as_numpy, object_bytes
 from framedex.core.column_rules import RowAt, check_row
 from framedex.core.memory import usual_clip_bytes
 from framedex.core.quantities import size_text
+from framedex.errors import FormatError
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clips.audio import AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.sharder.clips.byte_source import ByteSource
@@ -113,6 +114,7 @@ def clip_from(
     Raises:
         FormatError: A column is wrong.
     """
+    _check_objects(row, at)
     wanted = _wanted(row, at, own)
     check_wanted(wanted, medium, at)
     return Clip(
@@ -131,6 +133,18 @@ def clip_from(
         multiview=_multiview(row, wanted, at),
         audio=_audio(recipe, medium, source, recipe_at),
     )
+
+
+def _check_objects(row: pa.RecordBatch, at: RowAt) -> None:
+    """Raise FormatError if the values of a row would take more memory as Python objects than a clip may."""
+    try:
+        sizes = {name: object_bytes(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise FormatError("cannot be read", where=f"{at.file}, row {at.row}", found=error, remedy=at.remedy) from error
+    need, most = sum(sizes.values()), usual_clip_bytes()
+    if need > most:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise at.wrong(largest, f"{size_text(need)} of memory in all columns", f"at most {size_text(most)} for a clip")
 
 
 def _multiview(row: pa.RecordBatch, wanted: Row, at: RowAt) -> MultiView | None:
@@ -198,13 +212,8 @@ def _plain(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
     """Return a value as a Python object.
 
     Raises:
-        FormatError: Python cannot represent it: text that is not UTF-8, a time in the year 10 000. Or it takes more
-            memory than a clip may.
+        FormatError: Python cannot represent it: text that is not UTF-8, a time in the year 10 000.
     """
-    if pa.types.is_nested(row[name].type):
-        need, most = object_bytes(row[name]), usual_clip_bytes()
-        if need > most:
-            raise at.wrong(name, f"{size_text(need)} of memory", f"at most {size_text(most)} for a clip")
     try:
         return row[name][0].as_py()
     except (ValueError, OverflowError, TypeError, RecursionError, pa.ArrowException) as error:

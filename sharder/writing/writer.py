@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from framedex.errors import NoClipsError, OutputError
 from framedex.files.full_disk import full_disk
 from framedex.files.locks import held
+from framedex.files.outputs import check_unfinished
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import Clip, Failure, failure_of
 from framedex.sharder.clips.rows import clip_row, recipe_row
@@ -114,6 +115,7 @@ class DatasetWriter:
     def __enter__(self) -> DatasetWriter:
         check_output(self._destination.out, overwrite=self._destination.overwrite)
         with contextlib.ExitStack() as stack:
+            check_unfinished(self.folder)
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(held(self.folder))

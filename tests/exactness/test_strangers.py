@@ -21,26 +21,10 @@ import pytest
 
 import framedex
 from framedex import ClipDataset, ClipStream, Index
-from framedex.errors import DecodeError, FormatError, FramedexError, OutputError
-from tests.support.datasets import run, shard_clips
+from framedex.errors import DecodeError, FormatError, FramedexError, OutputError, SourceError
+from tests.support.datasets import run, write_clips
 from tests.support.depth import rounds
 from tests.support.running import environment
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, medium: Callable[[str], Path]) -> Path:
-    """An index of one video, a dataset of one clip, and the same in a tar."""
-    folder = tmp_path_factory.mktemp("made")
-    framedex.index(medium("h264_default.mp4"), folder / "INDEX", workers=0, progress=False)
-    clips = [{"uri": "h264_default.mp4", "frames": [0, 1, 2]}]
-    shard_clips(folder / "INDEX", folder / "D", clips)
-    shard_clips(folder / "INDEX", folder / "TARS", clips, "--pack", "clips")
-    return folder
-
-
-@pytest.fixture
-def own(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "own", symlinks=True))
 
 
 def first_clip(place: Path) -> Any:
@@ -129,19 +113,6 @@ def test_damaged_metadata_of_parquet_end_no_process(name: str, own: Path) -> Non
     assert int(done.stdout) > 5
 
 
-def test_a_text_that_is_repeated_has_its_memory_counted(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listing = own / "INDEX" / "listing.parquet"
-    row = pq.read_table(listing)
-    many = pa.concat_tables([row] * 200)
-    pq.write_table(many.append_column("caption", pa.array(["x" * 100_000] * 200)), listing)
-    assert listing.stat().st_size < 1_000_000
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 30_000_000)
-    assert len(Index(own / "INDEX").listing) == 200
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 15_000_000)
-    with pytest.raises(FormatError, match=r"takes 20\.1 MB of memory; 15 MB are allowed"):
-        _ = Index(own / "INDEX").listing
-
-
 def test_rows_are_counted_before_they_are_read(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = own / "TARS" / "shards.parquet"
     pq.write_table(pa.concat_tables([pq.read_table(path)] * 5000).combine_chunks(), path)
@@ -181,43 +152,61 @@ def test_aliases_of_aliases_in_a_policy_are_refused(own: Path, tmp_path: Path) -
     assert "it has more than 10,000 values" in output
 
 
+@pytest.mark.parametrize("name", ["progress.jsonl", ".writing-job.json", "clips", "shards", "."])
+def test_an_unfinished_dataset_of_links_is_not_written_to(name: str, own: Path, tmp_path: Path) -> None:
+    mine, unfinished = tmp_path / "mine", own / "E.unfinished"
+    (mine / ".writing-a").mkdir(parents=True)
+    (mine / "part-000000.parquet").write_text("mine")
+    (tmp_path / "precious").write_text("mine")
+    if name == ".":
+        unfinished.symlink_to(mine)
+    else:
+        unfinished.mkdir()
+        (unfinished / name).symlink_to(mine if "." not in name else tmp_path / "precious")
+    clips = [{"uri": "h264_default.mp4", "frames": [0]}]
+    with pytest.raises(OutputError, match="a part of an unfinished output is a link"):
+        framedex.shard(
+            own / "INDEX", own / "E", clips=write_clips(tmp_path / "c.jsonl", clips), workers=0, progress=False
+        )
+    assert sorted(os.listdir(mine)) == [".writing-a", "part-000000.parquet"]
+    assert (mine / "part-000000.parquet").read_text() == (tmp_path / "precious").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
-    "values",
+    "changed",
     [
-        pa.array([[[0] * 1000] * 1000]),
-        pa.array([[{"a": 0, "b": []}] * 300_000]),
-        pa.array([{"a": ["x" * 100] * 200_000}]),
-        pa.array([[None] * 1_000_000]),
+        {"labels": {"column": "caption", "values": ["x"], "numbers": [10**9]}},
+        {"clips_per_part": [(1 << 31) - 1] * 4},
+        {"views": {"names": [f"v{number}" for number in range(20_000)], "missing": "mask"}},
     ],
-    ids=["numbers", "records", "texts", "nothing"],
+    ids=lambda changed: next(iter(changed)),
 )
-def test_nested_columns_have_their_python_objects_counted(
-    values: pa.Array, own: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    part = own / "D" / "clips" / "part-000000.parquet"
-    pq.write_table(pq.read_table(part).append_column("nested", values), part)
-    assert part.stat().st_size < 100_000
-    dataset = ClipDataset(own / "D")
-    assert "nested" in dataset.manifest.clip(0).columns
-    monkeypatch.setattr("framedex.sharder.clips.rows.usual_clip_bytes", lambda: 30_000_000)
-    with pytest.raises(FormatError, match=r"column nested(.|\n)*of memory"):
-        dataset.manifest.clip(0)
+def test_a_header_cannot_ask_for_memory(changed: dict[str, Any], own: Path) -> None:
+    path = own / "D" / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    with pytest.raises(FormatError, match="is damaged"):
+        ClipDataset(own / "D")
 
 
-def test_texts_of_all_clips_have_their_memory_counted(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = own / "D" / "clips" / "part-000000.parquet"
-    rows = pq.read_table(part)
-    pq.write_table(pa.concat_tables([rows] * 200).append_column("caption", pa.array(["x" * 100_000] * 200)), part, 32)
-    recipes = own / "D" / "recipes" / "part-000000.parquet"
-    pq.write_table(pa.concat_tables([pq.read_table(recipes)] * 200), recipes, 32)
-    header = json.loads((own / "D" / "dataset.json").read_text())
-    del header["columns"]  # as in datasets of earlier versions, which have no files of all clips
-    header["clips_per_part"] = [200]
+@pytest.mark.parametrize("name", ["D/dataset.json", "INDEX/index.json"])
+def test_a_header_that_is_nested_deeply_cannot_be_read(name: str, own: Path) -> None:
+    (own / name).write_text("[" * 100_000)
+    with pytest.raises(FormatError, match="cannot be read"):
+        first_clip(own / name.split("/")[0])
+
+
+def test_a_column_of_lists_where_texts_are_wanted_is_an_error(own: Path) -> None:
+    header = json.loads((own / "D" / "dataset.json").read_text()) | {"columns": ["number"]}
     (own / "D" / "dataset.json").write_text(json.dumps(header))
-    assert len(ClipDataset(own / "D").column("caption")) == 200
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 15_000_000)
-    with pytest.raises(FormatError, match=r"takes 20.* MB of memory; 15 MB are allowed"):
-        ClipDataset(own / "D").column("caption")
+    pq.write_table(pa.table({"number": [["a"]]}), own / "D" / "columns.parquet")
+    with pytest.raises(FormatError, match="cannot be read"):
+        ClipDataset(own / "D").column("number")
+
+
+def test_objects_without_keys_are_an_error_of_the_listing(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "list.jsonl").write_text(json.dumps({"uri": str(medium("h264_default.mp4")), "meta": {}}))
+    with pytest.raises(SourceError, match="objects without any key"):
+        framedex.index(tmp_path / "list.jsonl", tmp_path / "I", workers=0, progress=False)
 
 
 def test_a_table_on_a_terminal_shows_the_beginning_of_long_texts(own: Path) -> None:

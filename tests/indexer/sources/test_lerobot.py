@@ -127,6 +127,12 @@ def test_an_episode_may_lack_a_camera(copied: Path) -> None:
     assert found == [(0, TOP), (0, WRIST), (1, TOP), (2, TOP), (2, WRIST)]
 
 
+def test_two_episodes_of_one_number_are_refused(copied: Path) -> None:
+    change(copied / EPISODES, lambda rows: [row | {"episode_index": min(row["episode_index"], 1)} for row in rows])
+    with pytest.raises(SourceError, match="two episodes have the same number"):
+        list(read_lerobot(f"lerobot:{copied}"))
+
+
 def test_several_tasks_of_an_episode_are_listed(copied: Path) -> None:
     change(copied / FRAMES, lambda rows: [row | {"task_index": row["frame_index"] % 2} for row in rows])
     item = next(iter(read_lerobot(f"lerobot:{copied}")))

@@ -62,6 +62,14 @@ def test_values_are_those_of_the_clips_frames(table: Path) -> None:
         assert np.array_equal(clip["gripper"], frames % 2 == 0)
 
 
+def test_the_rows_of_a_clips_stretch_have_their_memory_counted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = clips(table, ["action"])
+    assert found[0]["action"].shape == (4, 2)
+    monkeypatch.setattr("framedex.loader.dataset.frame_tables.usual_clip_bytes", lambda: 50 * 16)
+    with pytest.raises(FormatError, match="column 'action' of a clip's stretch takes too much memory"):
+        _ = found[0]
+
+
 def test_padding_by_a_constant_is_zero_and_repeated_frames_repeat(table: Path) -> None:
     last = clips(table, ["action"])[-1]
     assert (last["frame_index"] == -1).any()
