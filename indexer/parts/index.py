@@ -153,10 +153,12 @@ class Index:
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Return some columns of `videos`, one row per medium."""
         parts: list[pa.Table] = []
+        size_bytes = 0
         with reading(str(self.path / VIDEOS_FOLDER), REMEDY):
             for number in self._parts:
                 parts.append(self._read_part(number, names))
-                check_bytes(sum(part.nbytes for part in parts), usual_clip_bytes(), "it")
+                size_bytes += parts[-1].nbytes
+                check_bytes(size_bytes, usual_clip_bytes(), "it")
         return (pa.concat_tables(parts) if parts else VIDEOS.empty_table().select(names)).take(self._numbers)
 
     def some_videos(self, most: int) -> Iterator[pa.Table]:

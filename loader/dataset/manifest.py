@@ -26,7 +26,7 @@ from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.labels import stored_labels
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.clips.rows import clip_from, own_columns
+from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy, own_columns
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.schema import (
@@ -125,6 +125,7 @@ class Manifest(ClipColumns):
     def _open(self) -> None:
         # These caches belong to this process alone; see __getstate__.
         self._lock = threading.Lock()
+        self._heavy = set[tuple[int, int]]()  # row groups of `clips`, by part and number, whose rows are checked each
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
         self._group = functools.lru_cache(KEPT_GROUPS)(self._read_group)
         self._constants = functools.lru_cache(OPEN_PARTS)(self._find_constants)
@@ -188,6 +189,8 @@ class Manifest(ClipColumns):
         at, recipe_at = self._at(CLIPS_FOLDER, number), self._at(RECIPES_FOLDER, number)
         with self._lock:  # pyarrow's readers are not safe for several threads at once
             row, recipe = self._row(CLIPS_FOLDER, number), self._row(RECIPES_FOLDER, number)
+            if self._group_of(CLIPS_FOLDER, number)[:2] in self._heavy:
+                check_objects(row, at)
             media_row = row["media_row"][0].as_py()
             if media_row is None or not 0 <= media_row < self.media_count:
                 raise at.wrong("media_row", media_row, f"0 to {self.media_count - 1}")
@@ -240,9 +243,13 @@ class Manifest(ClipColumns):
         first = self._first[folder]
         if not 0 <= number < first[-1]:
             raise IndexError(f"row {number} of {first[-1]} {folder}")
-        part = self._part_of(folder, number)
-        group, row = divmod(number - int(first[part]), GROUP_ROWS[folder])
+        part, group, row = self._group_of(folder, number)
         return self._group(folder, part, group).slice(row, 1)
+
+    def _group_of(self, folder: str, number: int) -> tuple[int, int, int]:
+        """Return the part and the row group that a row of a table lies in, and its place there."""
+        part = self._part_of(folder, number)
+        return part, *divmod(number - int(self._first[folder][part]), GROUP_ROWS[folder])
 
     def _part_of(self, folder: str, number: int) -> int:
         return int(np.searchsorted(self._first[folder], number, side="right")) - 1
@@ -263,7 +270,10 @@ class Manifest(ClipColumns):
             names = [name for name in MEDIA.names if name not in self._constants(part)]
         with reading(self._file(folder, part), REMEDY):
             table = read_group(file, group, names, kept=KEPT_GROUPS)
-            return table.combine_chunks().to_batches()[0]
+            rows = table.combine_chunks().to_batches()[0]
+        if folder == CLIPS_FOLDER and is_heavy(rows):
+            self._heavy.add((part, group))
+        return rows
 
     def _find_constants(self, part: int) -> dict[str, Any]:
         """Return the columns that are the same for all media of a part, with their values. Reads only its footer."""

@@ -114,7 +114,6 @@ def clip_from(
     Raises:
         FormatError: A column is wrong.
     """
-    _check_objects(row, at)
     wanted = _wanted(row, at, own)
     check_wanted(wanted, medium, at)
     return Clip(
@@ -135,7 +134,15 @@ def clip_from(
     )
 
 
-def _check_objects(row: pa.RecordBatch, at: RowAt) -> None:
+def is_heavy(rows: pa.RecordBatch) -> bool:
+    """Return whether some row of `clips` may take more memory as Python objects than a clip may."""
+    try:
+        return sum(map(object_bytes, rows.columns)) > usual_clip_bytes()
+    except (ValueError, TypeError, pa.ArrowException):
+        return True
+
+
+def check_objects(row: pa.RecordBatch, at: RowAt) -> None:
     """Raise FormatError if the values of a row would take more memory as Python objects than a clip may."""
     try:
         sizes = {name: object_bytes(column) for name, column in zip(row.schema.names, row.columns, strict=True)}

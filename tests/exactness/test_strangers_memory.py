@@ -48,7 +48,7 @@ def test_nested_columns_have_their_python_objects_counted(
     assert "nested" in dataset.manifest.clip(0).columns
     monkeypatch.setattr("framedex.sharder.clips.rows.usual_clip_bytes", lambda: 30_000_000)
     with pytest.raises(FormatError, match=r"column nested(.|\n)*of memory"):
-        dataset.manifest.clip(0)
+        ClipDataset(own / "D").manifest.clip(0)
 
 
 def test_texts_of_all_clips_have_their_memory_counted(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_values_have_their_python_objects_counted(
     assert "evil" in dataset.manifest.clip(0).columns
     monkeypatch.setattr("framedex.sharder.clips.rows.usual_clip_bytes", lambda: 30_000_000)
     with pytest.raises(FormatError, match=r"column evil(.|\n)*of memory"):
-        dataset.manifest.clip(0)
+        ClipDataset(own / "D").manifest.clip(0)
 
 
 def test_a_large_footer_is_not_read(own: Path) -> None:
