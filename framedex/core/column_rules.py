@@ -160,7 +160,7 @@ def reading(file: str, remedy: str) -> Iterator[None]:
         yield
     except FramedexError:
         raise
-    except (OSError, pa.ArrowException, ValueError, OverflowError, TypeError, KeyError) as error:
+    except (OSError, pa.ArrowException, ValueError, OverflowError, TypeError) as error:
         raise FormatError("cannot be read", where=file, found=error, remedy=remedy) from error
 
 

@@ -202,8 +202,9 @@ def _check_footer(file: BinaryIO, where: Path) -> None:
     """Raise OSError if the metadata of a Parquet file, whose size stands before its last four bytes, are large."""
     if file.seek(0, os.SEEK_END) >= END_BYTES:
         file.seek(-END_BYTES, os.SEEK_END)
-        size_bytes = int.from_bytes(file.read(END_BYTES)[:4], "little")
-        if size_bytes > MOST_FOOTER_BYTES:
+        end = file.read(END_BYTES)
+        size_bytes = int.from_bytes(end[:4], "little")
+        if end[4:] == b"PAR1" and size_bytes > MOST_FOOTER_BYTES:
             raise OSError(f"{where} has {size_bytes:,} bytes of metadata; {MOST_FOOTER_BYTES:,} are allowed")
 
 

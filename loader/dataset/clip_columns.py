@@ -144,7 +144,10 @@ class ClipColumns:
         where = str(self.path / file)
         with reading(where, REMEDY):
             self._check_unchanged()
-            opened = parquet_file(self.path / file, read_dictionary=[name])
+            try:
+                opened = parquet_file(self.path / file, read_dictionary=[name])
+            except KeyError as error:
+                raise ValueError(f"there are no plain values {name!r}") from error
             check_columns(_plain_schema(opened.schema_arrow), schema, where, REMEDY)
             rows, names = opened.metadata.num_rows, opened.schema_arrow.names
             if rows == len(self) and name in names:
