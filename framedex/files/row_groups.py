@@ -125,10 +125,24 @@ def read_group(
 def read_all(
     where: Place, columns: Sequence[str] | None = None, *, row_bytes: int = 0, threads: bool = True
 ) -> pa.Table:
-    """Return all rows of a file, or some of its columns.
+    """Return all rows of a file, or some of its columns. For arguments and errors, see `read_file`."""
+    with parquet_file(where) as file:
+        return read_file(file, where, columns, row_bytes=row_bytes, threads=threads)
+
+
+def read_file(
+    file: pq.ParquetFile,
+    where: Place,
+    columns: Sequence[str] | None = None,
+    *,
+    row_bytes: int = 0,
+    threads: bool = True,
+) -> pa.Table:
+    """Return all rows of an open file, or some of its columns.
 
     Args:
-        where: The file.
+        file: The open file.
+        where: Its place. The file is opened again if its texts may not fit into memory.
         columns: The names of columns, of which the file may lack some. Defaults to all columns.
         row_bytes: The memory that the caller needs for each row in addition.
         threads: Whether columns are read in parallel.
@@ -137,16 +151,15 @@ def read_all(
         ValueError: The columns would take more memory than a clip may.
         FileNotFoundError: And other file errors, StorageError, pa.ArrowException.
     """
-    most = usual_clip_bytes()
-    with parquet_file(where) as file:
-        need, repeated = check_file(file, columns, row_bytes=row_bytes)
-        if need + repeated <= most:
-            return file.read(columns=None if columns is None else list(columns), use_threads=threads)
-        names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+    most, wanted = usual_clip_bytes(), None if columns is None else list(columns)
+    need, repeated = check_file(file, columns, row_bytes=row_bytes)
+    if need + repeated <= most:
+        return file.read(columns=wanted, use_threads=threads)
     # Each text once, and then as often as it occurs, if that fits into memory.
-    texts = [name for name in names if columns is None or name in columns]
-    with parquet_file(where, read_dictionary=texts) as file:
-        table = file.read(columns=None if columns is None else list(columns), use_threads=threads)
+    names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+    texts = [name for name in names if wanted is None or name in wanted]
+    with parquet_file(where, read_dictionary=texts) as encoded:
+        table = encoded.read(columns=wanted, use_threads=threads)
     check_bytes(need + sum(_text_bytes(table[name]) for name in texts), most, "it")
     for name in texts:
         place = table.column_names.index(name)
@@ -180,7 +193,13 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
 
 
 def check_bytes(need: int, most: int, what: str) -> None:
-    """Raise ValueError if something needs more memory than is allowed. `what`: what it is, for the message."""
+    """Raise ValueError if more memory is needed than is allowed.
+
+    Args:
+        need: The memory that is needed, in bytes.
+        most: The memory that is allowed, in bytes.
+        what: The part of a file that needs it, for the message.
+    """
     if need > most:
         raise ValueError(f"{what} takes {size_text(need)} of memory; {size_text(most)} are allowed")
 

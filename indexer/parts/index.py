@@ -19,7 +19,7 @@ from framedex.core.column_rules import RowAt, check_columns, check_row, reading,
 from framedex.core.memory import usual_clip_bytes
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.files.parquet_parts import part_numbers, part_path
-from framedex.files.row_groups import check_bytes, read_all, read_group
+from framedex.files.row_groups import check_bytes, read_all, read_file, read_group
 from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, REMEDY, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.packets import (
     AUDIO_COLUMNS,
@@ -119,11 +119,10 @@ class Index:
 
     def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:
         """Return columns of a part of `videos`; columns that its minor version lacks are null."""
-        where = str(part_path(self.path / VIDEOS_FOLDER, number))
-        self._videos_part(number)
+        part = part_path(self.path / VIDEOS_FOLDER, number)
+        where, file = str(part), self._videos_part(number)
         with reading(where, REMEDY):
-            read = read_all(part_path(self.path / VIDEOS_FOLDER, number), names, row_bytes=ROW_BYTES)
-            table = as_videos(read, names)
+            table = as_videos(read_file(file, part, names, row_bytes=ROW_BYTES), names)
             table.validate(full=True)  # texts that are not UTF-8 among them
         for name in names:
             if not VIDEOS.field(name).nullable and table[name].null_count:

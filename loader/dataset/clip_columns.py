@@ -18,7 +18,7 @@ from framedex.core.equal_values import check_where, equal_values
 from framedex.core.tallies import counted, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError
 from framedex.files.parquet_parts import part_path
-from framedex.files.row_groups import check_file, read_all
+from framedex.files.row_groups import check_file, read_file
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.fields import (
     CLIP_FIELDS,
@@ -184,7 +184,7 @@ class ClipColumns:
                 if name not in opened.schema_arrow.names and name in self._own:  # a nullable column was left out
                     column = pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
                 else:
-                    column = read_all(part_path(self.path / CLIPS_FOLDER, part), [name], threads=False)[name]
+                    column = read_file(opened, part_path(self.path / CLIPS_FOLDER, part), [name], threads=False)[name]
             parts.append(column)
         return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
@@ -193,8 +193,8 @@ class ClipColumns:
         tables = []
         for part in range(len(self._first[MEDIA_FOLDER]) - 1):
             with self._lock, reading(self._file(MEDIA_FOLDER, part), REMEDY):
-                self._open_part(MEDIA_FOLDER, part)
-                read = read_all(part_path(self.path / MEDIA_FOLDER, part), names, threads=False)
+                opened = self._open_part(MEDIA_FOLDER, part)
+                read = read_file(opened, part_path(self.path / MEDIA_FOLDER, part), names, threads=False)
             columns = [
                 read[name] if name in read.column_names else pa.nulls(len(read), MEDIA.field(name).type)
                 for name in names

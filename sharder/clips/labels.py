@@ -271,6 +271,4 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _are_consecutive(numbers: Mapping[Any, Any]) -> bool:
     """Return whether all numbers are 0 to some number, each at least once."""
     own = list(numbers.values())
-    if not all(type(number) is int for number in own) or max(own, default=-1) >= len(own):
-        return False
-    return set(own) == set(range(max(own, default=-1) + 1))
+    return all(type(number) is int for number in own) and set(own) == set(range(len(set(own))))

@@ -1,4 +1,4 @@
-"""Worker processes that are forked from a server that has imported framedex, which takes most of a small run."""
+"""Worker processes that are forked from a server, which has imported framedex: the import takes most of a small run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ PRELOADED = (
     "framedex.loader.verification.verify",
     "framedex.sharder.build",
 )
-
-
 PATCH = pytest.MonkeyPatch()
 
 
