@@ -33,7 +33,8 @@ from framedex.indexer.timeline import DAMAGED, presentation_order
 from framedex.loader.verification.verify import verify
 from framedex.sharder.build import ShardOptions, build_from_requests
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips
-from tests.support.media import HAZARDS, RECIPES, make
+from tests.support.hazards import HAZARDS
+from tests.support.media import RECIPES, make
 
 FRAMES_A_CLIP = 8
 Oracle = dict[tuple[str, int], list[tuple[int | None, str]]]  # (uri, stream) → (pts, md5) of each frame in order

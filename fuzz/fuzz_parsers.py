@@ -31,9 +31,7 @@ import atheris
 with atheris.instrument_imports(include=["framedex"]):
     from framedex.errors import MediaError, PolicyError, SourceError
     from framedex.indexer.bitstream.base.pictures import BitstreamError, Scanner
-    from framedex.indexer.bitstream.base.sequential import SequentialScanner
-    from framedex.indexer.bitstream.h26x import h264_sequence, h264_sets, hevc_sets, nal
-    from framedex.indexer.bitstream.intra.intra_codecs import CfhdScanner, IntraScanner
+    from framedex.indexer.bitstream.h26x import h264_sequence, h264_sets, hevc_sets, nal, sei
     from framedex.indexer.bitstream.registry import SCANNERS
     from framedex.indexer.images import image_facts, rgb
     from framedex.indexer.mp4 import endings
@@ -135,16 +133,13 @@ TARGETS: dict[str, Target] = {
     "sample_tables": bytes_parser(read_tables, UntrustedTables, TruncatedError),
     **{f"{name}_ending": bytes_parser(ending_parser(parse)) for name, parse in endings.ENDINGS.items()},
     **{f"{codec}_scanner": scanner(make) for codec, make in SCANNERS.items()},
-    "cfhd_scanner": scanner(CfhdScanner),
-    "intra_scanner": scanner(IntraScanner),
-    "sequential_scanner": scanner(SequentialScanner),
     "h264_headers": bytes_parser(lambda data: condense_h264(data), BitstreamError),
     "h264_sequence": bytes_parser(h264_sequence.parse_sequence, ValueError),
     "h264_configuration": bytes_parser(h264_sets.parse_configuration, ValueError),
     "hevc_configuration": bytes_parser(hevc_sets.parse_configuration, ValueError),
     "h264_sps": bytes_parser(h264_sets.parse_sps, ValueError),
     "h264_pps": bytes_parser(h264_sets.parse_pps, ValueError),
-    "h264_sei": bytes_parser(h264_sets.sei_payloads),
+    "h264_sei": bytes_parser(sei.sei_payloads),
     "hevc_sps": bytes_parser(hevc_sets.parse_sps, ValueError),
     "hevc_pps": bytes_parser(hevc_sets.parse_pps, ValueError),
     "hevc_vps": bytes_parser(hevc_sets.parse_vps, ValueError),

@@ -7,7 +7,7 @@ import pyarrow as pa
 from framedex.core.column_rules import FAR, ColumnRule, Key
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.7"  # readers accept every minor version of their major version
+SCHEMA_VERSION = "3.8"  # readers accept every minor version of their major version
 
 # Values of some columns, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
@@ -15,7 +15,19 @@ FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}
 OK, REFUSED, FAILED, GONE = "ok", "refused", "failed", "gone"
 # The error kind of files without a video stream. Such a file is refused, not failed, if a search found it.
 NO_VIDEO = "no_video"
+# The error kind of videos that an earlier version indexed without a proof that their codec needs now (`SCANNED`).
+UNPROVEN = "unproven"
+PROVES = (3, 8)  # the version of the format from which on such videos have one, and frames that it has counted
 VIDEO, IMAGES = "video", "images"  # kinds of media
+# Codecs that cannot be written into tiny files: Matroska does not record how raw samples lie in memory, and libavformat
+# writes RealVideo in RealMedia alone.
+IN_NO_FILE = frozenset({"rawvideo", "rv10", "rv20", "rv30", "rv40"})
+# Codecs in which FFmpeg decodes every packet from nothing but its own bytes, also if they are cut off or damaged.
+INTRA = frozenset({
+    "asv1", "asv2", "cljr", "dpx", "dvvideo", "r210", "sgi", "utvideo", "v210", "y41p", "yuv4", "zlib",
+})  # fmt: skip
+# Codecs whose packets are parsed. Videos of all others are decoded whole, and their start points tried (`proof`).
+SCANNED = INTRA | {"h264", "hevc", "av1", "vp9", "vp8"}
 EVERY_FRAME, SAMPLED = "every_frame", "sampled"  # values of `proof`
 
 
@@ -147,7 +159,8 @@ VIDEOS = pa.schema(
             "proof",
             pa.string(),
             "Which frames were reached as clips reach them and compared with a decode from further back: "
-            "`every_frame`, with a full decode; `sampled` (--prove); null: none.",
+            "`every_frame`, with a full decode; `sampled` (--prove); null: none. From version 3.8 on, every frame of "
+            "videos whose codec is not parsed, and the full decode says which frames there are.",
         ),
         column("proved_by", pa.string(), "The FFmpeg version that decoded both."),
         column(

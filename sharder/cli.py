@@ -223,7 +223,12 @@ def shard(
             if failure.get("traceback"):
                 LOG.info("%s, clip %s\n%s", failure["uri"], failure["clip_id"], failure["traceback"])
         failures.end(printable(str(report.out / FAILURES_NAME)))
-        _print_summary(report, skipped, opened.internal_errors if skipped else 0)
+        reasons = []
+        if skipped and opened.internal_errors:
+            reasons.append(internal_errors(opened.internal_errors))
+        if skipped and opened.unproven:
+            reasons.append(f"run framedex index again for {opened.unproven:,} of them")
+        _print_summary(report, skipped, reasons)
     if report.internal:
         sys.exit(1)
     if report.failed > max_failures:
@@ -245,12 +250,12 @@ def _kept(out: Place, task: Slice | None) -> str:
     return f"{clips}; the same command goes on from there"
 
 
-def _print_summary(report: ShardReport, skipped: int, internal: int) -> None:
+def _print_summary(report: ShardReport, skipped: int, reasons: list[str]) -> None:
     """Print the result of a run.
 
     Args:
         skipped: Number of unusable media.
-        internal: Number of those at which framedex itself failed.
+        reasons: Remarks about them.
     """
     media = counted(report.media, "medium", "media")
     parts = [
@@ -259,7 +264,7 @@ def _print_summary(report: ShardReport, skipped: int, internal: int) -> None:
     if report.internal:
         parts.append(internal_errors(report.internal))
     if skipped:
-        why = f" ({internal_errors(internal)})" if internal else ""
+        why = f" ({', '.join(reasons)})" if reasons else ""
         parts.append(f"{counted(skipped, 'unusable medium', 'unusable media')} skipped{why}")
     if report.filtered.count:
         which = named(report.filtered.examples, report.filtered.count)

@@ -11,7 +11,8 @@ from framedex.core.column_rules import FAR, ColumnRule, Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.5"
+SCHEMA_VERSION = "3.6"
+PROVES = (3, 6)  # the version from which on all media were proven whose codec needs it (`indexer.schema.SCANNED`)
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "fields.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
@@ -252,6 +253,7 @@ SHARDS = pa.schema(
         required("clips", pa.int64(), "How many clips it holds."),
     ]
 )
+
 
 _SHARED = ("media_id", "uri", "member", "kind", "codec", "width", "height", "rotation_degrees", "color_transfer")
 # One value for each clip, in few row groups, so that a column of all clips is one read. From version 3.5 on.

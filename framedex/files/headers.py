@@ -39,3 +39,9 @@ def check_format(path: Place, *, file_name: str, expected: str, version: str, wh
             remedy="make it anew with this framedex, or install the framedex that wrote it",
         )
     return dict(content)
+
+
+def is_since(version: str, least: tuple[int, int]) -> bool:
+    """Return whether a schema version, such as "3.6", is this one or a later one; False for a text without numbers."""
+    major, _, minor = version.partition(".")
+    return major.isdecimal() and minor.isdecimal() and (int(major), int(minor)) >= least

@@ -34,6 +34,10 @@ ALLOWED = (
     "yuv4mpegpipe",
 )
 
+# Marks at the beginning of files that refer to other files: HLS, DASH, IMF and Smooth Streaming, concat, SDP.
+REFERRING = (b"#EXTM3U", b"<MPD", b"<AssetMap", b"<CompositionPlaylist", b"<SmoothStreamingMedia", b"ffconcat", b"v=0")
+HEAD_BYTES = 1024
+
 # libavformat checks the detected demuxer against the list before that demuxer reads a byte, and returns EINVAL
 # (av.error.ArgumentError) if it is not in the list. `protocol_whitelist` applies to everything that the demuxer opens
 # itself. `enable_drefs` has libavformat's default. It is stated because it keeps MOV data references closed.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
+from framedex.indexer.containers.demuxers import HEAD_BYTES, REFERRING
 from framedex.indexer.containers.opening import open_container
 from framedex.indexer.facts import Identity
 from framedex.indexer.sources.file_member import FileMember
@@ -138,11 +139,10 @@ def open_medium(file: Probed) -> av.container.InputContainer:
     try:
         return file.open()
     except av.error.ArgumentError as error:
-        raise MediaError(
-            "container",
-            "libavformat takes it for a format that refers to other files, or that is not covered",
-            refused=True,
-        ) from error
+        head = file.read(0, HEAD_BYTES)
+        is_playlist = any(mark in head for mark in REFERRING)
+        message = "it refers to other files, as playlists do" if is_playlist else "its format is not supported"
+        raise MediaError("container", message, refused=True) from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise MediaError("not_media", f"not a video, or damaged at its start: {reason_of(error)}") from error
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import RowAt, check_columns, check_row, reading, wrong_rows
 from framedex.core.memory import usual_clip_bytes
 from framedex.errors import INTERNAL_ERROR, FormatError
+from framedex.files.headers import is_since
 from framedex.files.parquet_parts import part_numbers, part_path
 from framedex.files.row_groups import check_bytes, read_all, read_file, read_group
 from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, REMEDY, VIDEOS_FOLDER, read_header
@@ -31,12 +32,32 @@ from framedex.indexer.parts.packets import (
     packets_of,
 )
 from framedex.indexer.parts.row_checks import check_video
-from framedex.indexer.schema import FRAMES, GONE, LISTING, MOST_PIXELS, NO_VIDEO, OK, REFUSED, VIDEO_RULES, VIDEOS
+from framedex.indexer.schema import (
+    EVERY_FRAME,
+    FRAMES,
+    GONE,
+    LISTING,
+    MOST_PIXELS,
+    NO_VIDEO,
+    OK,
+    PROVES,
+    REFUSED,
+    SCANNED,
+    UNPROVEN,
+    VIDEO,
+    VIDEO_RULES,
+    VIDEOS,
+)
 from framedex.storage.locations import OWN_STORE, Access, Locations
 from framedex.storage.places import Place, parquet_file, place, read_each, state_of
 
 KEPT_GROUPS = 4  # row groups that are kept in memory
 ROW_BYTES = 200  # the id of a medium takes so much memory in Python, in a list and two dictionaries
+PROOF_COLUMNS = ("kind", "codec", "proof", "status")
+UNPROVEN_MESSAGE = (
+    "an earlier version indexed it by its packets alone; frames of this codec count as a full decode shows them: run "
+    "framedex index again"
+)
 SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
 
 
@@ -122,8 +143,10 @@ class Index:
         part = part_path(self.path / VIDEOS_FOLDER, number)
         where, file = str(part), self._videos_part(number)
         with reading(where, REMEDY):
-            table = as_videos(read_file(file, part, names, row_bytes=ROW_BYTES), names)
+            needed = names if _proves(file.schema_arrow) else [*names, *(set(PROOF_COLUMNS) - set(names))]
+            table = as_videos(read_file(file, part, needed, row_bytes=ROW_BYTES), needed)
             table.validate(full=True)  # texts that are not UTF-8 among them
+            table = table.select(names)
         for name in names:
             if not VIDEOS.field(name).nullable and table[name].null_count:
                 row = int(np.argmax(table[name].is_null().to_numpy()))
@@ -231,6 +254,11 @@ class Index:
         return sum((row["status"], row["error_kind"]) == (REFUSED, NO_VIDEO) for row in columns)
 
     @functools.cached_property
+    def unproven(self) -> int:
+        """Number of media that must be indexed again; they are among the unusable ones."""
+        return sum(kind == UNPROVEN for kind in self.columns(["error_kind"])["error_kind"].to_pylist())
+
+    @functools.cached_property
     def internal_errors(self) -> int:
         """Number of media at which framedex itself failed; they are among the unusable ones."""
         return sum(kind == INTERNAL_ERROR for kind in self.columns(["error_kind"])["error_kind"].to_pylist())
@@ -333,12 +361,35 @@ class Index:
         return file, np.cumsum([0, *rows])[:-1]
 
 
+def _proves(schema: pa.Schema) -> bool:
+    """Return whether the version that wrote a file proves every codec that needs it."""
+    version = (schema.metadata or {}).get(b"framedex.schema_version", b"")
+    return is_since(version.decode("ascii", "replace"), PROVES)
+
+
 def as_videos(table: pa.Table, names: Sequence[str] = tuple(VIDEOS.names)) -> pa.Table:
-    """Return columns of `videos`; columns that the part's minor version of the format lacks are null."""
-    columns = [
-        table[name] if name in table.schema.names else pa.nulls(len(table), VIDEOS.field(name).type) for name in names
-    ]
-    return pa.table(columns, schema=pa.schema([VIDEOS.field(name).remove_metadata() for name in names]))
+    """Return columns of `videos`; columns that the part's minor version of the format lacks are null.
+
+    With the columns of `PROOF_COLUMNS`, videos that lack a proof which their codec needs become refused ones.
+    """
+    columns = {
+        name: table[name] if name in table.schema.names else pa.nulls(len(table), VIDEOS.field(name).type)
+        for name in names
+    }
+    if columns.keys() >= set(PROOF_COLUMNS):
+        unproven = _unproven(*(columns[name] for name in PROOF_COLUMNS))
+        if pc.any(unproven).as_py():
+            said = {"status": REFUSED, "error_kind": UNPROVEN, "error_message": UNPROVEN_MESSAGE}
+            columns |= {name: pc.if_else(unproven, said[name], columns[name]) for name in said.keys() & columns.keys()}
+    return pa.table(list(columns.values()), schema=pa.schema([VIDEOS.field(name).remove_metadata() for name in names]))
+
+
+def _unproven(kind: pa.ChunkedArray, codec: pa.ChunkedArray, proof: pa.ChunkedArray, status: pa.ChunkedArray) -> Any:
+    """Return the rows of usable videos that need a proof and have none: booleans, never null."""
+    needs = pc.invert(pc.is_in(codec, pa.array(sorted(SCANNED), pa.string())))
+    has = pc.fill_null(pc.equal(proof, EVERY_FRAME), False)
+    usable = pc.and_(pc.equal(status, OK), pc.equal(kind, VIDEO))
+    return pc.and_(pc.fill_null(usable, False), pc.and_(needs, pc.invert(has)))
 
 
 def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
-from framedex.indexer.bitstream.base.pictures import BitstreamError, Scanner
-from framedex.indexer.bitstream.intra.intra_codecs import KEY_FLAGGED
+from framedex.indexer.bitstream.base.pictures import BitstreamError
 from framedex.indexer.containers.opening import demux_packets
 from framedex.indexer.containers.payloads import PayloadFinder
 from framedex.indexer.timeline import NO_PTS
@@ -58,15 +57,20 @@ class _Columns:
 
 
 def demux(
-    container: av.container.InputContainer, stream: av.video.stream.VideoStream, read: Read, scanner: Scanner
+    container: av.container.InputContainer,
+    stream: av.video.stream.VideoStream,
+    read: Read,
+    feed: Callable[[av.Packet[Any], bytes], None],
+    reconfigure: Callable[[bytes], None] | None = None,
 ) -> Demuxed:
-    """Feed every packet of a stream to the scanner, and return what the container says about the packets.
+    """Pass on every packet of a stream, and return the container's facts about the packets.
 
     Args:
         container: an open container.
         stream: one of its streams.
         read: reads ranges of the file. The bytes of every packet are searched for in it.
-        scanner: takes the bytes of every packet.
+        feed: takes every packet and its bytes; it may change the packet.
+        reconfigure: takes the decoder's configuration where it changes. None: such a stream is refused.
 
     Raises:
         BitstreamError: the bitstream is damaged, or it or the container does something that framedex does not
@@ -81,18 +85,15 @@ def demux(
         if packet.has_sidedata("new_extradata"):
             changed = bytes(packet.get_sidedata("new_extradata"))
             if changed != configuration:
-                _reconfigure(scanner, changed, number)
+                if reconfigure is None:
+                    raise BitstreamError("parameter_sets", f"the decoder's configuration changes at packet {number}")
+                reconfigure(changed)
                 columns.resets.append(number)
                 configuration = changed
         if packet.has_sidedata("encryption_info"):
             raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
-        if stream.codec_context.name in KEY_FLAGGED and not packet.is_keyframe:
-            raise BitstreamError(
-                "no_key_flag", f"packet {number} is not marked as a key frame, which PNG decoders need"
-            )
         if packet.has_sidedata("palette"):
             raise BitstreamError("palette", f"packet {number} brings its palette from outside of the bitstream")
-        scanner.feed(data)
         columns.offset.append(finder.find(packet.pos, data))
         columns.size.append(len(data))
         columns.times.append((packet.pts, packet.dts, packet.duration or 0))
@@ -100,6 +101,7 @@ def demux(
             columns.hidden.append(number)
         if packet.is_corrupt:
             columns.broken.append(number)
+        feed(packet, data)
     if not columns.size:
         raise MediaError("empty", "the video stream has no packets")
     return _demuxed(columns, finder.found_all)
@@ -129,10 +131,3 @@ def _packets(container: av.container.InputContainer, stream_index: int, columns:
         if not columns.size:
             raise MediaError("damaged", f"demuxing stops at the first packet: {error.strerror}") from error
         columns.broken.append(len(columns.size) - 1)
-
-
-def _reconfigure(scanner: Scanner, configuration: bytes, packet: int) -> None:
-    reconfigure = getattr(scanner, "reconfigure", None)
-    if reconfigure is None:
-        raise BitstreamError("parameter_sets", f"the decoder's configuration changes at packet {packet}")
-    reconfigure(configuration)

@@ -19,7 +19,6 @@ from framedex.indexer.bitstream.base.pictures import (
     only,
     pictures_of,
 )
-from framedex.indexer.bitstream.intra.intra_codecs import INTRA
 from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import Layout, SampleTable, read_sample_table
@@ -27,6 +26,7 @@ from framedex.indexer.probing.by_packets import Demuxed
 from framedex.indexer.probing.by_samples import demuxed_of
 from framedex.indexer.probing.packet_headers import SCANNERS, judge, look, scan
 from framedex.indexer.probing.unit_headers import find_lasting
+from framedex.indexer.schema import INTRA
 from framedex.indexer.timeline import (
     CLOSED,
     CONTINUES,
@@ -152,7 +152,7 @@ def _predicted(
     else:
         pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration, file)
     tells_little = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
-    if tells_little or pictures.begins_amid or pictures.forgets.any():
+    if tells_little or pictures.begins_amid or pictures.forgets.any() or pictures.carries_over:
         raise UntrustedTables("the stream does what only reading every packet tells")
     if pictures.inband_sets and codec == "hevc":
         raise UntrustedTables("packets bring parameter sets, by which pictures may be reordered further than stated")

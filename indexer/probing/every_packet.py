@@ -5,19 +5,24 @@ If the packets do not show everything, the whole stream is decoded, too.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import av
+import av.container
 import av.video.stream
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
-from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures, Scanner
-from framedex.indexer.bitstream.base.sequential import SequentialScanner
+from framedex.indexer.bitstream.base.intra import IntraScanner
+from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.h26x.scanner import NalScanner
-from framedex.indexer.bitstream.registry import scanner_for
+from framedex.indexer.bitstream.registry import SCANNERS
 from framedex.indexer.containers.medium_file import ProbedFile, open_medium
 from framedex.indexer.facts import (
     MediumFacts,
@@ -25,7 +30,7 @@ from framedex.indexer.facts import (
 )
 from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.mp4.endings import ENDINGS
-from framedex.indexer.plans.reach import drops_leading
+from framedex.indexer.plans.reach import Numbers, drops_leading
 from framedex.indexer.probing.by_packets import Demuxed, demux
 from framedex.indexer.probing.by_samples import scan_samples
 from framedex.indexer.probing.packet_facts import (
@@ -36,17 +41,39 @@ from framedex.indexer.probing.packet_facts import (
     summary_of,
     timeline_of,
 )
-from framedex.indexer.proofs.full_decode import behind_difference, compare, decode_all, dropped_at_ends
-from framedex.indexer.proofs.sampled import demuxed_packets, differing, drawn, needed_for, packets_in_ranges
-from framedex.indexer.proofs.shapes import shapes_of
-from framedex.indexer.proofs.side_by_side import Proof, Stream, stream_of
-from framedex.indexer.schema import EVERY_FRAME, SAMPLED
+from framedex.indexer.proofs.full_decode import (
+    Decoded,
+    FullDecoder,
+    behind_difference,
+    compare,
+    decode_all,
+    dropped_at_ends,
+)
+from framedex.indexer.proofs.proven import (
+    Trials,
+    fields_in,
+    proven_pictures,
+    reorder_depth_of,
+    shown_pictures,
+    with_fewer_starts,
+)
+from framedex.indexer.proofs.runs import Stream, differing, prints_of_runs, stream_of
+from framedex.indexer.proofs.sampled import (
+    demuxed_packets,
+    differing_samples,
+    drawn,
+    needed_for,
+    packets_in_ranges,
+)
+from framedex.indexer.proofs.shapes import crossing_shapes, shapes_of
+from framedex.indexer.schema import EVERY_FRAME, IN_NO_FILE, MOST_REORDERED, SAMPLED, SCANNED
 from framedex.indexer.timeline import (
     CLOSED,
     CONTAINER,
     COUNTED,
     DEALT,
     JOINED,
+    NOT_REPRODUCIBLE,
     START,
     UNSHOWN,
     Flags,
@@ -59,12 +86,11 @@ from framedex.indexer.timeline import (
 )
 from framedex.storage.reader import RangedFile
 
+UNSPECIFIED = 2  # a matrix that is not stated (ISO/IEC 23091-2 8.3)
 # Containers that state no presentation timestamps, or unreliable ones. libavformat invents some.
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
 # Decoders that read from the stream how many pictures to hold back, and drop pictures if that number is too small.
 REORDERING = frozenset({"h264", "hevc"})
-# Decoders that output pictures whose references are missing. Others drop what comes before the first start point.
-SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 
 
 def probe_packets(
@@ -90,12 +116,16 @@ def probe_packets(
         BitstreamError: the bitstream is damaged, or does what framedex does not reproduce.
         MediaError: the stream is encrypted, not readable, or presents no frame.
     """
-    codec = stream.codec_context.codec
-    container = medium.container or ""
-    make_scanner = scanner_for(codec.canonical_name, codec.intra_only)
-    demuxed, pictures = _scan(stream, file, container, make_scanner)
-    if pictures.forgets.any():
-        demuxed.hidden[dropped_at_ends(decode_all(file, stream.index, len(demuxed.size)), pictures)] = True
+    codec, container = described.codec, medium.container or ""
+    decoded = None
+    if codec in SCANNED:
+        demuxed, pictures = _scan(stream, file, container)
+        if pictures.forgets.any():
+            demuxed.hidden[dropped_at_ends(decode_all(file, stream.index, len(demuxed.size)), pictures)] = True
+    else:
+        demuxed, pictures, decoded = _decode(stream, file, hashed=verify)
+        described = _as_decoded(described, decoded)
+        medium = replace(medium, stream=described)
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
     if len(wrong):
@@ -115,30 +145,42 @@ def probe_packets(
     pictures.damaged[-1] |= truncation is not None
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     _check(described, flags, pictures)
-    md5, proof = None, None
-    # Decoding shows what parsing cannot: damage inside pictures, the output order where no timestamp confirms it, and
-    # whether an unknown codec gives one picture per packet.
-    unconfirmed = source == JOINED or (source in (DEALT, COUNTED) and described.codec in REORDERING)
-    unconfirmed |= make_scanner is SequentialScanner
-    proved = _stream(described, pictures, pts, flags, file.name)
-    decodes_all = verify or pictures.damaged.any() or unconfirmed or pictures.doubtful
-    if prove and not decodes_all:
-        differs = _differing(proved, flags, prove, demuxed, file, stream.index)
-        decodes_all = bool(differs.any())
-        proof = proof_facts(SAMPLED, differs, pts, flags)
-    if decodes_all:
-        runs = Proof(proved, shapes_of(flags, drop_leading=drops_leading(described.codec)))
-        decoded = decode_all(file, stream.index, len(flags), runs)
-        expected = presentation_order(pts, flags)
-        pictures.damaged[compare(decoded, expected, demuxed.hidden)] = True
-        if source != CONTAINER:
-            pictures.damaged[behind_difference(decoded, expected, demuxed.hidden)] = True
-        flags = packet_flags(pictures, demuxed.hidden, demuxed.resets, runs.differs)
-        _check(described, flags, pictures)
-        proof = proof_facts(EVERY_FRAME, runs.differs, pts, flags)
-        md5 = [
-            digest if flag & UNSHOWN == 0 else None for digest, flag in zip(decoded.md5, flags.tolist(), strict=True)
-        ]
+    proof = None
+    if decoded is not None:
+        tried = functools.partial(_tried, described, pictures, pts, demuxed, file, stream, decoded)
+        pictures, differs = proven_pictures(pictures, Trials(demuxed.hidden, demuxed.resets, tried))
+        flags = packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
+        proof = proof_facts(EVERY_FRAME, differs, pts, flags)
+    else:
+        # Decoding shows what parsing cannot: damage inside pictures, and the output order where no timestamp confirms
+        # it.
+        unconfirmed = source == JOINED or (source in (DEALT, COUNTED) and codec in REORDERING)
+        decodes_all = verify or pictures.damaged.any() or unconfirmed or pictures.doubtful or pictures.carries_over
+        if prove and not decodes_all:
+            proved = _stream(described, pictures, pts, flags, file.name)
+            differs = _differing(proved, flags, prove, demuxed, file, stream.index)
+            decodes_all = bool(differs.any())
+            proof = proof_facts(SAMPLED, differs, pts, flags)
+        if decodes_all:
+            decoded = decode_all(file, stream.index, len(flags), hashed=verify)
+            tried = functools.partial(_tried, described, pictures, pts, demuxed, file, stream, decoded)
+            differs, _ = tried(flags, None)
+            if differs.any():
+                trials = Trials(demuxed.hidden, demuxed.resets, tried)
+                pictures, differs = with_fewer_starts(pictures, differs, trials)
+            expected = presentation_order(pts, flags)
+            pictures.damaged[compare(decoded, expected, demuxed.hidden)] = True
+            if source != CONTAINER:
+                pictures.damaged[behind_difference(decoded, expected, demuxed.hidden)] = True
+            flags = packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
+            _check(described, flags, pictures)
+            proof = proof_facts(EVERY_FRAME, differs, pts, flags)
+    md5 = None
+    if verify and decoded is not None:
+        shown = (flags & UNSHOWN) == 0
+        md5 = [digest if is_shown else None for digest, is_shown in zip(decoded.md5, shown.tolist(), strict=True)]
+    if (flags & NOT_REPRODUCIBLE)[(flags & UNSHOWN) == 0].all():
+        raise BitstreamError("not_reproducible", "a clip's decoder gives none of the frames as a full decode does")
     summary = summary_of(described, demuxed, pts, flags)
     fields, unordered = bool(pictures.field_coded.any()), has_unordered_hidden(pts, flags, pictures)
     state = pictures.state[(flags & START) != 0]
@@ -147,9 +189,76 @@ def probe_packets(
         coding=coding_of(demuxed, pictures, fields, unordered),
         timeline=timeline_of("packets", source, demuxed, summary, hashed=verify),
         proof=proof,
-        problem=remarks(summary, flags, truncation, proof),
-        packets=replace(packet_columns(demuxed, state, pts, flags), md5=md5 if verify else None),
+        problem=remarks(
+            summary,
+            flags,
+            truncation,
+            proof,
+            unpackable=codec if demuxed.offset is None and codec in IN_NO_FILE else None,
+        ),
+        packets=replace(packet_columns(demuxed, state, pts, flags), md5=md5),
+        rotation_degrees=None if decoded is None else decoded.rotation,
     )
+
+
+def _as_decoded(described: StreamFacts, decoded: Decoded) -> StreamFacts:
+    """Return the facts that headers state, corrected by the pictures of a full decode.
+
+    Raises:
+        BitstreamError: pictures are reordered further than a decoder may hold them back.
+    """
+    depth = max(described.reorder_depth, reorder_depth_of(decoded))
+    if depth > MOST_REORDERED:
+        raise BitstreamError(
+            "output_order", f"pictures are reordered over {depth} places; {MOST_REORDERED} are covered"
+        )
+    if len(decoded.colours) > 1:  # each picture's own are taken where the stream states none
+        described = replace(described, color_range=None, color_matrix=UNSPECIFIED)
+    return replace(described, reorder_depth=depth)
+
+
+def _tried(
+    described: StreamFacts,
+    pictures: Pictures,
+    pts: Pts,
+    demuxed: Demuxed,
+    file: ProbedFile,
+    stream: av.video.stream.VideoStream,
+    decoded: Decoded,
+    flags: Flags,
+    starts: Numbers | None,
+) -> tuple[NDArray[np.bool_], bool]:
+    """Try runs, as `Trials.differing` describes it. Where packets are parsed, runs do not go on over start points.
+
+    Args:
+        described: the stream, as headers describe it.
+        pictures: the states of start points are taken from them.
+        pts: int64 [packets].
+        demuxed: the packets.
+        file: the file.
+        stream: the stream of an open container.
+        decoded: the full decode.
+        flags: int32 [packets].
+        starts: only frames that are decoded from these start points. None: all frames.
+    """
+    if described.codec in SCANNED:
+        shapes = shapes_of(flags, drop_leading=drops_leading(described.codec), starts=starts)
+    else:
+        shapes = crossing_shapes(flags, starts)
+    if not shapes:
+        return np.zeros(len(flags), np.bool_), False
+    needed = np.unique(np.concatenate([shape.packet for shape in shapes]))
+    proved = _stream(described, pictures, pts, flags, file.name)
+    prints = prints_of_runs(proved, shapes, _packets(file, stream.index, demuxed, needed))
+    differs_over = differing(shapes, prints, decoded.prints, over=True)
+    return differing(shapes, prints, decoded.prints), bool(differs_over.any())
+
+
+def _packets(file: ProbedFile, stream_index: int, demuxed: Demuxed, needed: Numbers) -> Iterator[tuple[int, bytes]]:
+    """Yield (number, bytes) of packets in decode order, at least of those needed."""
+    if demuxed.offset is None:
+        return demuxed_packets(file, stream_index)
+    return packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed)
 
 
 def _stream(described: StreamFacts, pictures: Pictures, pts: Pts, flags: Flags, where: str) -> Stream:
@@ -171,25 +280,17 @@ def _differing(
     """Return bool [packets]: those of `count` frames that differ when clips reach them."""
     drop_leading = drops_leading(proved.coded.codec)
     targets = drawn(flags, count, drop_leading=drop_leading)
-    if demuxed.offset is None:
-        packets = demuxed_packets(file, stream_index)
-    else:
-        needed = needed_for(flags, targets, proved.coded.reorder_depth, drop_leading=drop_leading)
-        packets = packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed)
-    return differing(proved, flags, targets, packets)
+    needed = needed_for(flags, targets, proved.coded.reorder_depth, drop_leading=drop_leading)
+    return differing_samples(proved, flags, targets, _packets(file, stream_index, demuxed, needed))
 
 
-def _scan(
-    stream: av.video.stream.VideoStream,
-    file: ProbedFile,
-    form: str,
-    make_scanner: Callable[[bytes], Scanner],
-) -> tuple[Demuxed, Pictures]:
+def _scan(stream: av.video.stream.VideoStream, file: ProbedFile, form: str) -> tuple[Demuxed, Pictures]:
     """Scan every packet.
 
     If sample tables locate the packets, the file is read in large pieces. Otherwise packets are demuxed one by one.
     """
     configuration = stream.codec_context.extradata or b""
+    make_scanner = SCANNERS.get(stream.codec_context.codec.canonical_name, IntraScanner)  # the other `SCANNED` ones
     scanner = make_scanner(configuration)
     if form == "mp4" and isinstance(scanner, NalScanner):
         try:
@@ -197,12 +298,43 @@ def _scan(
             return demuxed, scanner.finish()
         except UntrustedTables:
             scanner = make_scanner(configuration)
-    # Each stream needs a container of its own: demuxing one stream consumes the others.
+    with _opened_again(file, stream) as (container, found):
+        demuxed = demux(
+            container,
+            found,
+            file.read,
+            lambda _, data: scanner.feed(data),
+            scanner.reconfigure if isinstance(scanner, NalScanner) else None,
+        )
+    return demuxed, scanner.finish()
+
+
+def _decode(
+    stream: av.video.stream.VideoStream, file: ProbedFile, *, hashed: bool
+) -> tuple[Demuxed, Pictures, Decoded]:
+    """Decode every packet, and return what that shows of the pictures."""
+    codec, fields = stream.codec_context.codec.canonical_name, list[int]()
+
+    def feed(packet: av.Packet[Any], data: bytes) -> None:
+        fields.append(fields_in(codec, data))
+        decoder.feed(packet)
+
+    with _opened_again(file, stream) as (container, found):
+        decoder = FullDecoder(found.codec_context, hashed=hashed)
+        demuxed = demux(container, found, file.read, feed)
+        decoded = decoder.finish()
+    return demuxed, shown_pictures(decoded, fields), decoded
+
+
+@contextlib.contextmanager
+def _opened_again(
+    file: ProbedFile, stream: av.video.stream.VideoStream
+) -> Iterator[tuple[av.container.InputContainer, av.video.stream.VideoStream]]:
+    """Open the file once more: demuxing one stream of a container consumes the others."""
     with open_medium(file) as container:
         found = container.streams[stream.index]
         assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
-        demuxed = demux(container, found, file.read, scanner)
-    return demuxed, scanner.finish()
+        yield container, found
 
 
 def _truncation(file: ProbedFile, container: str) -> str | None:
@@ -222,11 +354,6 @@ def _check(described: StreamFacts, flags: Flags, pictures: Pictures) -> None:
     """
     if not (flags & START).any():
         raise BitstreamError("no_start", "the stream has no picture where decoding may start")
-    before = int(np.argmax((flags & START) != 0))
-    if before and described.codec in SHOW_ALL:
-        raise BitstreamError(
-            "no_start", f"{before} packets come before the first start point, and decoders show what they make of them"
-        )
     shown = flags[(flags & UNSHOWN) == 0]
     if not len(shown):
         raise MediaError("empty", "the video stream presents no frame")

@@ -89,8 +89,23 @@ def proof_facts(proof: str, differs: NDArray[np.bool_], pts: Pts, flags: Flags) 
     )
 
 
-def remarks(summary: Summary, flags: Flags, truncation: str | None, proof: ProofFacts | None = None) -> Problem | None:
-    """Return what is damaged in a usable stream, or None."""
+def remarks(
+    summary: Summary,
+    flags: Flags,
+    truncation: str | None,
+    proof: ProofFacts | None = None,
+    *,
+    unpackable: str | None = None,
+) -> Problem | None:
+    """Return the damage of a usable stream and the limits of its use, or None.
+
+    Args:
+        summary: the summary of its timeline.
+        flags: int32 [packets].
+        truncation: the part that is cut off at its end, in words.
+        proof: the proof of its frames.
+        unpackable: its codec, if no clip can be read from its file or from a tiny file.
+    """
     found = []
     before = int(np.argmax((flags & START) != 0))
     if summary.damaged_gop_count > (before > 0):
@@ -105,6 +120,11 @@ def remarks(summary: Summary, flags: Flags, truncation: str | None, proof: Proof
     if truncation:
         found.append(f"the file is truncated: {truncation}")
     kind = "truncated" if truncation else "damaged"
+    if unpackable is not None:
+        kind = kind if found else "unpackable"
+        found.append(
+            f"clips need --pack images: packets are not ranges of the file, and no tiny file can hold {unpackable}"
+        )
     return Problem(status=None, kind=kind, message="; ".join(found)) if found else None
 
 

@@ -205,6 +205,8 @@ def look(
 
 def judge(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
     """Return the flags of consecutive packets from the facts of their pictures. Arguments and errors: see `look`."""
+    if pictures.carries_over:
+        raise BitstreamError("promise", "decoders carry film grain or parameter sets of other layers over start points")
     flags = packet_flags(pictures, (known & HIDDEN) != 0)
     if not at_first_start:  # a decoder that starts here drops them; one that started before does not
         first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)

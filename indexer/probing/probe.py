@@ -186,6 +186,8 @@ def _probe_stream(
         if found is not None:
             return found
         medium = probe_packets(stream, file.whole(), medium, described, verify=task.verify, prove=task.prove)
+        if medium.rotation_degrees is not None:
+            return medium
         return replace(medium, rotation_degrees=_rotation(file, stream.index))
     except BitstreamError as error:
         problem = MediaError(error.kind, str(error), refused=not error.damaged)

@@ -13,7 +13,7 @@ from av.video.codeccontext import VideoCodecContext
 from framedex.core.pyav import fraction_of
 from framedex.errors import MediaError
 from framedex.indexer.facts import Stated, StreamFacts
-from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, NO_VIDEO
+from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, NO_VIDEO, SCANNED
 
 # Containers whose headers state how long a stream is. For others, libavformat guesses.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
@@ -93,11 +93,13 @@ def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
 
 
 def _codec_tag(context: VideoCodecContext) -> str | None:
+    """Return the tag, which may be a number instead of letters: FFmpeg turns raw pictures by 3, AVI's bit fields."""
     try:
         tag = context.codec_tag
     except UnicodeDecodeError:
         return None
-    return tag if tag.isprintable() else None
+    is_kept = tag.isprintable() or context.codec.canonical_name not in SCANNED
+    return tag if is_kept and tag.strip("\0") else None
 
 
 def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> Stated:

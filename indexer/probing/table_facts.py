@@ -28,8 +28,8 @@ from framedex.indexer.probing.packet_facts import (
     timeline_of,
 )
 from framedex.indexer.probing.unread_headers import UnreadHeaders
-from framedex.indexer.proofs.sampled import differing, drawn, needed_for, packets_in_ranges
-from framedex.indexer.proofs.side_by_side import stream_of
+from framedex.indexer.proofs.runs import stream_of
+from framedex.indexer.proofs.sampled import differing_samples, drawn, needed_for, packets_in_ranges
 from framedex.indexer.schema import SAMPLED
 from framedex.indexer.timeline import (
     CONTAINER,
@@ -141,7 +141,7 @@ def _differing(found: Tabulated, file: Probed, described: StreamFacts, count: in
         where=where,
         ordered=not _hide_unordered(found),
     )
-    return differing(stream, flags, targets, packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed))
+    return differing_samples(stream, flags, targets, packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed))
 
 
 def _summary(summary: Summary, read: NDArray[np.bool_], stated: NDArray[np.bool_]) -> Summary:

@@ -1,4 +1,4 @@
-"""Find the samples that hold parameter sets or end a sequence, by reading the header of every NAL unit in a file.
+"""Find the samples that bring what decoders keep, or end a sequence, by reading the header of every NAL unit in a file.
 
 Samples of HEVC are also counted by slices, because FFmpeg's decoder says nothing where a picture lacks one.
 """
@@ -12,8 +12,11 @@ from collections.abc import Callable, Container
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.h26x.hevc import SEQUENCE_ENDS, HevcScanner, is_slice
+from framedex.indexer.bitstream.h26x.h264 import H264Scanner
+from framedex.indexer.bitstream.h26x.h264_sets import SEI as H264_SEI
+from framedex.indexer.bitstream.h26x.hevc import PREFIX_SEI, SEQUENCE_ENDS, HevcScanner, is_slice
 from framedex.indexer.bitstream.h26x.scanner import NalScanner
+from framedex.indexer.bitstream.h26x.sei import FILM_GRAIN
 from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.probing.packet_headers import SCANNERS
@@ -24,12 +27,14 @@ def _by_header(scanner: type[NalScanner], types: Container[int]) -> NDArray[np.b
     return np.array([scanner.unit_type(header) in types for header in range(256)])
 
 
+SEI = {"h264": _by_header(H264Scanner, {H264_SEI}), "hevc": _by_header(HevcScanner, {PREFIX_SEI})}
 ENDING = {"h264": np.zeros(256, np.bool_), "hevc": _by_header(HevcScanner, SEQUENCE_ENDS)}
 # All units that change how later pictures are decoded: those above, and parameter sets.
 LASTING = {codec: _by_header(scanner, scanner.set_parsers) | ENDING[codec] for codec, scanner in SCANNERS.items()}
 MOST_UNITS = 4096  # in a sample; a sample with more counts as found
 SPARSE_BYTES = 64 << 10  # mean sample size; of larger samples, single pages are read concurrently
 
+UNIT_HEAD = 4  # bytes of a unit that are read: its header, and the type and size of an SEI message
 Heads = Callable[[NDArray[np.int64], int], NDArray[np.uint8]]  # (offsets [n], bytes) → uint8 [n, bytes]
 
 
@@ -62,6 +67,18 @@ def find_lasting(
     )
 
 
+def _has_no_grain(head: NDArray[np.uint8], size: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool [units]: SEI units of a single message that does not describe film grain.
+
+    Args:
+        head: uint8 [units, 2 or more], the first bytes of each behind its header.
+        size: int64 [units], its bytes behind its header.
+    """
+    kind, message = head[:, 0].astype(np.int64), head[:, 1].astype(np.int64)
+    none: NDArray[np.bool_] = (kind != FILM_GRAIN) & (kind < 255) & (message < 255) & (size < 2 + message + 2)
+    return none
+
+
 def _mapped(file: ProbedFile) -> NDArray[np.uint8]:
     """Return uint8 [bytes]: the bytes of the medium, which the kernel reads where they are used."""
     page = file.begin % mmap.ALLOCATIONGRANULARITY
@@ -92,7 +109,7 @@ def _find(
         sample, at, end = sample[whole], at[whole], end[whole]
         if not len(sample):
             break
-        head = heads(at, length_size + 2)
+        head = heads(at, length_size + UNIT_HEAD)
         length = np.zeros(len(at), np.int64)
         for byte in range(length_size):
             length = length << 8 | head[:, byte]
@@ -100,6 +117,9 @@ def _find(
         some = length > 0
         found[sample[LASTING[codec][header] & some]] = True
         ended[sample[ENDING[codec][header] & some]] = True
+        body = length_size + SCANNERS[codec].header_bytes
+        told = SEI[codec][header] & some & ~_has_no_grain(head[:, body:], length - SCANNERS[codec].header_bytes)
+        found[sample[told]] = True
         if codec == "hevc":
             slices[sample] += (length > 1) & is_slice(header.astype(np.int64) << 8 | head[:, length_size + 1])
         at = at + length_size + length

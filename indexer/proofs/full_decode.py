@@ -1,96 +1,190 @@
-"""Decode a whole medium in order at index time.
+"""Decode a whole medium in order at index time, with FFmpeg's own demuxer and decoder, as a player does.
 
-This gives one hash per frame, and shows which packets do not decode as the index expects.
+This shows which packets do not decode as the index expects, and what its frames look like.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import av
 import av.error
 import numpy as np
+from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
 from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.containers.opening import decode_packet, demux_packets, packet_with
-from framedex.indexer.containers.planes import picture_md5
-from framedex.indexer.proofs.side_by_side import Proof
+from framedex.indexer.containers.planes import picture_md5, picture_print
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
     """The result of a full, in-order decode of n packets.
 
     Attributes:
-        md5: for each packet, 16 bytes if its picture was output, else None.
         order: packets in the order in which their pictures were output.
+        prints: for each packet, the `picture_print` of its picture; None if it gave none.
+        md5: for each packet, the 16 bytes of `picture_md5`; None without a picture, or if hashes were not asked for.
+        kind: int8 [n], the type of each picture (`av.video.frame.PictureType`), 0 where none was output.
+        key: bool [n], pictures that the decoder calls key frames.
+        flagged: bool [n], packets that the container calls key frames.
         failed: bool [n], packets that the decoder rejects, or whose pictures it marks as corrupt.
+        formats: the pixel formats and sizes of all pictures.
+        colours: the numbers of their colour ranges and matrices.
+        rotation: counterclockwise rotation, in degrees, of the first picture, or None without a picture.
+        unnumbered: how many pictures came out that belong to no packet, or to one that had given a picture before.
     """
 
-    def __init__(self, packets: int) -> None:
-        self.md5: list[bytes | None] = [None] * packets
-        self.order: list[int] = []
-        self.failed = np.zeros(packets, np.bool_)
+    order: list[int]
+    prints: list[int | None]
+    md5: list[bytes | None]
+    kind: NDArray[np.int8]
+    key: NDArray[np.bool_]
+    flagged: NDArray[np.bool_]
+    failed: NDArray[np.bool_]
+    formats: frozenset[tuple[str, int, int]]
+    colours: frozenset[tuple[int, int]]
+    rotation: int | None
+    unnumbered: int
 
     @property
     def came(self) -> NDArray[np.bool_]:
         """bool [n]: packets whose picture was output."""
-        came = np.zeros(len(self.md5), np.bool_)
+        came = np.zeros(len(self.prints), np.bool_)
         came[self.order] = True
         return came
 
-    def take(self, frame: av.VideoFrame, proof: Proof | None) -> None:
-        """Record a picture, and show it to a proof. Its timestamp is the number of its packet."""
-        if frame.pts is None or not 0 <= frame.pts < len(self.md5):
+
+class FullDecoder:
+    """Decodes a stream packet by packet from its beginning, in one thread. Continues after errors.
+
+    Args:
+        context: the decoder that the demuxer set up.
+        hashed: whether to compute the md5 of every picture.
+    """
+
+    def __init__(self, context: VideoCodecContext, *, hashed: bool = False) -> None:
+        context.thread_count = 1
+        self._context, self._hashed = context, hashed
+        self._order: list[int] = []
+        self._prints: list[int | None] = []
+        self._md5: list[bytes | None] = []
+        self._kind: list[int] = []
+        self._key: list[bool] = []
+        self._flagged: list[bool] = []
+        self._failed: list[bool] = []
+        self._formats: set[tuple[str, int, int]] = set()
+        self._colours: set[tuple[int, int]] = set()
+        self._rotation: int | None = None
+        self._unnumbered = 0
+
+    def feed(self, packet: av.Packet[Any]) -> None:
+        """Decode the next packet. Its timestamp is replaced."""
+        number = len(self._prints)
+        for column, unknown in (
+            (self._prints, None), (self._md5, None), (self._kind, 0), (self._key, False), (self._failed, False)
+        ):  # fmt: skip
+            column.append(unknown)  # type: ignore[arg-type]
+        self._flagged.append(packet.is_keyframe)
+        if packet.is_discard:
+            packet = _kept(packet)
+        packet.pts = number  # pictures keep their packet's timestamp
+        try:
+            for picture in decode_packet(self._context, packet):
+                self._take(picture)
+        except av.error.FFmpegError:
+            self._failed[number] = True
+
+    def fail(self) -> None:
+        """Note that the container is damaged behind the last packet."""
+        self._failed[-1:] = [True]
+
+    def finish(self) -> Decoded:
+        """Return the result, with the pictures that the decoder has held back."""
+        try:
+            for picture in decode_packet(self._context, None):
+                self._take(picture)
+        except av.error.FFmpegError:
+            self.fail()
+        return Decoded(
+            order=self._order,
+            prints=self._prints,
+            md5=self._md5,
+            kind=np.array(self._kind, np.int8),
+            key=np.array(self._key, np.bool_),
+            flagged=np.array(self._flagged, np.bool_),
+            failed=np.array(self._failed, np.bool_),
+            formats=frozenset(self._formats),
+            colours=frozenset(self._colours),
+            rotation=self._rotation,
+            unnumbered=self._unnumbered,
+        )
+
+    def _take(self, picture: av.VideoFrame) -> None:
+        number = picture.pts
+        if number is None or not 0 <= number < len(self._prints) or self._prints[number] is not None:
+            self._unnumbered += 1
             return
-        self.order.append(frame.pts)
-        self.md5[frame.pts] = bytes.fromhex(picture_md5(frame))
-        self.failed[frame.pts] |= frame.is_corrupt
-        if proof is not None:
-            proof.expect(frame)
+        if self._rotation is None:
+            self._rotation = picture.rotation
+        self._order.append(number)
+        self._prints[number] = picture_print(picture)
+        if self._hashed:
+            self._md5[number] = bytes.fromhex(picture_md5(picture))
+        self._kind[number] = int(picture.pict_type)
+        self._key[number] = bool(picture.key_frame)
+        self._failed[number] |= picture.is_corrupt
+        self._formats.add((picture.format.name, picture.width, picture.height))
+        self._colours.add((int(picture.color_range), int(picture.colorspace)))
 
 
-def decode_all(file: ProbedFile, stream_index: int, packets: int, proof: Proof | None = None) -> Decoded:
-    """Decode a stream of `packets` packets from its beginning to its end, in one thread. Continue after errors.
+def decode_all(file: ProbedFile, stream_index: int, packets: int, *, hashed: bool = False) -> Decoded:
+    """Decode a stream from its beginning to its end.
 
     Args:
         file: the open file.
         stream_index: of the stream.
-        packets: how many it has.
-        proof: compares runs with this decode, if given.
+        packets: how many it has. Where demuxing ends before, the others have failed.
+        hashed: whether to compute the md5 of every picture.
     """
-    decoded = Decoded(packets)
-    number = -1
     with file.open() as container:
         stream = container.streams[stream_index]
         assert isinstance(stream, VideoStream)  # a video stream, as when it was demuxed
-        context = stream.codec_context
-        context.thread_count = 1
+        decoder = FullDecoder(stream.codec_context, hashed=hashed)
+        fed = 0
         try:
             for packet in demux_packets(container, stream_index):
-                number += 1
-                if number >= packets:
+                if fed == packets:
                     break
-                if packet.is_discard:
-                    packet = _kept(packet)
-                packet.pts = number  # pictures keep their packet's timestamp
-                data = None if proof is None else bytes(packet)
-                try:
-                    for frame in decode_packet(context, packet):
-                        decoded.take(frame, proof)
-                except av.error.FFmpegError:
-                    decoded.failed[number] = True
-                if proof is not None and data is not None:
-                    proof.feed(number, data)
-            for frame in decode_packet(context, None):
-                decoded.take(frame, proof)
-        except av.error.FFmpegError:  # demuxing ends here; the results for packets before are kept
-            decoded.failed[max(number, 0) :] = True
-    if proof is not None:
-        proof.finish()
-    return decoded
+                decoder.feed(packet)
+                fed += 1
+        except av.error.FFmpegError:  # the results for packets before are kept
+            decoder.fail()
+        return _lengthened(decoder.finish(), packets)
+
+
+def _lengthened(decoded: Decoded, packets: int) -> Decoded:
+    lacking = packets - len(decoded.prints)
+    if not lacking:
+        return decoded
+    nothing: list[None] = [None] * lacking
+    return Decoded(
+        order=decoded.order,
+        prints=[*decoded.prints, *nothing],
+        md5=[*decoded.md5, *nothing],
+        kind=np.append(decoded.kind, np.zeros(lacking, np.int8)),
+        key=np.append(decoded.key, np.zeros(lacking, np.bool_)),
+        flagged=np.append(decoded.flagged, np.zeros(lacking, np.bool_)),
+        failed=np.append(decoded.failed, np.ones(lacking, np.bool_)),
+        formats=decoded.formats,
+        colours=decoded.colours,
+        rotation=decoded.rotation,
+        unnumbered=decoded.unnumbered,
+    )
 
 
 def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from framedex.indexer.containers.medium_file import ProbedFile, open_medium
 from framedex.indexer.containers.opening import demux_packets
 from framedex.indexer.plans.reach import Numbers, Reach, drops_leading
-from framedex.indexer.proofs.shapes import SEED, Shape
-from framedex.indexer.proofs.side_by_side import Proof, Stream
+from framedex.indexer.proofs.runs import Stream, differing, prints_of_runs
+from framedex.indexer.proofs.shapes import SEED, Shape, runs_shape
 from framedex.indexer.timeline import CONTINUES, DAMAGED, RESET, Flags, shown_packets
 from framedex.storage.reader import Read
 
@@ -21,7 +21,7 @@ STARTS_BACK = 2  # the decode to compare with begins at least so many start poin
 SHORT = 300  # packets; in a medium of no more it begins with the first one
 
 
-def differing(
+def differing_samples(
     stream: Stream, flags: Flags, targets: Numbers, packets: Iterator[tuple[int, bytes]]
 ) -> NDArray[np.bool_]:
     """Return bool [packets]: targets for which both ways give different pictures, or one of them gives none.
@@ -35,11 +35,9 @@ def differing(
     of_clips, further_back = shapes_of_some(
         flags, targets, stream.coded.reorder_depth, drop_leading=drops_leading(stream.coded.codec)
     )
-    proof = Proof(stream, [of_clips], further_back)
-    for number, data in packets:
-        proof.feed(number, data)
-    proof.finish()
-    return proof.differs
+    found, expected = prints_of_runs(stream, [of_clips, further_back], packets, going_on=(1,))
+    by_packet = {number: print_ for (number, _), print_ in expected.items()}
+    return differing([of_clips], [found], [by_packet.get(number) for number in range(len(flags))])
 
 
 def needed_for(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_leading: bool) -> Numbers:
@@ -127,31 +125,14 @@ def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_l
     until = np.minimum(ends + reorder_depth + 1, len(flags))
     from_further_back = [np.arange(first, end) for first, end in zip(further.tolist(), until.tolist(), strict=True)]
     continues = (flags & CONTINUES) != 0
-    return _runs(of_clips, targets, continues), _runs(from_further_back, targets, np.zeros(len(flags), np.bool_))
+    one_each = list(targets[:, None])
+    return (
+        runs_shape(of_clips, one_each, continues),
+        runs_shape(from_further_back, one_each, np.zeros(len(flags), np.bool_)),
+    )
 
 
 def _sound(flags: Flags, frames: Numbers, *, drop_leading: bool) -> Numbers:
     """Return those frames that are not damaged and that some start point reaches."""
     frames = frames[(flags[frames] & DAMAGED) == 0]
     return frames[Reach(flags, drop_leading=drop_leading).is_reachable(frames)]
-
-
-def _runs(packets: list[Numbers], targets: Numbers, continues: NDArray[np.bool_]) -> Shape:
-    """Return the shape of runs with these packets, each with one target.
-
-    Args:
-        packets: int64 [fed] of each run, ascending.
-        targets: int64 [runs].
-        continues: bool [packets], those that are decoded together with the packet before them.
-    """
-    packet = np.concatenate([*packets, np.zeros(0, np.int64)])
-    run = np.repeat(np.arange(len(packets)), [len(one) for one in packets])
-    last = np.append(run[1:] != run[:-1], True)[: len(run)]
-    by_packet = np.lexsort((run, packet))
-    return Shape(
-        packet=packet[by_packet],
-        run=run[by_packet],
-        wanted=(packet == targets[run])[by_packet],
-        whole=(last | np.append(~continues[packet[1:]], True)[: len(run)])[by_packet],
-        last=last[by_packet],
-    )

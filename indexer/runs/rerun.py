@@ -14,7 +14,7 @@ from framedex.indexer.images.probe_images import ImageTask
 from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.probe import ProbeTask
 from framedex.indexer.runs.media_there import media_there
-from framedex.indexer.schema import FAILED, IMAGES, NO_VIDEO, OK, REFUSED, VIDEO
+from framedex.indexer.schema import FAILED, IMAGES, NO_VIDEO, OK, REFUSED, UNPROVEN, VIDEO
 from framedex.indexer.sources.image_times import at_rate
 from framedex.indexer.sources.named_medium import is_image_name
 
@@ -67,6 +67,8 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
     if not known or any(row["status"] == FAILED for row in known):
         return False
     if any(row["status"] == REFUSED and row["probed_by"] != __version__ for row in known):
+        return False
+    if any(row["error_kind"] == UNPROVEN for row in known):
         return False
     return _has_answers(task, known) and media_there(task).is_same(known[0])
 

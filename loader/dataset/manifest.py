@@ -12,20 +12,22 @@ from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
 from framedex.core.memory import usual_clip_bytes
 from framedex.errors import FormatError, PolicyError
-from framedex.files.headers import check_format
+from framedex.files.headers import check_format, is_since
 from framedex.files.parquet_parts import part_path
 from framedex.files.row_groups import checked_group, read_all, read_group
 from framedex.indexer.parts.row_checks import check_video
+from framedex.indexer.schema import SCANNED, VIDEO
 from framedex.loader.dataset.clip_columns import REMEDY, ClipColumns
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.labels import stored_labels
-from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.medium import Medium, tell_unproven
 from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy, own_columns
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
@@ -41,6 +43,7 @@ from framedex.sharder.schema import (
     MEDIA_PER_ROW_GROUP,
     MEDIA_RULES,
     MOST_VIEWS,
+    PROVES,
     RECIPES,
     RECIPES_FOLDER,
     SCHEMA_VERSION,
@@ -114,6 +117,14 @@ class Manifest(ClipColumns):
         self._open()
         if not self._locations.allows_root:
             self.check_locations()
+        if not is_since(header["schema_version"], PROVES):
+            self._tell_unproven()
+
+    def _tell_unproven(self) -> None:
+        media = self._media(["kind", "codec"])
+        codecs = set(media.filter(pc.equal(media["kind"], VIDEO))["codec"].unique().to_pylist()) - SCANNED
+        if codecs:
+            tell_unproven(str(self.path), tuple(sorted(codecs)))
 
     def _check_counts(self) -> None:
         """Raise ValueError if the header states more clips or media than fit into memory."""

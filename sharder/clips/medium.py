@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from dataclasses import dataclass
 
@@ -20,6 +21,25 @@ BITS_BY_NAME = (
     (re.compile(r"xv36[bl]e"), 12),
     (re.compile(r"(?:xv30|v30x|nv20)[bl]e"), 10),
 )
+
+
+LOG = logging.getLogger("framedex.loader")
+
+
+@functools.cache  # once in a process
+def tell_unproven(where: str, codecs: tuple[str, ...]) -> None:
+    """Warn that clips were planned from media whose frames an earlier version had not counted by decoding them.
+
+    Args:
+        where: the dataset, or the tars.
+        codecs: the codecs of these media.
+    """
+    LOG.warning(
+        "%s: clips of %s were planned by an earlier version of framedex, which counted frames by packets and tried "
+        "none of them. To be sure of their frames, index the videos again and make the dataset again.",
+        where,
+        " and ".join(codecs),
+    )
 
 
 @functools.cache

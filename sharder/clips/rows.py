@@ -15,6 +15,7 @@ from framedex.core.column_rules import RowAt, check_row
 from framedex.core.memory import usual_clip_bytes
 from framedex.core.quantities import size_text
 from framedex.errors import FormatError
+from framedex.files.headers import is_since
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clips.audio import AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.sharder.clips.byte_source import ByteSource
@@ -90,7 +91,7 @@ def recipe_row(clip: Clip) -> Row:
 
 def own_columns(version: str) -> list[str]:
     """Return framedex's own columns of `clips` in a version of the format. Users' columns could have later names."""
-    has_views = tuple(map(int, version.split("."))) >= VIEWS_SINCE
+    has_views = is_since(version, VIEWS_SINCE)
     return [name for name in CLIPS.names if has_views or name not in VIEW_COLUMNS]
 
 

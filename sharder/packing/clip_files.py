@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import UncuttableError
 from framedex.indexer.bitstream.h26x.nal import START_CODE, join_length_prefixed, split_annex_b
-from framedex.indexer.schema import VIDEO
+from framedex.indexer.schema import IN_NO_FILE, VIDEO
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
@@ -32,9 +32,7 @@ LENGTH_SIZE = 4
 # be told.
 DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # decoders drop a picture where its size changes
 MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "h263", "gif"})
-AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1"})  # libavformat's Matroska muxer does not take these
-# No file written here would tell its reader how samples lie in memory.
-IN_NO_FILE = frozenset({"rawvideo"})
+AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1", "msmpeg4v2"})  # libavformat's Matroska muxer does not take these
 MATROSKA_TICKS = 1000  # Matroska's times count milliseconds
 MOST_STEP = 1 << 31  # greatest step between two packets that a movie's tables hold
 OPEN_MEDIA = 16

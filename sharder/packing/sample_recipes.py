@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_row
 from framedex.errors import FormatError
+from framedex.files.headers import is_since
 from framedex.indexer.parts.row_checks import check_video
+from framedex.indexer.schema import SCANNED, VIDEO
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clips.audio import AudioFile, ClipAudioPlan
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, MultiView
-from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.medium import Medium, tell_unproven
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.row_checks import check_audio_file, check_recipe, check_wanted
 from framedex.sharder.schema import (
@@ -33,8 +35,10 @@ from framedex.sharder.schema import (
     CLIP_RULES,
     MEDIA,
     MEDIA_RULES,
+    PROVES,
     RECIPE_RULES,
     RECIPES,
+    SCHEMA_VERSION,
 )
 
 Row = dict[str, Any]
@@ -86,6 +90,7 @@ def recipe_text(clip: Clip, files: Sequence[str]) -> str:
     return as_text(
         {
             "version": VERSION,
+            "schema": SCHEMA_VERSION,
             "files": list(files),
             "columns": list(clip.columns),
             "medium": {name: getattr(medium, name) for name in TOLD}
@@ -178,6 +183,8 @@ def _clip(content: Mapping[str, Any], told: Row, sizes: Mapping[str, int], where
     size = sum(sizes[name] for name in files)
     source = ByteSource(path=where, size_bytes=size, mtime_ns=CONTENT_ALONE, fingerprint="")
     medium = _medium(told["medium"], str(content["uri"]), source, at)
+    if medium.kind == VIDEO and medium.codec not in SCANNED and not is_since(str(told.get("schema")), PROVES):
+        tell_unproven("tars", (medium.codec,))
     wanted = _wanted(content, at)
     check_wanted(wanted, medium, at)
     clip = Clip(

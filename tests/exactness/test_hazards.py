@@ -11,7 +11,8 @@ from benchmarks.exactness import Tried, full_decode, try_folder
 from framedex import index
 from tests.support import made
 from tests.support.depth import drawn
-from tests.support.media import HAZARDS, encode
+from tests.support.hazards import HAZARDS
+from tests.support.media import encode
 from tests.support.probed import probed
 
 pytestmark = pytest.mark.xdist_group("hazards")
@@ -32,15 +33,18 @@ DAMAGED = {
     "speedhq_flipped_bit.nut": (19, "1 of 20 GOPs are damaged"),
     "mpeg4_time_increment_in_doubt.mkv": (22, "1 of 3 GOPs are damaged"),
     "mpeg4_time_increment_in_doubt.mp4": (22, "1 of 3 GOPs are damaged"),
-    "mpeg4_lost_marker.mkv": (38, "1 of 5 GOPs are damaged"),
-    "mpeg4_lost_marker.mp4": (38, "1 of 5 GOPs are damaged"),
     "mjpeg_cut_off.avi": (18, "2 of 20 GOPs are damaged"),
-    "jpegls_wrong_parameters.avi": (0, "1 of 1 GOPs are damaged"),
+    "jpegls_wrong_parameters.avi": (1, "11 of 12 GOPs are damaged"),
+    "exr_cut_off.mov": (18, "2 of 20 GOPs are damaged"),
+    "jpeg2000_changes.mkv": (5, "3 of 8 GOPs are damaged"),
+    "jpeg2000_changes.mov": (4, "3 of 7 GOPs are damaged"),
+    "magicyuv_cut_off.avi": (16, "2 of 18 GOPs are damaged"),
+    "prores_cut_off.mov": (15, "2 of 17 GOPs are damaged"),
     "vp8_lost_packet_35.webm": (60, "1 of 3 GOPs are damaged"),
     "vp8_lost_packet_50.webm": (60, "1 of 3 GOPs are damaged"),
 }
 # Media whose edit does not change the pictures.
-SAME_PICTURES = ("recovery", "before_idr", "jpegls_parameters", "vc2")
+SAME_PICTURES = ("recovery", "before_idr", "jpegls_parameters", "vc2", "trailing_bytes")
 # Media whose decoder returns pictures in another order than the headers say, and why they are refused at every depth.
 REFUSED = {
     f"h264_references_reset{when}.{suffix}": "decoding gives packet"

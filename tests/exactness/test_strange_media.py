@@ -236,7 +236,7 @@ def test_a_lie_about_the_picture_after_the_wanted_one_is_seen(codec: str, tmp_pa
 
 
 @pytest.mark.parametrize("movflags", ["", "frag_keyframe+empty_moov"])
-def test_png_that_is_no_sync_sample_is_refused_by_its_tables_too(movflags: str, tmp_path: Path) -> None:
+def test_png_that_is_no_sync_sample_is_no_frame_of_a_clip(movflags: str, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     whole = made(Recipe(name="a.mov", codec="png", pix_fmt="rgb24", frames=10, options={}), tmp_path / "whole.mov")
 
@@ -245,9 +245,10 @@ def test_png_that_is_no_sync_sample_is_refused_by_its_tables_too(movflags: str, 
             packet.is_keyframe = number == 0
 
     remade(whole, tmp_path / "m" / "a.mov", one_key_frame, **({"movflags": movflags} if movflags else {}))
-    run("index", tmp_path / "m", "--out", tmp_path / "I", "--max-failures", "1")
+    run("index", tmp_path / "m", "--out", tmp_path / "I")
     (row,) = Index(tmp_path / "I").videos.to_pylist()
-    assert (row["status"], row["error_kind"]) == ("refused", "no_key_flag")
+    assert (row["frame_count"], row["not_reproducible_gop_count"], row["first_difference"]) == (10, 9, 1)
+    run("shard", tmp_path / "I", "--policy", "{policy: windows, frames: 2, stride: 1}", "--out", tmp_path / "D", code=1)
 
 
 @pytest.mark.parametrize("pack", ["needed", "clips"])

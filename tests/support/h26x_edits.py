@@ -204,6 +204,47 @@ def hevc_set(*kinds: int, behind: int = 28) -> Edit:
     return _with_set(hevc_pps, lambda packet: _hevc_kind(packet) in kinds, behind)
 
 
+def other_layer(number: int) -> Edit:
+    """Put a PPS of layer 1 with other colours into a packet."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        nal = hevc_pps(configuration, 9)
+        other = bytes([nal[0], 1 << 3 | 1]) + nal[2:]  # nuh_layer_id 1
+        return [*packets[:number], put_in_front(packets[number], other), *packets[number + 1 :]]
+
+    return edit
+
+
+def film_grain(header: bytes, lasting: str, *numbers: int) -> Edit:
+    """Describe film grain in the packets with these numbers (H.264 D.1.20, HEVC D.2.20).
+
+    Args:
+        header: the header of an SEI unit.
+        lasting: the bits that state how long it counts: the repetition period of H.264, HEVC's persistence flag.
+        numbers: the numbers of the packets.
+    """
+    bits = "0000000110100000000000000000000011111111" + se(60) + lasting + "1"
+    bits += "0" * (-len(bits) % 8)
+    payload = int(bits, 2).to_bytes(len(bits) // 8, "big")
+    message = re.sub(rb"\0\0(?=[\0-\3])", b"\0\0\3", bytes([19, len(payload)]) + payload + b"\x80")
+    return lambda configuration, packets: [
+        put_in_front(packet, header + message) if number in numbers else packet for number, packet in enumerate(packets)
+    ]
+
+
+def sets_behind(number: int) -> Edit:
+    """Put a changed H.264 PPS behind the slices of a packet, and another one behind those of the next start point."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        start = next(n for n, packet in enumerate(packets) if n > number and packet.key)
+        edited = list(packets)
+        for place, offset in ((number, 8), (start, -9)):
+            edited[place] = put_behind(edited[place], h264_pps(configuration, offset))
+        return edited
+
+    return edit
+
+
 def old_x264(configuration: bytes, packets: list[Coded]) -> list[Coded]:
     """State that the stream was written by an old x264 with wrong direct prediction."""
     return [replace(packet, data=re.sub(rb"x264 - core \d{3}", b"x264 - core 033", packet.data)) for packet in packets]

@@ -25,7 +25,8 @@ import pyarrow
 from benchmarks.exactness import Oracle, full_decode
 from framedex import Index
 from framedex import index as make_index
-from tests.support.media import HAZARDS, RECIPES, make, make_long
+from tests.support.hazards import HAZARDS
+from tests.support.media import RECIPES, make, make_long
 
 ROOT = Path(__file__).resolve().parents[2]
 EDITS = ("bitstream_edits", "h26x_edits", "mpeg_edits", "still_edits")

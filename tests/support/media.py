@@ -14,7 +14,6 @@ from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
 from framedex.core.pyav import open_encoder
-from tests.support import bitstream_edits, h26x_edits, mpeg_edits, still_edits
 from tests.support.bitstream_edits import Coded, Edit
 
 Medium = Callable[[str], Path]  # the fixture `medium`: returns the file of a recipe by name
@@ -51,12 +50,12 @@ class Recipe:
         return list(self.times) if self.times else [number * TICKS // FRAME_RATE for number in range(self.frames)]
 
 
-def _x264(**options: object) -> dict[str, str]:
+def x264(**options: object) -> dict[str, str]:
     text = ":".join(f"{key.replace('_', '-')}={value}" for key, value in options.items())
     return {"preset": "veryfast", "x264-params": text}
 
 
-def _x265(**options: object) -> dict[str, str]:
+def x265(**options: object) -> dict[str, str]:
     text = ":".join(f"{key.replace('_', '-')}={value}" for key, value in options.items())
     return {"preset": "ultrafast", "x265-params": f"log-level=none:pools=1:{text}"}
 
@@ -74,160 +73,47 @@ def _times_24_to_60(count: int) -> tuple[int, ...]:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe(name="h264_default.mp4", options=_x264(keyint=20)),
+        Recipe(name="h264_default.mp4", options=x264(keyint=20)),
         Recipe(name="h264_baseline.mp4", options={"preset": "veryfast", "profile": "baseline", "g": "15"}),
-        Recipe(name="h264_b_pyramid.mkv", options=_x264(keyint=24, bframes=5, b_pyramid="normal", b_adapt=0)),
+        Recipe(name="h264_b_pyramid.mkv", options=x264(keyint=24, bframes=5, b_pyramid="normal", b_adapt=0)),
         Recipe(name="h264_open_gop.mp4",
-               options=_x264(keyint=12, min_keyint=12, open_gop=1, bframes=3, b_adapt=0, scenecut=0)),
-        Recipe(name="h264_open_gop.mkv", options=_x264(
+               options=x264(keyint=12, min_keyint=12, open_gop=1, bframes=3, b_adapt=0, scenecut=0)),
+        Recipe(name="h264_open_gop.mkv", options=x264(
             keyint=10, min_keyint=10, open_gop=1, bframes=5, b_pyramid="normal", b_adapt=0, scenecut=0)),
-        Recipe(name="h264_intra_refresh.mp4", options=_x264(keyint=20, intra_refresh=1, bframes=0)),
-        Recipe(name="h264_slices.mov", options=_x264(keyint=16, slices=4)),
-        Recipe(name="h264_one_gop.mp4", options=_x264(keyint="infinite", scenecut=0), frames=90),
-        Recipe(name="h264_all_intra.mp4", options=_x264(keyint=1), frames=20),
-        Recipe(name="h264_high10.mkv", options=_x264(keyint=20), pix_fmt="yuv420p10le", frames=30),
-        Recipe(name="h264_yuv444.mp4", options=_x264(keyint=20), pix_fmt="yuv444p", frames=30),
-        Recipe(name="h264_lossless.mp4", options=_x264(keyint=12, qp=0), pix_fmt="yuv444p", frames=30),
-        Recipe(name="h264_mbaff.mp4", options=_x264(keyint=20, tff=1), size=(176, 160)),
-        Recipe(name="h264_refs_weighted.mp4", options=_x264(keyint=30, ref=8, weightp=2, bframes=3)),
-        Recipe(name="h264_cropped.mp4", options=_x264(keyint=20), size=(194, 130)),
-        Recipe(name="h264_vfr.mp4", options=_x264(keyint=20), times=_irregular_times(50, 1)),
-        Recipe(name="h264_vfr.mkv", options=_x264(keyint=20), times=_irregular_times(50, 2)),
-        Recipe(name="h264_24_to_60.mp4", options=_x264(keyint=20), times=_times_24_to_60(50)),
-        Recipe(name="h264_late_start.mkv", options=_x264(keyint=20),
+        Recipe(name="h264_intra_refresh.mp4", options=x264(keyint=20, intra_refresh=1, bframes=0)),
+        Recipe(name="h264_slices.mov", options=x264(keyint=16, slices=4)),
+        Recipe(name="h264_one_gop.mp4", options=x264(keyint="infinite", scenecut=0), frames=90),
+        Recipe(name="h264_all_intra.mp4", options=x264(keyint=1), frames=20),
+        Recipe(name="h264_high10.mkv", options=x264(keyint=20), pix_fmt="yuv420p10le", frames=30),
+        Recipe(name="h264_yuv444.mp4", options=x264(keyint=20), pix_fmt="yuv444p", frames=30),
+        Recipe(name="h264_lossless.mp4", options=x264(keyint=12, qp=0), pix_fmt="yuv444p", frames=30),
+        Recipe(name="h264_mbaff.mp4", options=x264(keyint=20, tff=1), size=(176, 160)),
+        Recipe(name="h264_refs_weighted.mp4", options=x264(keyint=30, ref=8, weightp=2, bframes=3)),
+        Recipe(name="h264_cropped.mp4", options=x264(keyint=20), size=(194, 130)),
+        Recipe(name="h264_vfr.mp4", options=x264(keyint=20), times=_irregular_times(50, 1)),
+        Recipe(name="h264_vfr.mkv", options=x264(keyint=20), times=_irregular_times(50, 2)),
+        Recipe(name="h264_24_to_60.mp4", options=x264(keyint=20), times=_times_24_to_60(50)),
+        Recipe(name="h264_late_start.mkv", options=x264(keyint=20),
                times=tuple(10 * TICKS + n * TICKS // 25 for n in range(50))),
-        Recipe(name="h264_no_edit_list.mp4", options=_x264(keyint=20), muxer={"use_editlist": "0"}),
-        Recipe(name="h264_fragmented.mp4", options=_x264(keyint=20), muxer={"movflags": "frag_keyframe+empty_moov"}),
-        Recipe(name="h264_faststart.mp4", options=_x264(keyint=20), muxer={"movflags": "faststart"}),
+        Recipe(name="h264_no_edit_list.mp4", options=x264(keyint=20), muxer={"use_editlist": "0"}),
+        Recipe(name="h264_fragmented.mp4", options=x264(keyint=20), muxer={"movflags": "frag_keyframe+empty_moov"}),
+        Recipe(name="h264_faststart.mp4", options=x264(keyint=20), muxer={"movflags": "faststart"}),
         Recipe(name="h264_single.mp4", frames=1),
-        Recipe(name="h264_audio.mp4", options=_x264(keyint=20), audio=True),
-        Recipe(name="h264_audio.mkv", options=_x264(keyint=20), audio=True),
+        Recipe(name="h264_audio.mp4", options=x264(keyint=20), audio=True),
+        Recipe(name="h264_audio.mkv", options=x264(keyint=20), audio=True),
         Recipe(name="h264_bt709.mp4",
-               options=_x264(keyint=20, colormatrix="bt709", colorprim="bt709", transfer="bt709"), bt709=True),
-        Recipe(name="hevc_closed.mp4", codec="libx265", options=_x265(keyint=20, open_gop=0)),
+               options=x264(keyint=20, colormatrix="bt709", colorprim="bt709", transfer="bt709"), bt709=True),
+        Recipe(name="hevc_closed.mp4", codec="libx265", options=x265(keyint=20, open_gop=0)),
         Recipe(name="hevc_open_gop.mp4", codec="libx265",
-               options=_x265(keyint=12, min_keyint=12, open_gop=1, bframes=4, scenecut=0)),
+               options=x265(keyint=12, min_keyint=12, open_gop=1, bframes=4, scenecut=0)),
         Recipe(name="hevc_open_gop.mkv", codec="libx265",
-               options=_x265(keyint=10, min_keyint=10, open_gop=1, bframes=3, b_pyramid=1, scenecut=0)),
+               options=x265(keyint=10, min_keyint=10, open_gop=1, bframes=3, b_pyramid=1, scenecut=0)),
         Recipe(name="hevc_radl.mp4", codec="libx265",
-               options=_x265(keyint=16, open_gop=0, radl=2, bframes=4, scenecut=0)),
-        Recipe(name="hevc_main10.mov", codec="libx265", options=_x265(keyint=20), pix_fmt="yuv420p10le", frames=30),
+               options=x265(keyint=16, open_gop=0, radl=2, bframes=4, scenecut=0)),
+        Recipe(name="hevc_main10.mov", codec="libx265", options=x265(keyint=20), pix_fmt="yuv420p10le", frames=30),
         Recipe(name="hevc_temporal_layers.mp4", codec="libx265",
-               options=_x265(keyint=20, temporal_layers=1, bframes=3)),
-        Recipe(name="hevc_intra_refresh.mkv", codec="libx265", options=_x265(keyint=20, intra_refresh=1), frames=40),
-    )
-}  # fmt: skip
-
-
-_OPEN_265 = _x265(keyint=25, min_keyint=25, open_gop=1, bframes=4, scenecut=0)
-_B_264 = _x264(keyint=25, min_keyint=25, scenecut=0, bframes=3, b_adapt=0, b_pyramid="none")
-_PYRAMID = _x264(
-    keyint=30, min_keyint=30, scenecut=0, bframes=5, b_adapt=0, b_pyramid="normal", direct="spatial", ref=4
-)
-_LATE_INTRA = {"keyint": 250, "min_keyint": 120, "scenecut": 60, "bframes": 0}
-_PLAIN_OPEN = {"open_gop": 1, "cabac": 0, "weightp": 0, "weightb": 0, "b_pyramid": "none", "b_adapt": 0, "scenecut": 0}
-# A negative cpu-used is a fixed speed; with a positive one, libvpx adapts to the time that it has.
-_VP8 = {"g": "30", "keyint_min": "30", "auto-alt-ref": "0", "deadline": "realtime", "cpu-used": "-4"}
-_MPEG = {"g": "12", "bf": "2", "sc_threshold": "1000000000", "qmin": "6"}
-_JPEG = {"huffman": "default"}
-_VC2 = {"b": "8000000000", "wavelet_type": "haar"}  # bits for 90 000 pictures
-
-# Media that no encoder here writes as they are. Each once silently gave frames that differ from a full decode.
-HAZARDS = {
-    recipe.name: recipe
-    for recipe in (
-        *(Recipe(name=f"hevc_{name}.{suffix}", codec="libx265", options=options, frames=75, edit=edit)
-          for suffix in ("mp4", "mkv", "ts")
-          for name, options, edit in (
-              ("sequence_ends_before_cra", _OPEN_265, h26x_edits.end_of_sequence()),
-              ("bitstream_ends_before_cra", _OPEN_265, h26x_edits.end_of_sequence(h26x_edits.END_OF_BITSTREAM)),
-              ("sequence_ends_before_idr", _x265(keyint=25, open_gop=0, bframes=4), h26x_edits.end_of_sequence()),
-              ("set_in_droppable_picture", _OPEN_265, h26x_edits.hevc_set(0, 2, 4, 6, 8)),
-              ("set_in_reference_picture", _OPEN_265, h26x_edits.hevc_set(1)),
-              ("sps_changes_in_gop", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_SPS, after=30)),
-              ("vps_changes_in_gop", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_VPS, after=30)),
-              ("sps_changes_at_cra", _OPEN_265,
-               h26x_edits.hevc_sequence(h26x_edits.HEVC_SPS, after=20, at_start=True)),
-              ("set_in_leading_picture", _OPEN_265, h26x_edits.hevc_set(8, 9, behind=24)),
-          )),
-        Recipe(name="hevc_short_sequence.mkv", codec="libx265", options=_OPEN_265, frames=75,
-               edit=h26x_edits.short_sequence),
-        Recipe(name="mjpeg_cut_off.avi", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20,
-               edit=bitstream_edits.cut_off(7, 12)),
-        Recipe(name="hevc_end_in_packet_of_cra.mp4", codec="libx265", options=_OPEN_265, frames=75,
-               edit=h26x_edits.end_of_sequence(in_front=True)),
-        *(Recipe(name=f"h264_{name}.{suffix}", options=options, frames=75, edit=edit)
-          for suffix in ("mp4", "mkv", "ts")
-          for name, options, edit in (
-              ("set_in_droppable_picture", _B_264, h26x_edits.h264_set(referenced=False)),
-              ("set_in_reference_picture", _B_264, h26x_edits.h264_set(referenced=True)),
-              ("set_in_small_picture", _B_264, h26x_edits.h264_set(referenced=False, behind=45)),
-              ("old_x264", _PYRAMID, h26x_edits.old_x264),
-          )),
-        *(Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_LATE_INTRA | options), frames=75, scenes=True,
-                 edit=h26x_edits.lying_recovery)
-          for suffix in ("mp4", "mkv", "ts")
-          for name, options in (
-              ("recovery_lies", {"ref": 3}),
-              ("recovery_lies_b", {"ref": 4, "bframes": 3, "b_adapt": 0, "b_pyramid": "normal"}),
-              ("recovery_lies_interlaced", {"ref": 3, "bframes": 2, "tff": 1}),
-              ("recovery_true", {"ref": 1}),
-          )),
-        *(Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_PLAIN_OPEN | options), edit=edit)
-          for suffix in ("mp4", "mkv")
-          for name, options, edit in (
-              *((f"long_reference_{number}", {"ref": ref, "bframes": bframes, "keyint": keyint},
-                 h26x_edits.KEPT_FOR_LONG)
-                for number, (ref, bframes, keyint) in enumerate([(4, 2, 12), (5, 2, 15), (3, 1, 15)])),
-              ("references_reset", {"ref": 3, "bframes": 2, "keyint": 12}, h26x_edits.reset_at(13)),
-              ("references_reset_early", {"ref": 3, "bframes": 2, "keyint": 12}, h26x_edits.reset_at(1)),
-          )),
-        *(Recipe(name=f"mjpeg_{name}.{suffix}", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20,
-                 edit=edit)
-          for suffix in ("avi", "mov")
-          for name, edit in (
-              ("tables_seldom", still_edits.chroma_tables_seldom),
-              ("turned_from_the_middle",
-               still_edits.with_segment(still_edits.COM, b"Intel(R) JPEG Library, version 1,5,4\0", 7)),
-              ("turned_by_the_first", still_edits.with_segment(still_edits.COM, b"Metasoft MJPEG Codec\0", 0)),
-              ("range_from_the_middle", still_edits.with_segment(still_edits.COM, b"CS=ITU601\0", 7)),
-          )),
-        Recipe(name="jpegls_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12,
-               edit=still_edits.with_segment(still_edits.LSE, still_edits.THRESHOLDS, 0)),
-        Recipe(name="jpegls_wrong_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12,
-               edit=still_edits.with_segment(still_edits.LSE, still_edits.WRONG_THRESHOLDS, 0)),
-        Recipe(name="png_palette_once.avi", codec="png", pix_fmt="rgb24", options={}, frames=12,
-               edit=still_edits.palette_once),
-        Recipe(name="png_palette_once.mov", codec="png", pix_fmt="rgb24", options={}, frames=12,
-               edit=still_edits.palette_once),
-        *(Recipe(name=f"vp8_lost_packet_{number}.webm", codec="libvpx", options=_VP8, frames=90,
-                 edit=bitstream_edits.without(number)) for number in (5, 35, 50)),
-        Recipe(name="vp8_lost_packet_resilient.webm", codec="libvpx", options=_VP8 | {"error-resilient": "1"},
-               frames=90, edit=bitstream_edits.without(35)),
-        *(Recipe(name=f"mpeg2_matrix_behind_{name}.mkv", codec="mpeg2video", options=_MPEG,
-                 edit=mpeg_edits.mpeg_unit(mpeg_edits.STEEP_MATRIX, kind, after=after, behind=True))
-          for name, kind, after in (
-              ("slices", mpeg_edits.MPEG_P, 15),
-              ("droppable_slices", mpeg_edits.MPEG_B, 15),
-              ("leading_slices", mpeg_edits.MPEG_B, 24),
-              ("start_slices", mpeg_edits.MPEG_I, 20),
-          )),
-        *(Recipe(name=f"mpeg1_encoder_mark_in_droppable_picture.{suffix}", codec="mpeg1video", options=_MPEG,
-                 edit=mpeg_edits.mpeg_unit(mpeg_edits.TMPGENC, mpeg_edits.MPEG_B, after=15))
-          for suffix in ("mkv", "ts")),
-        *(Recipe(name=f"mpeg4_{name}.{suffix}", codec="mpeg4", options=_MPEG | {"bf": bf},
-                 edit=bitstream_edits.with_flipped_bit(number, byte, bit))
-          for suffix in ("mkv", "mp4")
-          for name, bf, number, byte, bit in (
-              ("time_increment_in_doubt", "2", 26, 4, 5),
-              ("lost_marker", "0", 18, 5, 6),
-          )),
-        Recipe(name="ffv1_lost_packet.mkv", codec="ffv1", options={"g": "12"}, edit=bitstream_edits.without(27)),
-        Recipe(name="ffv1_lost_packet_checksums.mkv", codec="ffv1",
-               options={"g": "12", "level": "3", "slicecrc": "1"}, edit=bitstream_edits.without(27)),
-        Recipe(name="speedhq_flipped_bit.nut", codec="speedhq", options={}, frames=20,
-               edit=bitstream_edits.with_flipped_bit(12, 1)),
-        Recipe(name="vc2_haar.mkv", codec="vc2", pix_fmt="yuv422p10le", options=_VC2, frames=12, size=(200, 120)),
+               options=x265(keyint=20, temporal_layers=1, bframes=3)),
+        Recipe(name="hevc_intra_refresh.mkv", codec="libx265", options=x265(keyint=20, intra_refresh=1), frames=40),
     )
 }  # fmt: skip
 

@@ -16,13 +16,12 @@ from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 
 from framedex.core.pyav import open_encoder
-from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
-from framedex.indexer.bitstream.registry import scanner_for
+from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures, pictures_of
+from framedex.indexer.bitstream.registry import SCANNERS
 from tests.support.media import picture
 from tests.support.planes import picture_md5
 
-INTRA_ONLY = 1  # AV_CODEC_PROP_INTRA_ONLY
-__all__ = ["BitstreamError"]  # tests take it from here
+__all__ = ["BitstreamError", "Pictures", "pictures_of"]  # tests take them from here
 
 NO_START, CLOSED_START, OPEN_START = 0, 1, 2  # values of `Pictures.start`
 
@@ -34,7 +33,6 @@ class Stream:
     decoder: str
     codec: str
     packets: tuple[bytes, ...]
-    intra_only: bool = False
     codec_tag: str = ""
     extradata: bytes = b""
     reorder_depth: int = 0
@@ -95,7 +93,6 @@ def demux(path: Path) -> Stream:
         return Stream(
             decoder=context.name,
             codec=context.codec.canonical_name,
-            intra_only=bool(context.codec.properties & INTRA_ONLY),
             codec_tag=context.codec_tag,
             extradata=context.extradata or b"",
             reorder_depth=context.reorder_depth,
@@ -113,7 +110,7 @@ def scan(stream: Stream) -> Pictures:
     Raises:
         BitstreamError: the scanner refuses the stream.
     """
-    scanner = scanner_for(stream.codec, stream.intra_only)(stream.extradata)
+    scanner = SCANNERS[stream.codec](stream.extradata)
     for data in stream.packets:
         scanner.feed(data)
     return scanner.finish()

@@ -56,6 +56,8 @@ class Pictures:
         may_hold_fields: some sequence parameter set of an H.264 stream allows fields (frame_mbs_only_flag is 0).
         chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
         max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
+        carries_over: decoders keep something over start points that `states` lacks: film grain, or parameter sets of
+            other layers.
         doubtful: the data of some picture may end too early, which its decoder would not report.
         slots: int32 [n], which reference slots a packet uses and refreshes, in the bits of `frames.slots`; None for
             codecs whose references are not read.
@@ -83,6 +85,7 @@ class Pictures:
     may_hold_fields: bool = False
     chroma_format: int | None = None
     max_ref_frames: int | None = None
+    carries_over: bool = False
     doubtful: bool = False
     slots: NDArray[np.int32] | None = None
 

@@ -34,14 +34,15 @@ from framedex.indexer.bitstream.h26x.h264_sets import (
     parse_configuration,
     parse_pps,
     parse_sps,
-    sei_payloads,
 )
 from framedex.indexer.bitstream.h26x.h264_slices import Slice, parse_slice
 from framedex.indexer.bitstream.h26x.h264_starts import Start, compare_starts, false_starts, first_start, start_points
 from framedex.indexer.bitstream.h26x.nal import unescape
 from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
+from framedex.indexer.bitstream.h26x.sei import FILM_GRAIN, says_nothing, sei_payloads
 
 RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
+SEI_KINDS = (RECOVERY_POINT, USER_DATA_UNREGISTERED, FILM_GRAIN)
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
 ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
 # The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). FFmpeg has another,
@@ -72,10 +73,12 @@ class H264Scanner(NalScanner):
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
+        is_coded = False  # a slice came
         for start, end in spans:
             header = data[start]
             kind = header & 31
             if kind in (SLICE, IDR):
+                is_coded = True
                 head = data[start + 1 : min(end, start + 1 + HEADER_BYTES)]
                 self._slices.append(number, header, len(self._sets.epochs) - 1, unescape(head))
             elif kind == SEI:
@@ -83,7 +86,7 @@ class H264Scanner(NalScanner):
             elif kind == PARTITION_A:
                 raise BitstreamError("data_partitioning", f"packet {number} uses data partitioning")
             elif kind in (SPS, PPS):
-                self._meet_set(data[start:end], number)
+                self._meet_set(data[start:end], number, late=is_coded)
 
     def _take(self, nal: bytes) -> None:
         if nal[0] & 31 == SEI:
@@ -105,11 +108,13 @@ class H264Scanner(NalScanner):
         kind = data[units.start] & 31
         apart = (kind == SPS) | (kind == PPS) | (kind == PARTITION_A)
         sei = np.flatnonzero(kind == SEI)
-        apart[sei] = ~_says_nothing(data, units.start[sei], units.end[sei])
+        apart[sei] = ~says_nothing(data, units.start[sei] + 1, units.end[sei], SEI_KINDS)
         return (kind == SLICE) | (kind == IDR), apart, np.zeros(len(units.damaged), np.bool_)
 
     def _meet_sei(self, nal: bytes, packet: int) -> None:
-        for kind, payload in sei_payloads(nal):
+        for kind, payload in sei_payloads(nal[1:]):
+            if kind == FILM_GRAIN:
+                self._carried_over.add(packet)
             if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
                 if payload[0] & 0x20:  # broken_link_flag (D.2.8): what leads it refers to what was cut out
                     self._broken_links.add(packet)
@@ -159,7 +164,7 @@ class H264Scanner(NalScanner):
         idr = (np.bincount(packet[slices["idr"] != 0], minlength=n) > 0) & ~continues
         recovery = marked(self._recovery, n) & ~inter & (count > 0) & ~continues
         referenced = np.bincount(packet[slices["referenced"] != 0], minlength=n) > 0
-        changes_sets = marked(self._changing, n)
+        changes_sets = marked(self._changing | self._carried_over, n)
 
         picture = np.flatnonzero((count > 0) & ~continues)
         order = np.zeros(n, np.int64)
@@ -197,6 +202,7 @@ class H264Scanner(NalScanner):
             state=state,
             inband_sets=self._sets.differs,
             inner_start_codes=self._inner_start_codes,
+            carries_over=bool(self._carried_over),
             varying_shape=len(shapes) > 1,
             may_hold_fields=not all(sequence.frames_only for sequence in used),
             chroma_format=chroma.pop() if len(chroma) == 1 else None,
@@ -357,12 +363,3 @@ class H264Scanner(NalScanner):
             deltas=sps.deltas_follow,
             chroma=bool(sps.shape[0]) and not sps.separate_colour_planes,
         )
-
-
-def _says_nothing(data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool [units]: SEI units that consist of a single payload of a type that is not read here."""
-    kind, size = (data[np.minimum(start + byte, len(data) - 1)].astype(np.int64) for byte in (1, 2))
-    read = (kind == RECOVERY_POINT) | (kind == USER_DATA_UNREGISTERED)
-    # Emulation prevention only shortens what is left for a second payload, which takes two bytes and more.
-    nothing: NDArray[np.bool_] = ~read & (kind < 255) & (size < 255) & (end - start - 1 < 2 + size + 2)
-    return nothing

@@ -177,23 +177,3 @@ def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
             nals.append(record[at + 2 : end])
             at = end
     return (record[4] & 3) + 1, [nal for nal in nals if nal]
-
-
-def sei_payloads(nal: bytes) -> list[tuple[int, bytes]]:
-    """Return the (payloadType, payload) pairs of an SEI NAL unit, header byte included (7.3.2.3.1)."""
-    rbsp, at = unescape(nal[1:]), 0
-    found: list[tuple[int, bytes]] = []
-    while at + 2 <= len(rbsp):
-        numbers = []
-        for _ in range(2):
-            value = 0
-            while at < len(rbsp) and rbsp[at] == 255:
-                value, at = value + 255, at + 1
-            if at >= len(rbsp):
-                return found
-            numbers.append(value + rbsp[at])
-            at += 1
-        kind, size = numbers
-        found.append((kind, rbsp[at : at + size]))
-        at += size
-    return found

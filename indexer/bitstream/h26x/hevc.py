@@ -41,10 +41,12 @@ from framedex.indexer.bitstream.h26x.hevc_sets import (
 )
 from framedex.indexer.bitstream.h26x.nal import unescape
 from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
+from framedex.indexer.bitstream.h26x.sei import FILM_GRAIN, says_nothing, sei_payloads
 
 RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
 END_OF_SEQUENCE, END_OF_BITSTREAM = 36, 37
 SEQUENCE_ENDS = (END_OF_SEQUENCE, END_OF_BITSTREAM)
+PREFIX_SEI = 39
 FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
 PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
@@ -104,8 +106,13 @@ class HevcScanner(NalScanner):
                 ended |= not at_front
                 continue
             at_front = False
-            if end - start < 3 or (data[start] & 1) << 5 | data[start + 1] >> 3:
-                continue  # nuh_layer_id above 0: other views and alpha, which base-layer decoders skip
+            if end - start < 3:
+                continue
+            if (data[start] & 1) << 5 | data[start + 1] >> 3:  # nuh_layer_id: other views and alpha
+                # Base-layer decoders skip slices of these, but FFmpeg's stores parameter sets over those of layer 0.
+                if kind in self.set_parsers:
+                    self._carried_over.add(number)
+                continue
             if kind <= LAST_VCL:
                 if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # those begin a sequence anywhere
                     raise BitstreamError("end_of_sequence", f"packet {number} goes on behind the end of a sequence")
@@ -122,9 +129,13 @@ class HevcScanner(NalScanner):
                     head = unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
                     self._slices.append(number, header, len(self._sets.epochs) - 1, head)
             elif kind in self.set_parsers:
-                self._meet_set(data[start:end], number)
+                self._meet_set(data[start:end], number, late=bool(kinds))
                 if kinds:
                     self._late_sets.add(number)
+            elif kind == PREFIX_SEI:
+                messages = sei_payloads(data[start + 2 : end])
+                if any(message == FILM_GRAIN for message, _ in messages):
+                    self._carried_over.add(number)
         if slices:
             self._slice_counts.add(slices)
         if not kinds and (ended or number in self._begin_anew):
@@ -134,13 +145,16 @@ class HevcScanner(NalScanner):
     def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
         n, last = len(units.damaged), len(data) - 1
         header = data[units.start].astype(np.int64) << 8 | data[np.minimum(units.start + 1, last)]
-        base = (units.end - units.start >= 3) & (header >> 3 & 63 == 0)
+        whole = units.end - units.start >= 3
+        base = whole & (header >> 3 & 63 == 0)
         kind = header >> 9 & 63
         coded = base & is_slice(header)
         invalid = base & (kind <= LAST_VCL) & ~coded
         first = coded & (data[np.minimum(units.start + 2, last)] & 0x80 != 0)
         pictures = np.bincount(units.packet[first], minlength=n)
-        apart = (marked(self.set_parsers, 64)[kind] & base) | marked(SEQUENCE_ENDS, 64)[kind]
+        apart = (marked(self.set_parsers, 64)[kind] & whole) | marked(SEQUENCE_ENDS, 64)[kind]
+        sei = np.flatnonzero((kind == PREFIX_SEI) & base)
+        apart[sei] = ~says_nothing(data, units.start[sei] + 2, units.end[sei], (FILM_GRAIN,))
         apart |= pictures[units.packet] > 1
         packet = units.packet[coded]
         last_of_kind = np.full(n, -1)
@@ -200,7 +214,7 @@ class HevcScanner(NalScanner):
         # What the sequence allows, not what was seen: of a stream that is read in part, higher layers may follow.
         highest = np.full(n, -1)
         highest[packet] = np.array([*(each.highest_layer for each in self._sequences), -1])[headers.sequence]
-        changes_sets = marked(self._changing, n)
+        changes_sets = marked(self._changing | self._carried_over, n)
         slots = np.full(n, SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
         slots[packet] = of_pictures
         return Pictures(
@@ -221,6 +235,7 @@ class HevcScanner(NalScanner):
             inner_start_codes=self._inner_start_codes,
             varying_shape=len({sequence.shape for sequence in used}) > 1,
             chroma_format=chroma.pop() if len(chroma) == 1 else None,
+            carries_over=bool(self._carried_over),
             doubtful=len(self._slice_counts) > 1,
             may_hide=headers.may_hide,
             begins_amid=bool(amid.any()),

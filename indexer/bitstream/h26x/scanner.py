@@ -53,8 +53,9 @@ class NalScanner:
         self._damaged: set[int] = set()
         self._slices = SliceRows()
         self._in_force: list[InForce] = []  # before each packet
-        self._carried: dict[int, set[Key]] = {}  # by packet
+        self._carried: dict[int, set[Key]] = {}  # by packet, in front of its slices
         self._changing: set[int] = set()  # packets whose parameter sets change those in force
+        self._carried_over: set[int] = set()  # packets with what decoders keep over start points (`carries_over`)
         self._replaced: dict[Key, list[int]] = {}  # packets that bring other content for a set in force
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
@@ -196,8 +197,14 @@ class NalScanner:
         except ValueError as error:
             raise BitstreamError("parameter_sets", f"{self.set_parsers[kind][0]}: {error}", damaged=True) from error
 
-    def _meet_set(self, nal: bytes, packet: int | None) -> None:
-        """Note a parameter set that a packet carries; ignore other units."""
+    def _meet_set(self, nal: bytes, packet: int | None, *, late: bool = False) -> None:
+        """Note a parameter set that a packet carries; ignore other units.
+
+        Args:
+            nal: the unit.
+            packet: which packet carries it. None: the configuration or a state.
+            late: whether it lies behind slices of the packet, which do not use it.
+        """
         kind = self.unit_type(nal[0])
         if kind not in self.set_parsers:
             return
@@ -210,7 +217,8 @@ class NalScanner:
         known = self._sets.knows((kind, set_id))
         changes = self._sets.meet((kind, set_id), nal, facts)
         if packet is not None:
-            self._carried.setdefault(packet, set()).add((kind, set_id))
+            if not late:
+                self._carried.setdefault(packet, set()).add((kind, set_id))
             if changes:
                 self._changing.add(packet)
                 if known:

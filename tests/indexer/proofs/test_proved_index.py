@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from framedex import Index
 from tests.support.datasets import run, shard_clips
 from tests.support.flags import DAMAGED, NOT_REPRODUCIBLE
-from tests.support.media import HAZARDS, make
+from tests.support.hazards import HAZARDS
+from tests.support.media import make
 from tests.support.probed import facts_of
 
 COLUMNS = ("proof", "proved_by", "not_reproducible_gop_count", "first_difference", "depth")

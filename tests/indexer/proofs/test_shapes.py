@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from framedex.indexer.plans.reach import Reach
 from framedex.indexer.proofs.sampled import SHORT, STARTS_BACK, drawn, shapes_of_some
-from framedex.indexer.proofs.shapes import Shape, shapes_of
+from framedex.indexer.proofs.shapes import Shape, crossing_shapes, shapes_of
 from tests.support.flags import (
     CLOSED,
     CONTINUES,
@@ -64,19 +64,37 @@ def test_every_sound_frame_is_reached_twice_or_alone_and_what_is_dropped_is_prov
     frames = shown_packets(flags)
     frames = frames[(flags[frames] & DAMAGED) == 0]
     frames = frames[reach.is_reachable(frames)]
-    *halves, single = shapes or [None]
+    begins, count = np.unique(reach.begins(frames), return_counts=True)
+    several = begins[count > 1].tolist()  # a run to the only frame of a start point is one of the halves
+    halves = shapes[: len(shapes) - bool(several)]
     reached = [packet for shape in halves for _, targets in runs_of(shape).values() for packet in targets]
     assert set(reached) == set(frames.tolist())
-    if single is None:
-        assert not len(frames)
-        return
-    alone = runs_of(single)
-    begins = set(reach.begins(frames).tolist())
-    assert sorted(packets[0] for packets, _ in alone.values()) == sorted(begins)
-    assert all(len(targets) == 1 for _, targets in alone.values())
+    if several:
+        alone = runs_of(shapes[-1])
+        assert sorted(packets[0] for packets, _ in alone.values()) == several
+        assert all(len(targets) == 1 for _, targets in alone.values())
     droppable = set(frames[(flags[frames] & NON_REFERENCE) != 0].tolist())
     if droppable:
         assert set.intersection(*({*reached_in(shape)} for shape in halves)).isdisjoint(droppable)
+
+
+@given(streams())
+def test_runs_that_go_on_over_a_start_point_reach_a_frame_behind_it(flags: Flags) -> None:
+    reach = Reach(flags, drop_leading=False)
+    shapes, crossing = shapes_of(flags, drop_leading=False), crossing_shapes(flags, None)
+    reached = {packet for shape in crossing for packet in shape.packet[shape.wanted & ~shape.over].tolist()}
+    assert reached == {packet for shape in shapes for packet in shape.packet[shape.wanted].tolist()}
+    firsts = [int(packets[0]) for shape in crossing for packets, _ in runs_of(shape).values()]
+    for shape in crossing[1:]:
+        assert not shape.over.any()
+    for shape in crossing[:1]:
+        for packet, run in zip(shape.packet[shape.over].tolist(), shape.run[shape.over].tolist(), strict=True):
+            first = int(shape.packet[shape.run == run][0])
+            crossed = reach.starts[reach.starts > first][0]
+            assert crossed <= packet
+            assert reach.begins(np.array([packet]))[0] == crossed
+            assert not flags[crossed] & RESET
+    assert set(firsts) <= set(reach.starts.tolist())
 
 
 def reached_in(shape: Shape) -> list[int]:

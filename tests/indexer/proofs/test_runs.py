@@ -12,12 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex.indexer.containers.opened_file import opened_file
+from framedex.indexer.containers.planes import picture_print
 from framedex.indexer.facts import MediumFacts
 from framedex.indexer.plans.reach import drops_leading
 from framedex.indexer.proofs.full_decode import decode_all
-from framedex.indexer.proofs.sampled import demuxed_packets, differing
+from framedex.indexer.proofs.runs import Stream, differing, prints_of_runs, stream_of
+from framedex.indexer.proofs.sampled import demuxed_packets, differing_samples
 from framedex.indexer.proofs.shapes import shapes_of
-from framedex.indexer.proofs.side_by_side import Proof, Stream, same_picture, stream_of
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, START, USED_SHIFT
 from tests.support.probed import facts_of
 
@@ -65,10 +66,10 @@ def indexed(medium: Callable[[str], Path]) -> Callable[[str], Indexed]:
 def proved(indexed: Indexed, flags: NDArray[np.int32], stream: Stream | None = None) -> list[int]:
     """Return the packets that differ if the index said these flags."""
     shapes = shapes_of(flags, drop_leading=drops_leading(indexed.stream.coded.codec))
-    proof = Proof(stream or indexed.stream, shapes)
     with opened_file(str(indexed.path)) as file:
-        decode_all(file, indexed.medium.stream_index, len(flags), proof)
-    return np.flatnonzero(proof.differs).tolist()
+        decoded = decode_all(file, indexed.medium.stream_index, len(flags))
+        prints = prints_of_runs(stream or indexed.stream, shapes, demuxed_packets(file, 0))
+    return np.flatnonzero(differing(shapes, prints, decoded.prints)).tolist()
 
 
 @pytest.mark.parametrize("name", CLEAN)
@@ -122,8 +123,8 @@ def test_a_sampled_frame_behind_a_false_start_point_differs(number: int, indexed
     packets = [*np.flatnonzero((flags[40:] & NON_REFERENCE) == 0) + 40]
     target = np.array([int(packets[number])])
     with opened_file(str(found.path)) as file:
-        assert not differing(found.stream, found.flags, target, demuxed_packets(file, 0)).any()
-        wrong = differing(found.stream, flags, target, demuxed_packets(file, 0))
+        assert not differing_samples(found.stream, found.flags, target, demuxed_packets(file, 0)).any()
+        wrong = differing_samples(found.stream, flags, target, demuxed_packets(file, 0))
     assert np.flatnonzero(wrong).tolist() == target.tolist()
 
 
@@ -132,18 +133,18 @@ def test_a_sampled_frame_whose_packet_does_not_come_differs(indexed: Callable[[s
     target = np.array([25])
     with opened_file(str(found.path)) as file:
         packets = [one for one in demuxed_packets(file, 0) if one[0] != 25]
-    assert np.flatnonzero(differing(found.stream, found.flags, target, iter(packets))).tolist() == [25]
+    assert np.flatnonzero(differing_samples(found.stream, found.flags, target, iter(packets))).tolist() == [25]
 
 
-def test_pictures_are_the_same_only_with_the_same_format_size_and_pixels() -> None:
+def test_pictures_have_the_same_hash_only_with_the_same_format_size_and_pixels() -> None:
     def picture(width: int, level: int, form: str = "gray") -> av.VideoFrame:
         return av.VideoFrame.from_ndarray(np.full((16, width), level, np.uint8), format=form)
 
-    assert same_picture(picture(16, 7), picture(16, 7))
-    assert not same_picture(picture(16, 7), picture(16, 8))
-    assert not same_picture(picture(16, 7), picture(32, 7))
+    assert picture_print(picture(16, 7)) == picture_print(picture(16, 7))
+    assert picture_print(picture(16, 7)) != picture_print(picture(16, 8))
+    assert picture_print(picture(16, 7)) != picture_print(picture(32, 7))
     wide = av.VideoFrame.from_ndarray(np.full((16, 16), 7, np.uint16), format="gray16le")
-    assert not same_picture(picture(16, 7), wide)
+    assert picture_print(picture(16, 7)) != picture_print(wide)
 
 
 @pytest.mark.parametrize("name", [*CLEAN, "h264_vfr.mkv", "h264_fragmented.mp4", "hevc_main10.mov"])
