@@ -1,7 +1,8 @@
 """What `--verify` and `--prove 4` cost a file of one minute and one of fifty, beside indexing and a plain full decode.
 
 Videos are encoded on the spot, 640x360 at 30 frames a second. Long ones repeat the packets of short ones. "decode"
-reads every packet, decodes it in one thread and hashes its picture: what `--verify` would take if it compared nothing.
+reads every packet, decodes it in one thread and hashes its picture, as a proof does; "decode, md5" computes its MD5,
+too, which `--verify` stores. Codecs that are not parsed are proven at every depth, so "auto" is all that they have.
 
 usage: python -m benchmarks.proofs FOLDER [--rounds 3] [--json OUT]
 """
@@ -27,6 +28,8 @@ from framedex.indexer.proofs.full_decode import decode_all
 
 WIDTH, HEIGHT, RATE, SECONDS, TIMES = 640, 360, 30, 60, 50
 X265 = "log-level=none:keyint=250:open-gop="
+MPEG = {"g": "15", "sc_threshold": "1000000000", "b": "1500000"}
+CLOSED, B_2 = {"flags": "+cgop"}, {"bf": "2"}
 # Name, encoder, its options, start points, whether there is a long one, too.
 VIDEOS: dict[str, tuple[str, dict[str, str], str, bool]] = {
     "h264_closed": ("libx264", {"x264-params": "keyint=250:open-gop=0"}, "closed", True),
@@ -35,15 +38,21 @@ VIDEOS: dict[str, tuple[str, dict[str, str], str, bool]] = {
     "hevc_open": ("libx265", {"preset": "fast", "x265-params": f"{X265}1"}, "open", False),
     "vp9": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8", "g": "128", "b": "800k"}, "closed", False),
     "av1": ("libsvtav1", {"preset": "10", "crf": "40", "g": "160"}, "closed", False),
+    "mpeg4.avi": ("mpeg4", MPEG, "closed", False),
+    "mpeg4_b.avi": ("mpeg4", MPEG | CLOSED | B_2, "closed", False),
+    "mpeg2.ts": ("mpeg2video", MPEG | CLOSED, "closed", False),
+    "mpeg2_b.ts": ("mpeg2video", MPEG | CLOSED | B_2, "closed", False),
+    "mpeg2_open.ts": ("mpeg2video", MPEG | B_2, "open", False),
+    "wmv2.asf": ("wmv2", MPEG, "closed", False),
 }
 
 
 def make(name: str, folder: Path) -> Path:
     """Return the short video of a name; encode it if it is missing."""
     codec, options, _, _ = VIDEOS[name]
-    path = folder / f"{name}.mp4"
+    path = folder / (name if "." in name else f"{name}.mp4")
     if not path.exists():
-        aside = path.with_suffix(".part.mp4")
+        aside = path.with_suffix(f".part{path.suffix}")
         with av.open(str(aside), "w") as out:
             stream = out.add_stream(codec, rate=RATE, options=options)
             stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
@@ -70,21 +79,26 @@ def contenders(path: Path) -> dict[str, Callable[[], None]]:
         (medium,) = probe_medium(ProbeTask(path=str(path), **asked))
         assert medium.is_usable
         assert medium.problem is None
-        assert (medium.proof is not None) == bool(asked.keys() & {"prove", "verify"})
+        assert (medium.proof is not None) == (is_proven or bool(asked.keys() & {"prove", "verify"}))
 
-    def decode() -> None:
-        (medium,) = probe_medium(ProbeTask(path=str(path), depth="packets"))
-        assert medium.packets is not None
+    with av.open(str(path)) as container:
+        packets = sum(packet.size > 0 for packet in container.demux(video=0))
+
+    def decode(*, hashed: bool) -> None:
         with opened_file(str(path)) as file:
-            decoded = decode_all(file, medium.stream_index, len(medium.packets.size))
+            decoded = decode_all(file, 0, packets, hashed=hashed)
         assert decoded.came.all()
 
+    is_proven = path.suffix != ".mp4"
+    decodes = {"decode": lambda: decode(hashed=False), "decode, md5": lambda: decode(hashed=True)}
+    if is_proven:
+        return {"auto": probe, **decodes, "--verify": lambda: probe(verify=True)}
     return {
         "auto": probe,
         "auto, --prove 4": lambda: probe(prove=4),
         "packets": lambda: probe(depth="packets"),
         "packets, --prove 4": lambda: probe(depth="packets", prove=4),
-        "decode": decode,
+        **decodes,
         "--verify": lambda: probe(verify=True),
     }
 

@@ -174,7 +174,7 @@ RULES = (
     help="Search linked folders, and follow links that lead out of the searched folders.",
 )
 @workers_option("Processes that probe.")
-@time_limit_option(seconds=600.0)
+@time_limit_option(seconds=3600.0)
 @click.option(
     "--memory",
     type=click.FloatRange(1),
@@ -402,6 +402,10 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
     if report.without_video:
         which = named(report.without_video_examples, report.without_video)
         echo(f"{counted(report.without_video, 'file')} without a video stream skipped ({printable(which)})")
+    if report.decoded_whole:
+        codecs = ", ".join(f"{count:,} of {codec}" for codec, count in report.decoded_whole.most_common())
+        videos = counted(sum(report.decoded_whole.values()), "video")
+        echo(f"{videos} decoded whole to prove the frames, which takes longer than reading packets ({codecs})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     echo(
         f"{report.ok:,} indexed, {report.refused:,} refused, {report.failed:,} failed{internal}; "

@@ -39,7 +39,7 @@ def index(
     retry: bool = False,
     follow_symlinks: bool = False,
     workers: int | None = None,
-    timeout_seconds: float | None = 600.0,
+    timeout_seconds: float | None = 3600.0,
     memory_bytes: int | None = 8 * GIBIBYTE,
     engine: EngineName = "local",
     ray_address: str | None = None,

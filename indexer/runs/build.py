@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,7 +31,7 @@ from framedex.indexer.runs.inside import opened_files
 from framedex.indexer.runs.media_there import media_there
 from framedex.indexer.runs.rerun import attempt
 from framedex.indexer.runs.work import IndexOptions, Item, Members, Work, plan_work
-from framedex.indexer.schema import FAILED, FORMAT, GONE, IMAGES, NO_VIDEO, OK, REFUSED, SCHEMA_VERSION, VIDEO
+from framedex.indexer.schema import FAILED, FORMAT, GONE, IMAGES, NO_VIDEO, OK, REFUSED, SCANNED, SCHEMA_VERSION, VIDEO
 from framedex.indexer.sources.discover import media_id
 from framedex.indexer.sources.other_files import OtherFiles
 from framedex.storage.outputs import Output
@@ -61,6 +62,8 @@ class IndexReport:
         thumbnails: images that were skipped because they lie beside videos.
         others: files of searched folders that were skipped because of their endings.
         ok: media that are usable.
+        decoded_whole: by codec, usable videos of this run that were decoded to prove their frames, because packets of
+            their codec are not parsed.
         refused: media that are refused.
         failed: media that failed, except those in `internal`.
         internal: media at which framedex itself failed.
@@ -81,6 +84,7 @@ class IndexReport:
     thumbnails: int = 0
     others: list[OtherFiles] = field(default_factory=list)
     ok: int = 0
+    decoded_whole: Counter[str] = field(default_factory=Counter)
     refused: int = 0
     failed: int = 0
     internal: int = 0
@@ -93,6 +97,8 @@ class IndexReport:
         """Add one medium's row."""
         if row["status"] == OK:
             self.ok += 1
+            if row["kind"] == VIDEO and row["codec"] not in SCANNED:
+                self.decoded_whole[row["codec"]] += 1
         if row["status"] in (OK, GONE):
             return
         if row["status"] == REFUSED and row["error_kind"] == NO_VIDEO:

@@ -90,7 +90,7 @@ class IndexOptions:
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     engine: Engine = run_local
     retry: bool = False
-    timeout_seconds: float | None = 600.0
+    timeout_seconds: float | None = 3600.0
     memory_bytes: int | None = 8 * GIBIBYTE
     on_progress: Callable[[int, int], None] = lambda done, total: None
 

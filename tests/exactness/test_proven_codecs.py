@@ -239,3 +239,35 @@ def test_streams_that_change_their_size_or_delay_are_exact_or_refused(
     (medium,) = tried(tmp_path).values()
     assert medium.wrong == []
     assert medium.status != "ok" or medium.exact >= 14
+
+
+@pytest.mark.parametrize(("pix_fmt", "bits"), [("rgb565le", 16), ("rgb555le", 16), ("bgra", 32)])
+def test_raw_pictures_with_bit_fields_stand_as_a_player_shows_them(pix_fmt: str, bits: int, tmp_path: Path) -> None:
+    """FFmpeg's decoder turns them by the codec's tag, which is the number 3 here."""
+    (tmp_path / "m").mkdir()
+    whole = encode(tmp_path / "whole.avi", "rawvideo", {}, pix_fmt=pix_fmt, size=SMALL, frames=12)
+    content = bytearray(whole.read_bytes())
+    header = content.find(b"strf") + 8
+    content[header + 14 : header + 20] = bits.to_bytes(2, "little") + (3).to_bytes(4, "little")  # BI_BITFIELDS
+    (tmp_path / "m" / "fields.avi").write_bytes(content)
+    (medium,) = tried(tmp_path / "m").values()
+    assert (medium.status, medium.frames, medium.wrong, medium.exact) == ("ok", 12, [], 12)
+
+
+def test_theora_that_begins_between_key_frames_is_decoded_from_packet_0(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    with av.open(str(corpus / "theora.ogv")) as given, av.open(str(tmp_path / "m" / "late.mkv"), "w") as out:
+        stream = out.add_stream_from_template(given.streams.video[0], opaque=True)
+        for packet in [packet for packet in given.demux(given.streams.video[0]) if packet.size][5:]:
+            packet.stream = stream
+            out.mux(packet)
+    (medium,) = tried(tmp_path / "m").values()
+    assert (medium.status, medium.wrong, medium.exact) == ("ok", [], medium.frames)
+    assert medium.frames > 0
+
+
+def test_a_medium_of_which_clips_are_images_alone_says_so(tmp_path: Path) -> None:
+    real = encode(tmp_path / "a.rm", "rv20", G8, pix_fmt="yuv420p", size=QCIF, frames=20)
+    video, _ = probed(real)
+    assert (video["status"], video["error_kind"]) == ("ok", "unpackable")
+    assert "--pack images" in video["error_message"]
