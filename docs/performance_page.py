@@ -58,7 +58,7 @@ def proofs_section() -> str:
         most[row["starts"]] = max(most[row["starts"]], row["seconds"]["--verify"] / row["seconds"]["decode, md5"])
     return f"""### What a proof costs
 
-Seconds to probe a file of 640×360 at 30 frames a second, of one minute and of fifty (the same packets again and \
+Seconds to probe a file of 640×360 at 30 frames a second, of one minute and of ten (the same packets again and \
 again), in one process.
 `decode` reads every packet, decodes in one thread and hashes each picture as a proof does; `decode, md5` computes
 the MD5 of each, too, which `--verify` stores. The last columns are the times of `--verify`, divided by those of

@@ -34,7 +34,6 @@ LASTING = {codec: _by_header(scanner, scanner.set_parsers) | ENDING[codec] for c
 MOST_UNITS = 4096  # in a sample; a sample with more counts as found
 SPARSE_BYTES = 64 << 10  # mean sample size; of larger samples, single pages are read concurrently
 
-UNIT_HEAD = 4  # bytes of a unit that are read: its header, and the type and size of an SEI message
 Heads = Callable[[NDArray[np.int64], int], NDArray[np.uint8]]  # (offsets [n], bytes) → uint8 [n, bytes]
 
 
@@ -71,8 +70,8 @@ def _has_no_grain(head: NDArray[np.uint8], size: NDArray[np.int64]) -> NDArray[n
     """Return bool [units]: SEI units of a single message that does not describe film grain.
 
     Args:
-        head: uint8 [units, 2 or more], the first bytes of each behind its header.
-        size: int64 [units], its bytes behind its header.
+        head: uint8 [units, 2], the first bytes of each behind its header: the type and the size of a message.
+        size: int64 [units], how many bytes each has behind its header.
     """
     kind, message = head[:, 0].astype(np.int64), head[:, 1].astype(np.int64)
     none: NDArray[np.bool_] = (kind != FILM_GRAIN) & (kind < 255) & (message < 255) & (size < 2 + message + 2)
@@ -109,7 +108,7 @@ def _find(
         sample, at, end = sample[whole], at[whole], end[whole]
         if not len(sample):
             break
-        head = heads(at, length_size + UNIT_HEAD)
+        head = heads(at, length_size + 2)
         length = np.zeros(len(at), np.int64)
         for byte in range(length_size):
             length = length << 8 | head[:, byte]
@@ -117,9 +116,11 @@ def _find(
         some = length > 0
         found[sample[LASTING[codec][header] & some]] = True
         ended[sample[ENDING[codec][header] & some]] = True
-        body = length_size + SCANNERS[codec].header_bytes
-        told = SEI[codec][header] & some & ~_has_no_grain(head[:, body:], length - SCANNERS[codec].header_bytes)
-        found[sample[told]] = True
+        sei = np.flatnonzero(SEI[codec][header] & some)
+        if len(sei):
+            behind = SCANNERS[codec].header_bytes
+            message = heads(at[sei] + length_size + behind, 2)
+            found[sample[sei[~_has_no_grain(message, length[sei] - behind)]]] = True
         if codec == "hevc":
             slices[sample] += (length > 1) & is_slice(header.astype(np.int64) << 8 | head[:, length_size + 1])
         at = at + length_size + length
