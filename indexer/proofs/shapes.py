@@ -9,7 +9,11 @@ every packet and leave out every packet that may be left out:
   from the start point before it.
 - `single`: from each start point, one picture, without anything that it does not need. The run ends with it.
 
-Where packets are not parsed, some of the halves go on over the next start point instead, as clips of several GOPs do.
+Where packets are not parsed, some of the halves go on over the next start point, as clips of several GOPs do, and
+another shape takes the place of `single`:
+
+- `bare`: from each start point on, every picture that others need, and only the last one of the others. Two pictures
+  that may be left out can bring the same header, so that leaving out one of them changes nothing.
 
 Pure functions over numpy columns.
 """
@@ -68,7 +72,7 @@ def shapes_of(flags: Flags, *, drop_leading: bool, starts: Numbers | None = None
 
 
 def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
-    """Return the shapes of halves. Some runs of the first one go on over the next start point.
+    """Return the shapes of halves, of which some runs of the first one go on over the next start point, and `bare`.
 
     Args:
         flags: int32 [packets], all of them read.
@@ -78,9 +82,11 @@ def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
     frames = _sound_frames(reach, flags, starts)
     behind, begins = _crossings(reach, frames, flags)
     nothing = behind[:0], begins[:0]
+    chosen = _halves(frames, flags)
+    if len(chosen) > 1:
+        chosen.append(_bare(reach, frames, flags))
     return [
-        _shape(reach, half, flags, *(nothing if number else (behind, begins)))
-        for number, half in enumerate(_halves(frames, flags))
+        _shape(reach, some, flags, *(nothing if number else (behind, begins))) for number, some in enumerate(chosen)
     ]
 
 
@@ -100,6 +106,15 @@ def _halves(frames: Numbers, flags: Flags) -> list[Numbers]:
     half = np.where(leading, 0, np.cumsum(droppable & ~leading) % 2)
     halves = [frames[~droppable | (half == number)] for number in (0, 1)[: 1 + droppable.any()]]
     return [half for half in halves if len(half)]
+
+
+def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
+    """Return the frames that some other may need, and of those that are decoded from one start point, the last one."""
+    is_last = np.zeros(len(frames), np.bool_)
+    by_start = np.lexsort((frames, reach.begins(frames)))
+    is_last[by_start] = np.append(np.diff(reach.begins(frames)[by_start]) != 0, True)[: len(frames)]
+    chosen: Numbers = frames[((flags[frames] & NON_REFERENCE) == 0) | is_last]
+    return chosen
 
 
 def _crossings(reach: Reach, frames: Numbers, flags: Flags) -> tuple[Numbers, Numbers]:
