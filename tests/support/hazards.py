@@ -147,6 +147,8 @@ HAZARDS = {
                  edit=bitstream_edits.with_trailing(5)) for suffix in ("avi", "mkv")),
         *(Recipe(name=f"mpeg4_old_mark.{suffix}", codec="mpeg4", options=_P_8 | {"bf": "2"},
                  edit=bitstream_edits.with_prefix(b"\0\0\1\xb2XviD0001", 21)) for suffix in ("avi", "mp4")),
+        *(Recipe(name=f"mpeg4_mark_in_two_droppable_pictures.{suffix}", codec="mpeg4", options={"g": "15", "bf": "2"},
+                 edit=bitstream_edits.with_prefix(b"\0\0\1\xb2XviD0050", 2, 3)) for suffix in ("avi", "mp4")),
         *(Recipe(name=f"jpeg2000_changes.{suffix}", codec="jpeg2000", pix_fmt="gray", options=_J2K, frames=8,
                  edit=bitstream_edits.alternating(lambda: _packets_of("jpeg2000", *_16_BITS)))
           for suffix in ("mov", "mkv")),
