@@ -26,7 +26,7 @@ from framedex.indexer.bitstream.base.pictures import (
 )
 from framedex.indexer.plans.reach import Numbers, Reach
 from framedex.indexer.proofs.full_decode import Decoded
-from framedex.indexer.timeline import DAMAGED, RESET, START, Flags, packet_flags, reorder_depth_needed
+from framedex.indexer.timeline import DAMAGED, RESET, Flags, packet_flags, reorder_depth_needed
 
 DROPPABLE = (int(PictureType.B), int(PictureType.BI))
 # picture_structure in the picture coding extension of MPEG-2 (ISO/IEC 13818-2 6.2.3.1); 3 is a frame, others a field.
@@ -141,20 +141,14 @@ def proven_pictures(pictures: Pictures, trials: Trials) -> tuple[Pictures, NDArr
 def _with_all_needed(
     pictures: Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[Pictures, NDArray[np.bool_]]:
-    """Leave nothing out in the whole stream if that helps some GOP: which pictures may be left out is a matter of luck.
+    """Leave nothing out in the whole stream: which pictures the trials of its other GOPs left out is a matter of luck.
 
     For arguments and result, see `proven_pictures`.
     """
-    begins = np.unique(trials.begins(pictures, wrong))
-    every = np.ones(len(wrong), np.bool_)
-    if not (pictures.non_reference & np.isin(trials.begins(pictures, every), begins)).any():
+    if not pictures.non_reference.any():
         return pictures, wrong
-    needed = replace(pictures, non_reference=~every)
-    still = trials.wrong(needed, begins)
-    if np.isin(begins, trials.begins(needed, still)).all():
-        return pictures, wrong
-    starts = np.flatnonzero(trials.flags(needed) & START)
-    return needed, still | trials.wrong(needed, np.setdiff1d(starts, begins))
+    needed = replace(pictures, non_reference=np.zeros(len(wrong), np.bool_))
+    return needed, trials.differing(trials.flags(needed), None)[0]
 
 
 def with_fewer_starts(

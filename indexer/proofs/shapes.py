@@ -76,11 +76,12 @@ def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
 
     Args:
         flags: int32 [packets], all of them read.
-        starts: int64: only frames that are decoded from these start points. None: all frames.
+        starts: int64: only frames that are decoded from these start points, all of whose runs go on. None: all frames.
     """
     reach = Reach(flags, drop_leading=False)
     frames = _sound_frames(reach, flags, starts)
-    behind, begins = _crossings(reach, frames, flags)
+    count = len(flags) // CROSSING_SHARE if starts is None else len(flags)
+    behind, begins = _crossings(reach, frames, count, flags)
     nothing = behind[:0], begins[:0]
     chosen = _halves(frames, flags)
     if len(chosen) > 1:
@@ -117,9 +118,8 @@ def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
     return chosen
 
 
-def _crossings(reach: Reach, frames: Numbers, flags: Flags) -> tuple[Numbers, Numbers]:
+def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple[Numbers, Numbers]:
     """Return (frames behind a start point, the start point before that, from which they are decoded once more)."""
-    count = max(LEAST_CROSSINGS, len(flags) // CROSSING_SHARE)
     begins = np.unique(reach.begins(frames))
     edges = np.append(reach.starts, [len(flags)] * 2)
     number = np.searchsorted(reach.starts, begins)
@@ -128,7 +128,7 @@ def _crossings(reach: Reach, frames: Numbers, flags: Flags) -> tuple[Numbers, Nu
     first = np.searchsorted(own, crossed)
     can = first < np.searchsorted(own, end)
     can &= (flags[np.minimum(crossed, len(flags) - 1)] & RESET) == 0
-    chosen = np.random.default_rng(SEED).permutation(np.flatnonzero(can))[:count]
+    chosen = np.random.default_rng(SEED).permutation(np.flatnonzero(can))[: max(LEAST_CROSSINGS, count)]
     behind = [own[first[at] : np.searchsorted(own, end[at])][:CROSSING_FRAMES] for at in chosen.tolist()]
     none: Numbers = np.zeros(0, np.int64)
     return np.concatenate([none, *behind]), np.repeat(begins[chosen], [len(some) for some in behind])

@@ -115,7 +115,6 @@ def test_start_points_that_hold_in_all_trials_stay() -> None:
 def test_a_start_point_that_needs_what_came_before_is_none() -> None:
     flags, wrong = proven(THREE, lambda _, begin, frame: begin == 8)
     assert (starts_of(flags), wrong) == ([0, 4], [])
-    assert np.flatnonzero(flags & NON_REFERENCE).tolist() == [2, 6, 10]
 
 
 def test_several_of_them_are_decoded_from_the_last_right_one() -> None:
@@ -132,7 +131,7 @@ def test_where_one_picture_cannot_be_left_out_none_is() -> None:
 def test_frames_that_no_run_gives_are_told_and_their_start_point_stays() -> None:
     flags, wrong = proven(THREE, lambda _, begin, frame: frame == 5)
     assert (starts_of(flags), wrong) == ([0, 4, 8], [5])
-    assert np.flatnonzero(flags & NON_REFERENCE).tolist() == [2, 6, 10]
+    assert not (flags & NON_REFERENCE).any()
 
 
 def test_what_follows_a_wrong_frame_in_a_longer_run_is_not_believed() -> None:
