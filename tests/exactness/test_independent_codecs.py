@@ -15,7 +15,6 @@ import pytest
 from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 
-from framedex.core.pyav import open_encoder
 from framedex.indexer.schema import INTRA
 from tests.support.depth import EXAMPLES
 from tests.support.media import picture
@@ -56,7 +55,6 @@ def encoded(codec: str, pix_fmt: str, size: tuple[int, int], options: Options, s
     context.width, context.height, context.pix_fmt = *size, pix_fmt
     context.time_base, context.framerate, context.options = Fraction(1, 25), Fraction(25), options
     context.thread_count = 1
-    open_encoder(context)
     packets: list[bytes] = []
     for number in range(PICTURES):
         shown = picture(10 * seed + number, *size)
