@@ -52,6 +52,7 @@ from framedex.indexer.proofs.full_decode import (
 from framedex.indexer.proofs.proven import (
     Trials,
     fields_in,
+    has_lasting_header,
     proven_pictures,
     reorder_depth_of,
     shown_pictures,
@@ -313,17 +314,18 @@ def _decode(
     stream: av.video.stream.VideoStream, file: ProbedFile, *, hashed: bool
 ) -> tuple[Demuxed, Pictures, Decoded]:
     """Decode every packet, and return what that shows of the pictures."""
-    codec, fields = stream.codec_context.codec.canonical_name, list[int]()
+    codec, fields, headers = stream.codec_context.codec.canonical_name, list[int](), list[bool]()
 
     def feed(packet: av.Packet[Any], data: bytes) -> None:
         fields.append(fields_in(codec, data))
+        headers.append(has_lasting_header(codec, data))
         decoder.feed(packet)
 
     with _opened_again(file, stream) as (container, found):
         decoder = FullDecoder(found.codec_context, hashed=hashed)
         demuxed = demux(container, found, file.read, feed)
         decoded = decoder.finish()
-    return demuxed, shown_pictures(decoded, fields), decoded
+    return demuxed, shown_pictures(decoded, fields, headers), decoded
 
 
 @contextlib.contextmanager

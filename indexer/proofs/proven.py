@@ -36,18 +36,35 @@ PICTURE = b"\0\0\1\0"
 HEADER_BYTES = 8192  # The first picture's header lies within so many bytes, behind user data of any usual length.
 
 
+# Headers that FFmpeg's decoders keep for later pictures. MPEG-1 and MPEG-2: sequence headers and their extensions,
+# quantiser matrices, the mark of an old encoder. MPEG-4: objects, layers, groups, user data. If droppable pictures bring
+# some, trials of a few plans do not show what other plans give.
+LASTING_HEADERS = {
+    "mpeg1video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb2\x00TMPGEXS)"),
+    "mpeg2video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb5[\x10-\x3f]|\xb2\x00TMPGEXS)"),
+    "mpeg4": re.compile(rb"\x00\x00\x01[\x20-\x2f\xb0\xb2\xb3\xb5]"),
+}
+
+
+def has_lasting_header(codec: str, data: bytes) -> bool:
+    """Return whether a packet brings a header that decoders keep for later pictures, as far as it is known here."""
+    pattern = LASTING_HEADERS.get(codec)
+    return pattern is not None and pattern.search(data) is not None
+
+
 def fields_in(codec: str, data: bytes) -> int:
     """Return how many field pictures a packet holds, 0 if its first picture is a frame."""
     found = STRUCTURE.search(data[:HEADER_BYTES]) if codec == "mpeg2video" else None
     return data.count(PICTURE) if found is not None and found[1][0] & 3 != FRAME else 0
 
 
-def shown_pictures(decoded: Decoded, fields: Sequence[int]) -> Pictures:
+def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bool] = ()) -> Pictures:
     """Return facts about pictures as a full decode shows them. Decoding may always start at packet 0.
 
     Args:
         decoded: the full decode of n packets.
         fields: [n], as `fields_in` returns it.
+        headers: [n], as `has_lasting_header` returns it; or empty.
 
     Raises:
         BitstreamError: packets and pictures do not belong together one by one.
@@ -70,6 +87,8 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int]) -> Pictures:
     continues[1:] &= came[:-1] & alone[:-1]
     continues[0] = False
     droppable = np.isin(decoded.kind, DROPPABLE) & ~started
+    if len(headers) and (droppable & np.array(headers)).any():
+        droppable[:] = False
     for column in (droppable, leading):  # a second field is what the first one is
         column[1:] = np.where(continues[1:], column[:-1], column[1:])
     return pictures_of(
