@@ -37,8 +37,8 @@ HEADER_BYTES = 8192  # The first picture's header lies within so many bytes, beh
 
 
 # Headers that FFmpeg's decoders keep for later pictures. MPEG-1 and MPEG-2: sequence headers and their extensions,
-# quantiser matrices, the mark of an old encoder. MPEG-4: objects, layers, groups, user data. If droppable pictures bring
-# some, trials of a few plans do not show what other plans give.
+# quantiser matrices, the mark of an old encoder. MPEG-4: objects, layers, groups, user data. If droppable pictures
+# bring some, trials of a few plans do not show what other plans give.
 LASTING_HEADERS = {
     "mpeg1video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb2\x00TMPGEXS)"),
     "mpeg2video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb5[\x10-\x3f]|\xb2\x00TMPGEXS)"),
