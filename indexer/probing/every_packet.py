@@ -52,6 +52,7 @@ from framedex.indexer.proofs.full_decode import (
 from framedex.indexer.proofs.proven import (
     Trials,
     fields_in,
+    from_packet_0,
     has_lasting_header,
     proven_pictures,
     reorder_depth_of,
@@ -325,7 +326,8 @@ def _decode(
         decoder = FullDecoder(found.codec_context, hashed=hashed)
         demuxed = demux(container, found, file.read, feed)
         decoded = decoder.finish()
-    return demuxed, shown_pictures(decoded, fields, headers), decoded
+    pictures = shown_pictures(decoded, fields, headers)
+    return demuxed, from_packet_0(pictures) if codec == "mpeg4" and decoded.interlaced else pictures, decoded
 
 
 @contextlib.contextmanager

@@ -35,6 +35,7 @@ class Decoded:
         failed: bool [n], packets that the decoder rejects, or whose pictures it marks as corrupt.
         formats: the pixel formats and sizes of all pictures.
         colours: the numbers of their colour ranges and matrices.
+        interlaced: whether some picture is interlaced.
         rotation: counterclockwise rotation, in degrees, of the first picture, or None without a picture.
         unnumbered: how many pictures came out that belong to no packet, or to one that had given a picture before.
     """
@@ -48,6 +49,7 @@ class Decoded:
     failed: NDArray[np.bool_]
     formats: frozenset[tuple[str, int, int]]
     colours: frozenset[tuple[int, int]]
+    interlaced: bool
     rotation: int | None
     unnumbered: int
 
@@ -79,6 +81,7 @@ class FullDecoder:
         self._failed: list[bool] = []
         self._formats: set[tuple[str, int, int]] = set()
         self._colours: set[tuple[int, int]] = set()
+        self._interlaced = False
         self._rotation: int | None = None
         self._unnumbered = 0
 
@@ -120,6 +123,7 @@ class FullDecoder:
             failed=np.array(self._failed, np.bool_),
             formats=frozenset(self._formats),
             colours=frozenset(self._colours),
+            interlaced=self._interlaced,
             rotation=self._rotation,
             unnumbered=self._unnumbered,
         )
@@ -131,6 +135,7 @@ class FullDecoder:
             return
         if self._rotation is None:
             self._rotation = picture.rotation
+        self._interlaced |= bool(picture.interlaced_frame)
         self._order.append(number)
         self._prints[number] = picture_print(picture)
         if self._hashed:
@@ -182,6 +187,7 @@ def _lengthened(decoded: Decoded, packets: int) -> Decoded:
         failed=np.append(decoded.failed, np.ones(lacking, np.bool_)),
         formats=decoded.formats,
         colours=decoded.colours,
+        interlaced=decoded.interlaced,
         rotation=decoded.rotation,
         unnumbered=decoded.unnumbered,
     )

@@ -104,6 +104,17 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
     )
 
 
+def from_packet_0(pictures: Pictures) -> Pictures:
+    """Return pictures that are decoded from packet 0, without leaving any out, if B pictures are among them.
+
+    FFmpeg's decoder of interlaced MPEG-4 keeps the distance of the first B picture that it decodes for all later ones.
+    """
+    if not pictures.non_reference.any():
+        return pictures
+    opened = np.flatnonzero(pictures.start != NO_START)[1:]
+    return replace(_joined(pictures, opened), non_reference=np.zeros(len(pictures.start), np.bool_))
+
+
 @dataclass(frozen=True, slots=True)
 class Trials:
     """Tries runs of a stream of n packets.
