@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
-from framedex.indexer.bitstream.base.intra import IntraScanner
 from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.h26x.scanner import NalScanner
-from framedex.indexer.bitstream.registry import SCANNERS
+from framedex.indexer.bitstream.registry import SCANNERS, IntraScanner
 from framedex.indexer.containers.medium_file import ProbedFile, open_medium
 from framedex.indexer.facts import (
     MediumFacts,
@@ -292,7 +291,7 @@ def _scan(stream: av.video.stream.VideoStream, file: ProbedFile, form: str) -> t
     If sample tables locate the packets, the file is read in large pieces. Otherwise packets are demuxed one by one.
     """
     configuration = stream.codec_context.extradata or b""
-    make_scanner = SCANNERS.get(stream.codec_context.codec.canonical_name, IntraScanner)  # the other `SCANNED` ones
+    make_scanner = SCANNERS.get(stream.codec_context.codec.canonical_name, IntraScanner)
     scanner = make_scanner(configuration)
     if form == "mp4" and isinstance(scanner, NalScanner):
         try:

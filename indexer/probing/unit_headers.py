@@ -16,7 +16,7 @@ from framedex.indexer.bitstream.h26x.h264 import H264Scanner
 from framedex.indexer.bitstream.h26x.h264_sets import SEI as H264_SEI
 from framedex.indexer.bitstream.h26x.hevc import PREFIX_SEI, SEQUENCE_ENDS, HevcScanner, is_slice
 from framedex.indexer.bitstream.h26x.scanner import NalScanner
-from framedex.indexer.bitstream.h26x.sei import FILM_GRAIN
+from framedex.indexer.bitstream.h26x.sei import FILM_GRAIN, heads_at, is_other_message
 from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.probing.packet_headers import SCANNERS
@@ -58,24 +58,12 @@ def find_lasting(
         return _find(lambda at, count: _read_apart(file, at, count), codec, length_size, offset, size)
     data = _mapped(file)
     return _find(
-        lambda at, count: data[np.minimum(at[:, None] + np.arange(count), len(data) - 1)],
+        lambda at, count: heads_at(data, at, count),
         codec,
         length_size,
         offset,
         size,
     )
-
-
-def _has_no_grain(head: NDArray[np.uint8], size: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool [units]: SEI units of a single message that does not describe film grain.
-
-    Args:
-        head: uint8 [units, 2], the first bytes of each behind its header: the type and the size of a message.
-        size: int64 [units], how many bytes each has behind its header.
-    """
-    kind, message = head[:, 0].astype(np.int64), head[:, 1].astype(np.int64)
-    none: NDArray[np.bool_] = (kind != FILM_GRAIN) & (kind < 255) & (message < 255) & (size < 2 + message + 2)
-    return none
 
 
 def _mapped(file: ProbedFile) -> NDArray[np.uint8]:
@@ -120,7 +108,7 @@ def _find(
         if len(sei):
             behind = SCANNERS[codec].header_bytes
             message = heads(at[sei] + length_size + behind, 2)
-            found[sample[sei[~_has_no_grain(message, length[sei] - behind)]]] = True
+            found[sample[sei[~is_other_message(message, length[sei] - behind, (FILM_GRAIN,))]]] = True
         if codec == "hevc":
             slices[sample] += (length > 1) & is_slice(header.astype(np.int64) << 8 | head[:, length_size + 1])
         at = at + length_size + length

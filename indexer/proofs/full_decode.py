@@ -54,10 +54,16 @@ class Decoded:
     unnumbered: int
 
     @property
+    def place(self) -> NDArray[np.int64]:
+        """int64 [n]: the place of each packet's picture in output order, -1 where none was output."""
+        place = np.full(len(self.prints), -1, np.int64)
+        place[self.order] = np.arange(len(self.order))
+        return place
+
+    @property
     def came(self) -> NDArray[np.bool_]:
         """bool [n]: packets whose picture was output."""
-        came = np.zeros(len(self.prints), np.bool_)
-        came[self.order] = True
+        came: NDArray[np.bool_] = self.place >= 0
         return came
 
 
@@ -88,11 +94,7 @@ class FullDecoder:
     def feed(self, packet: av.Packet[Any]) -> None:
         """Decode the next packet. Its timestamp is replaced."""
         number = len(self._prints)
-        for column, unknown in (
-            (self._prints, None), (self._md5, None), (self._kind, 0), (self._key, False), (self._failed, False)
-        ):  # fmt: skip
-            column.append(unknown)  # type: ignore[arg-type]
-        self._flagged.append(packet.is_keyframe)
+        self._add(1, flagged=packet.is_keyframe)
         if packet.is_discard:
             packet = _kept(packet)
         packet.pts = number  # pictures keep their packet's timestamp
@@ -101,6 +103,18 @@ class FullDecoder:
                 self._take(picture)
         except av.error.FFmpegError:
             self._failed[number] = True
+
+    def lose(self, packets: int) -> None:
+        """Note that so many packets do not come."""
+        self._add(packets, failed=True)
+
+    def _add(self, packets: int, *, flagged: bool = False, failed: bool = False) -> None:
+        self._prints += [None] * packets
+        self._md5 += [None] * packets
+        self._kind += [0] * packets
+        self._key += [False] * packets
+        self._flagged += [flagged] * packets
+        self._failed += [failed] * packets
 
     def fail(self) -> None:
         """Note that the container is damaged behind the last packet."""
@@ -169,28 +183,8 @@ def decode_all(file: ProbedFile, stream_index: int, packets: int, *, hashed: boo
                 fed += 1
         except av.error.FFmpegError:  # the results for packets before are kept
             decoder.fail()
-        return _lengthened(decoder.finish(), packets)
-
-
-def _lengthened(decoded: Decoded, packets: int) -> Decoded:
-    lacking = packets - len(decoded.prints)
-    if not lacking:
-        return decoded
-    nothing: list[None] = [None] * lacking
-    return Decoded(
-        order=decoded.order,
-        prints=[*decoded.prints, *nothing],
-        md5=[*decoded.md5, *nothing],
-        kind=np.append(decoded.kind, np.zeros(lacking, np.int8)),
-        key=np.append(decoded.key, np.zeros(lacking, np.bool_)),
-        flagged=np.append(decoded.flagged, np.zeros(lacking, np.bool_)),
-        failed=np.append(decoded.failed, np.ones(lacking, np.bool_)),
-        formats=decoded.formats,
-        colours=decoded.colours,
-        interlaced=decoded.interlaced,
-        rotation=decoded.rotation,
-        unnumbered=decoded.unnumbered,
-    )
+        decoder.lose(packets - fed)
+        return decoder.finish()
 
 
 def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:

@@ -69,11 +69,9 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
     Raises:
         BitstreamError: packets and pictures do not belong together one by one.
     """
-    n = len(decoded.prints)
     if decoded.unnumbered:
         raise BitstreamError("several_pictures", f"{decoded.unnumbered} pictures have no packet of their own")
-    came, place = decoded.came, np.full(n, -1)
-    place[decoded.order] = np.arange(len(decoded.order))
+    came, place = decoded.came, decoded.place
     # Some decoders call all pictures intra, some call none of them a key frame, and some state nothing.
     stated = decoded.key, decoded.kind == int(PictureType.I), decoded.flagged
     started = came & next((column for column in stated if column.any()), stated[0])
@@ -146,10 +144,7 @@ class Trials:
 
 def reorder_depth_of(decoded: Decoded) -> int:
     """Return how many pictures are decoded before some picture and output after it, at most."""
-    came = np.flatnonzero(decoded.came)
-    place = np.full(len(decoded.prints), -1)
-    place[decoded.order] = np.arange(len(decoded.order))
-    return reorder_depth_needed(place[came])
+    return reorder_depth_needed(decoded.place[decoded.came])
 
 
 def proven_pictures(pictures: Pictures, trials: Trials) -> tuple[Pictures, NDArray[np.bool_]]:

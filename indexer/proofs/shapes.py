@@ -31,11 +31,12 @@ from framedex.indexer.timeline import CONTINUES, DAMAGED, LEADING, NON_REFERENCE
 # One run in a medium goes on over the next start point for so many packets, at least so many runs do, and so far.
 CROSSING_SHARE, LEAST_CROSSINGS, CROSSING_FRAMES = 60, 2, 3
 SEED = 22  # which half a picture belongs to, and which ones are reached alone, does not change from run to run
+NONE: Numbers = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Runs of one shape, fed while a full decode reads the packets in order.
+    """Runs of one shape, which are fed together, by packet.
 
     Attributes:
         packet: int64 [fed], ascending: the packets that decoders are given. Two runs may share packets.
@@ -82,13 +83,11 @@ def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
     frames = _sound_frames(reach, flags, starts)
     count = len(flags) // CROSSING_SHARE if starts is None else len(flags)
     behind, begins = _crossings(reach, frames, count, flags)
-    nothing = behind[:0], begins[:0]
     chosen = _halves(frames, flags)
     if len(chosen) > 1:
         chosen.append(_bare(reach, frames, flags))
-    return [
-        _shape(reach, some, flags, *(nothing if number else (behind, begins))) for number, some in enumerate(chosen)
-    ]
+    first = [_shape(reach, some, flags, behind, begins) for some in chosen[:1]]
+    return first + [_shape(reach, some, flags) for some in chosen[1:]]
 
 
 def _sound_frames(reach: Reach, flags: Flags, starts: Numbers | None) -> Numbers:
@@ -123,15 +122,14 @@ def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple
     begins = np.unique(reach.begins(frames))
     edges = np.append(reach.starts, [len(flags)] * 2)
     number = np.searchsorted(reach.starts, begins)
-    begins, crossed, end = begins, edges[number + 1], edges[number + 2]
+    crossed, end = edges[number + 1], edges[number + 2]
     own = frames[(flags[frames] & LEADING) == 0]
     first = np.searchsorted(own, crossed)
     can = first < np.searchsorted(own, end)
     can &= (flags[np.minimum(crossed, len(flags) - 1)] & RESET) == 0
     chosen = np.random.default_rng(SEED).permutation(np.flatnonzero(can))[: max(LEAST_CROSSINGS, count)]
     behind = [own[first[at] : np.searchsorted(own, end[at])][:CROSSING_FRAMES] for at in chosen.tolist()]
-    none: Numbers = np.zeros(0, np.int64)
-    return np.concatenate([none, *behind]), np.repeat(begins[chosen], [len(some) for some in behind])
+    return np.concatenate([NONE, *behind]), np.repeat(begins[chosen], [len(some) for some in behind])
 
 
 def runs_shape(packets: list[Numbers], targets: list[Numbers], continues: NDArray[np.bool_]) -> Shape:
@@ -142,7 +140,7 @@ def runs_shape(packets: list[Numbers], targets: list[Numbers], continues: NDArra
         targets: int64 [wanted] of each run.
         continues: bool [packets], those that are decoded together with the packet before them.
     """
-    packet = np.concatenate([*packets, np.zeros(0, np.int64)])
+    packet = np.concatenate([*packets, NONE])
     run = np.repeat(np.arange(len(packets)), [len(one) for one in packets])
     wanted = np.concatenate([*map(np.isin, packets, targets), np.zeros(0, np.bool_)])
     last = np.append(run[1:] != run[:-1], True)[: len(run)]
@@ -161,8 +159,8 @@ def _shape(
     reach: Reach,
     targets: Numbers,
     flags: Flags,
-    behind: Numbers | None = None,
-    begins_of_behind: Numbers | None = None,
+    behind: Numbers = NONE,
+    begins_of_behind: Numbers = NONE,
 ) -> Shape:
     """Return the shape that reaches each target from its start point with a decoder of its own.
 
@@ -174,9 +172,9 @@ def _shape(
         begins_of_behind: int64: these start points.
     """
     own_begins = reach.begins(targets)
-    begins = own_begins if begins_of_behind is None else np.append(own_begins, begins_of_behind)
+    begins = np.append(own_begins, begins_of_behind)
     firsts = np.unique(begins)
-    both = targets if behind is None else np.append(targets, behind)
+    both = np.append(targets, behind)
     parts: list[tuple[Numbers, Numbers]] = []
     for number in (0, 1):  # runs of every second start point do not overlap
         mine = firsts[number::2]
@@ -193,7 +191,7 @@ def _shape(
     whole = last | np.append((flags[packet[1:]] & CONTINUES) == 0, True)[: len(run)]
     fed, n = firsts[run] * len(flags) + packet, len(flags)
     is_target = np.isin(fed, own_begins * n + targets)
-    over = np.zeros(len(fed), np.bool_) if behind is None else np.isin(fed, begins[len(targets) :] * n + behind)
+    over = np.isin(fed, begins_of_behind * n + behind)
     by_packet = np.lexsort((run, packet))
     return Shape(
         packet=packet[by_packet],

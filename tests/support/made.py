@@ -30,7 +30,7 @@ from tests.support.media import RECIPES, make, make_long
 
 ROOT = Path(__file__).resolve().parents[2]
 EDITS = ("bitstream_edits", "h26x_edits", "mpeg_edits", "still_edits")
-MEDIA_SOURCES = tuple(f"tests/support/{name}.py" for name in ("media", *EDITS))
+MEDIA_SOURCES = tuple(f"tests/support/{name}.py" for name in ("media", "hazards", *EDITS))
 INDEX_SOURCES = (*MEDIA_SOURCES, "indexer", "framedex")
 KEPT = 6  # versions of one thing
 Kind = Literal["media", "hazards"]

@@ -39,7 +39,7 @@ from framedex.indexer.bitstream.h26x.h264_slices import Slice, parse_slice
 from framedex.indexer.bitstream.h26x.h264_starts import Start, compare_starts, false_starts, first_start, start_points
 from framedex.indexer.bitstream.h26x.nal import unescape
 from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
-from framedex.indexer.bitstream.h26x.sei import FILM_GRAIN, says_nothing, sei_payloads
+from framedex.indexer.bitstream.h26x.sei import FILM_GRAIN, heads_at, is_other_message, sei_payloads
 
 RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
 SEI_KINDS = (RECOVERY_POINT, USER_DATA_UNREGISTERED, FILM_GRAIN)
@@ -108,7 +108,8 @@ class H264Scanner(NalScanner):
         kind = data[units.start] & 31
         apart = (kind == SPS) | (kind == PPS) | (kind == PARTITION_A)
         sei = np.flatnonzero(kind == SEI)
-        apart[sei] = ~says_nothing(data, units.start[sei] + 1, units.end[sei], SEI_KINDS)
+        begin = units.start[sei] + 1
+        apart[sei] = ~is_other_message(heads_at(data, begin, 2), units.end[sei] - begin, SEI_KINDS)
         return (kind == SLICE) | (kind == IDR), apart, np.zeros(len(units.damaged), np.bool_)
 
     def _meet_sei(self, nal: bytes, packet: int) -> None:

@@ -41,7 +41,7 @@ from framedex.indexer.bitstream.h26x.hevc_sets import (
 )
 from framedex.indexer.bitstream.h26x.nal import unescape
 from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
-from framedex.indexer.bitstream.h26x.sei import FILM_GRAIN, says_nothing, sei_payloads
+from framedex.indexer.bitstream.h26x.sei import FILM_GRAIN, heads_at, is_other_message, sei_payloads
 
 RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
 END_OF_SEQUENCE, END_OF_BITSTREAM = 36, 37
@@ -154,7 +154,8 @@ class HevcScanner(NalScanner):
         pictures = np.bincount(units.packet[first], minlength=n)
         apart = (marked(self.set_parsers, 64)[kind] & whole) | marked(SEQUENCE_ENDS, 64)[kind]
         sei = np.flatnonzero((kind == PREFIX_SEI) & base)
-        apart[sei] = ~says_nothing(data, units.start[sei] + 2, units.end[sei], (FILM_GRAIN,))
+        begin = units.start[sei] + 2
+        apart[sei] = ~is_other_message(heads_at(data, begin, 2), units.end[sei] - begin, (FILM_GRAIN,))
         apart |= pictures[units.packet] > 1
         packet = units.packet[coded]
         last_of_kind = np.full(n, -1)

@@ -32,18 +32,21 @@ def sei_payloads(body: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def says_nothing(
-    data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], kinds: Collection[int]
-) -> NDArray[np.bool_]:
+def is_other_message(head: NDArray[np.uint8], size: NDArray[np.int64], kinds: Collection[int]) -> NDArray[np.bool_]:
     """Return bool [units]: SEI units that consist of a single message, of another type than these.
 
     Args:
-        data: uint8 [bytes], which holds the units.
-        start: int64 [units], where each begins behind its header.
-        end: int64 [units].
+        head: uint8 [units, 2], the first bytes of each behind its header: the type and the size of a message.
+        size: int64 [units], how many bytes each has behind its header.
         kinds: payload types that are read.
     """
-    kind, size = (data[np.minimum(start + byte, len(data) - 1)].astype(np.int64) for byte in (0, 1))
+    kind, message = head[:, 0].astype(np.int64), head[:, 1].astype(np.int64)
+    other: NDArray[np.bool_] = ~np.isin(kind, list(kinds)) & (kind < 255) & (message < 255)
     # Emulation prevention only shortens what is left for a second message, which takes two bytes and more.
-    nothing: NDArray[np.bool_] = ~np.isin(kind, list(kinds)) & (kind < 255) & (size < 255)
-    return nothing & (end - start < 2 + size + 2)
+    return other & (size < 2 + message + 2)
+
+
+def heads_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
+    """Return uint8 [places, count]: the bytes of `data` from each place on. Behind its end: its last byte."""
+    heads: NDArray[np.uint8] = data[np.minimum(at[:, None] + np.arange(count), len(data) - 1)]
+    return heads
