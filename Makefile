@@ -106,7 +106,7 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.dev)
 # with so early a torch.
 LOWEST := build/lowest
 EXACTNESS := tests/contract tests/exactness/test_exact.py tests/exactness/test_corpus.py tests/exactness/test_every_medium.py tests/indexer/audio/test_audio_index.py \
-	tests/indexer/audio/test_audio_times.py tests/sharder/decoding/test_audio_decoder.py tests/exactness/test_mpeg_corpus.py tests/exactness/test_av_corpus.py tests/sharder/packing/test_pack_clips.py tests/loader/dataset/test_dataset.py
+	tests/indexer/audio/test_audio_times.py tests/sharder/decoding/test_audio_decoder.py tests/exactness/test_proven_codecs.py tests/exactness/test_av_corpus.py tests/sharder/packing/test_pack_clips.py tests/loader/dataset/test_dataset.py
 test-lowest: $(VENV)/.dev
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)

@@ -24,7 +24,7 @@ VIDEO, IMAGES = "video", "images"  # kinds of media
 IN_NO_FILE = frozenset({"rawvideo", "rv10", "rv20", "rv30", "rv40"})
 # Codecs in which FFmpeg decodes every packet from nothing but its own bytes, also if they are cut off or damaged.
 INTRA = frozenset({
-    "asv1", "asv2", "cljr", "dpx", "dvvideo", "r210", "sgi", "utvideo", "v210", "y41p", "yuv4", "zlib",
+    "asv1", "asv2", "dpx", "dvvideo", "r210", "sgi", "utvideo", "v210", "y41p", "yuv4", "zlib",
 })  # fmt: skip
 # Codecs whose packets are parsed. Videos of all others are decoded whole, and their start points tried (`proof`).
 SCANNED = INTRA | {"h264", "hevc", "av1", "vp9", "vp8"}

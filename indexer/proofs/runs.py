@@ -187,7 +187,7 @@ class _Run:
         self._side, self._number = side, number
         self.left: set[int] = set()
         self._data, self._packet = b"", -1
-        self._last = -1
+        self._given: list[int] = []
         self._decoder: RunDecoder | None
         try:
             self._decoder = RunDecoder(
@@ -224,17 +224,27 @@ class _Run:
             self._decoder = None
 
     def _give(self, pictures: list[av.VideoFrame]) -> None:
-        """Pass wanted pictures on. A corrupt picture ends the run, as it ends a clip."""
+        """Pass wanted pictures on. A corrupt picture ends the run, as it ends a clip.
+
+        So does a picture that comes too late. Those that came before it in its place are taken back.
+        """
         place = self._side.stream.place
         for picture in pictures:
             number = picture.pts
             if picture.is_corrupt and not self._side.goes_on:
                 self._decoder = None
                 return
-            if number is None or number not in self.left or picture.is_corrupt:
+            if number is None or picture.is_corrupt:
                 continue
-            if self._side.stream.ordered and self._last >= 0 and place[number] <= place[self._last]:
+            if self._side.stream.ordered and self._given and place[number] <= place[self._given[-1]]:
+                if not self._side.goes_on:
+                    self._decoder = None
+                    for late in self._given:
+                        if place[late] >= place[number]:
+                            self._side.prints.pop((late, self._number), None)
+                    return
                 continue
-            self._last = number
-            self.left.remove(number)
-            self._side.take(number, self._number, picture)
+            self._given.append(number)
+            if number in self.left:
+                self.left.remove(number)
+                self._side.take(number, self._number, picture)

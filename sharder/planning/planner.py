@@ -112,6 +112,8 @@ class Planner:
         kept, run = self._reach.needed(targets, run_begin, run_end)
         if one_stream:
             self._check_places(kept)
+            if not len(damaged):
+                self._check_between(kept)
         offset, size = self._packets.offset[kept], self._packets.size[kept]
         first = np.flatnonzero(~self._reach.continues[kept])  # where each picture's packets begin among the kept ones
         pictures, picture_run = kept[first], run[first]
@@ -145,6 +147,15 @@ class Planner:
         if self._hidden_unordered and (self._packets.flags[kept] & HIDDEN).any():
             raise UncuttableError(
                 "the clip needs pictures that an edit list hides, and their places in a file of its own are not known",
+                found=f"packets {int(kept[0])} to {int(kept[-1])}",
+                remedy="pass --pack images",
+            )
+
+    def _check_between(self, kept: NDArray[np.int64]) -> None:
+        """Raise UncuttableError if some of these packets, which lead to frames outside of damage, are damaged."""
+        if (self._packets.flags[kept] & DAMAGED).any():
+            raise UncuttableError(
+                "the clip cannot be cut into a file of its own: a damaged GOP lies between its frames",
                 found=f"packets {int(kept[0])} to {int(kept[-1])}",
                 remedy="pass --pack images",
             )

@@ -27,7 +27,6 @@ SMALL, OTHER = (128, 64), (160, 96)
 ENCODES: dict[str, list[tuple[str, tuple[int, int], Options]]] = {
     "asv1": [("yuv420p", SMALL, {}), ("yuv420p", SMALL, {"global_quality": "2000"})],
     "asv2": [("yuv420p", SMALL, {}), ("yuv420p", SMALL, {"global_quality": "2000"})],
-    "cljr": [("yuv411p", SMALL, {}), ("yuv411p", SMALL, {"dither_type": "1"})],
     "dpx": [("rgb24", SMALL, {}), ("rgb48le", SMALL, {}), ("gbrp10le", OTHER, {}), ("gbrp12le", SMALL, {})],
     "dvvideo": [("yuv420p", (720, 576), {}), ("yuv411p", (720, 480), {}), ("yuv422p", (720, 576), {})],
     "r210": [("gbrp10le", SMALL, {})],

@@ -6,6 +6,7 @@ The streams are those of FFmpeg's encoders, and edited ones with hazards that no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -69,6 +70,7 @@ ENCODES: dict[str, tuple[str, dict[str, str], str, tuple[int, int]]] = {
     "magicyuv.avi": ("magicyuv", {}, "gbrp", SMALL),
     "dv.avi": ("dvvideo", {}, "yuv420p", (720, 576)),
     "jpeg2000.mov": ("jpeg2000", {}, "rgb24", SMALL),
+    "cljr.avi": ("cljr", {}, "yuv411p", SMALL),
     "jpegls.avi": ("jpegls", {}, "bgr24", SMALL),
     "png.mov": ("png", {}, "rgba", SMALL),
     "png.avi": ("png", {}, "rgb24", SMALL),
@@ -226,6 +228,48 @@ def test_leading_pictures_are_decoded_from_the_start_point_before(media_folder: 
     assert [flags[number] & START for number in starts] == [CLOSED, *[OPEN] * (len(starts) - 1)]
     for number in starts[1:]:
         assert [flag & (LEADING | NON_REFERENCE) for flag in flags[number + 1 : number + 3]] == [12, 12]
+
+
+@pytest.mark.parametrize("name", ["uneven.mp4", "uneven.mkv", "uneven.avi"])
+@pytest.mark.parametrize("late", [range(9, 15), range(6, 30)])
+def test_interlaced_mpeg4_of_uneven_times_is_exact(name: str, late: range, tmp_path: Path) -> None:
+    """FFmpeg's decoder scales field vectors of B-VOPs by the distance of the first one that a session decodes."""
+    options = {"g": "60", "bf": "1", "flags": "+ilme+ildct"}
+    encode(tmp_path / name, "mpeg4", options, pix_fmt="yuv420p", size=QCIF, frames=41, late=late)
+    (medium,) = tried(tmp_path).values()
+    assert (medium.status, medium.wrong, medium.exact) == ("ok", [], medium.frames)
+    assert medium.frames >= 40
+
+
+def with_matrix(data: bytes, weight: int) -> bytes:
+    """Put a quantiser matrix extension for non-intra blocks before the first slice of an MPEG-2 picture."""
+    bits = f"{0xB5:08b}0011" + "01" + f"{weight:08b}" * 64 + "00"
+    extension = int(bits.ljust(-(-len(bits) // 8) * 8, "0"), 2).to_bytes(-(-len(bits) // 8), "big")
+    at = data.find(b"\0\0\1\1")
+    assert at > 0
+    return data[:at] + b"\0\0\1" + extension + data[at:]
+
+
+@pytest.mark.parametrize("name", ["matrix.m2v", "matrix.mkv", "matrix.ts"])
+def test_b_pictures_that_set_and_restore_a_matrix_are_not_left_out(name: str, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    options = {"g": "16", "bf": "3"} | FREE
+    given = encode(tmp_path / name, "mpeg2video", options, pix_fmt="yuv420p", size=QCIF, frames=40)
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        header = b"\0\0\1\0"
+        kinds = [packet.data[packet.data.find(header) + 5] >> 3 & 7 for packet in packets]
+        droppable = [number for number, kind in enumerate(kinds) if kind == 3]
+        weights = dict(zip(droppable[3:6], (40, 16, 16), strict=True))  # the flat matrix is what the encoder used
+        return [
+            replace(packet, data=with_matrix(packet.data, weights[number])) if number in weights else packet
+            for number, packet in enumerate(packets)
+        ]
+
+    rewrite(given, tmp_path / "m" / name, edit)
+    (medium,) = tried(tmp_path / "m").values()
+    assert (medium.status, medium.wrong, medium.exact) == ("ok", [], medium.frames)
+    assert not any(flag & NON_REFERENCE for flag in frames_flags(tmp_path / "m" / name))
 
 
 @pytest.mark.parametrize("second", [{"g": "9", "bf": "2"}, {"g": "9", "bf": "0", "flags": "+low_delay"}])

@@ -157,9 +157,19 @@ def wrong_frames(stream: Stream, pictures: Pictures, truth: dict[int, str], seed
 
 
 def encode(
-    path: Path, codec: str, options: dict[str, str], *, pix_fmt: str, size: tuple[int, int], frames: int
+    path: Path,
+    codec: str,
+    options: dict[str, str],
+    *,
+    pix_fmt: str,
+    size: tuple[int, int],
+    frames: int,
+    late: range = range(0),
 ) -> Path:
-    """Encode numbered pictures at 25 fps into a file, unless the file exists; return its path."""
+    """Encode numbered pictures at 25 fps into a file, unless the file exists; return its path.
+
+    Pictures whose numbers are in `late` come two ticks after the one before instead of one.
+    """
     if path.exists():
         return path
     aside = path.with_name(f"{os.getpid()}-{path.name}")
@@ -170,7 +180,7 @@ def encode(
         open_encoder(stream.codec_context)
         for number in range(frames):
             frame = av.VideoFrame.from_ndarray(picture(number, *size), format="rgb24").reformat(format=pix_fmt)
-            frame.pts, frame.time_base = number, Fraction(1, 25)
+            frame.pts, frame.time_base = number + sum(other <= number for other in late), Fraction(1, 25)
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
     aside.rename(path)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from framedex.errors import DamageError, PolicyError
+from framedex.errors import DamageError, PolicyError, UncuttableError
 from framedex.indexer.parts.packets import Packets
 from framedex.sharder.clips.recipe import coalesce
 from framedex.sharder.planning.planner import Planner
@@ -142,6 +142,20 @@ def test_frames_of_damaged_gops_are_planned_on_demand_alone() -> None:
         Planner(packets, drop_leading=False).plan(np.array([1, 3]))
     assert not Planner(packets, drop_leading=False).plan(np.array([1])).damaged
     assert Planner(packets, drop_leading=False, keep_damaged=True).plan(np.array([1, 3])).damaged
+
+
+def test_no_stream_of_one_clip_leads_over_a_damaged_gop() -> None:
+    frames = np.array([0, 3])
+    for middle, end in ((OPEN, OPEN), (OPEN, CLOSED)):
+        packets = packets_of([CLOSED, middle | DAMAGED, DAMAGED, end, NON_REFERENCE])
+        for keep_damaged in (False, True):
+            planner = Planner(packets, drop_leading=False, keep_damaged=keep_damaged)
+            assert planner.plan(frames).run_first.tolist() == [0, 1]
+            if end == OPEN:
+                with pytest.raises(UncuttableError, match="damaged GOP lies between"):
+                    planner.plan(frames, one_stream=True)
+            else:
+                assert planner.plan(frames, one_stream=True).run_first.tolist() == [0, 1]
 
 
 def test_runs_are_given_the_state_of_their_start() -> None:
