@@ -12,6 +12,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ _lock = threading.RLock()
 
 class _Process(context.SpawnProcess):
     def start(self) -> None:
-        with _lock, _worker_environment():
+        # The new process inherits the mask of signals. Without it, Ctrl-C while it imports would print a traceback.
+        with _lock, _worker_environment(), _blocked_interrupts():
             super().start()
 
 
@@ -64,6 +66,16 @@ class _WithoutPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError("pyarrow must not import pandas here", name=fullname)
+
+
+@contextlib.contextmanager
+def _blocked_interrupts() -> Iterator[None]:
+    """Block SIGINT for this thread, and for good for the processes that it starts inside."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def leave_out_pandas() -> None:

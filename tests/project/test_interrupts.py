@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from framedex import Index
+from framedex.core.interrupts import terminated_as_interrupted
 from tests.support.datasets import content, run, shard_clips
 from tests.support.depth import drawn
 from tests.support.running import allow_interrupts, environment
@@ -65,10 +67,10 @@ def members(group: int) -> list[str]:
 
 
 def is_open(group: int, name: str) -> bool:
-    """Return whether a process of a group has a file open whose name begins so."""
+    """Return whether a worker, a process of a group but its first one, has a file open whose name begins so."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if os.getpgid(int(folder.name)) == group:
+            if os.getpgid(int(folder.name)) == group != int(folder.name):
                 paths = [os.readlink(entry) for entry in (folder / "fd").iterdir()]
                 if any(os.path.basename(path).startswith(name) for path in paths):
                     return True
@@ -82,12 +84,11 @@ def test_index_keeps_what_it_probed_and_goes_on(number: int, all_media: Path, tm
     for place in range(10):
         shutil.copy(all_media / "h264_default.mp4", media / f"a{place}.mp4")
     for place in range(60):
-        shutil.copy(all_media / "h264_default.mp4", media / f"z{place}.mp4")
+        shutil.copy(all_media / "h264_default.mp4", media / f"late{place}.mp4")
     arguments = ["index", media, "--out", tmp_path / "I", "--workers", 1, "--verify"]
-    header = tmp_path / "I/index.json"  # is written after planning, which opens files, too
-    said = interrupted(arguments, lambda process: header.exists() and is_open(process, "z"), number)
+    said = interrupted(arguments, lambda process: is_open(process, "late"), number)
     kept = len(Index(tmp_path / "I"))
-    assert 0 < kept < 70
+    assert 0 < kept < 70, said
     what = f"{kept} media in {tmp_path / 'I'} are kept; the same command goes on with the others"
     assert said.strip() == f"interrupted: {what}"
     again = run(*arguments).output
@@ -133,3 +134,19 @@ def test_verify_says_how_far_it_came(index: Index, tmp_path: Path) -> None:
     assert re.fullmatch(r"interrupted: \d+ clips? checked, 0 of them wrong; another run begins anew", said.strip()), (
         said
     )
+
+
+def interrupted_in_a_callback() -> None:
+    class Target:
+        pass
+
+    target = Target()
+    reference = weakref.ref(target, lambda _: signal.raise_signal(signal.SIGINT))
+    del target
+    assert reference() is None
+    time.sleep(SECONDS)
+
+
+def test_an_interrupt_that_a_callback_drops_comes_again() -> None:
+    with terminated_as_interrupted(), pytest.raises(KeyboardInterrupt):
+        interrupted_in_a_callback()
