@@ -13,9 +13,11 @@ from importlib.resources import files
 import pyarrow as pa
 
 from framedex.auditor.tables.subject import Audited, Kind
+from framedex.indexer.parts.index import UNPROVEN_MESSAGE
 from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER
 from framedex.indexer.schema import (
     COLOR_RANGES,
+    EVERY_FRAME,
     FAILED,
     FIELD_ORDERS,
     FRAMES,
@@ -24,6 +26,8 @@ from framedex.indexer.schema import (
     LISTING,
     OK,
     REFUSED,
+    SCANNED,
+    UNPROVEN,
     VIDEO,
     VIDEOS,
 )
@@ -139,7 +143,13 @@ def described(kind: Kind) -> dict[str, str]:
 
 def _filled(text: str, audited: Audited, columns: Columns) -> str:
     """Return the query of a view. Each {…} is replaced by a value that depends on the index or dataset."""
-    values = {"unshown": str(UNSHOWN)}
+    values = {
+        "unshown": str(UNSHOWN),
+        "scanned": ", ".join(map(literal, sorted(SCANNED))),
+        "every_frame": literal(EVERY_FRAME),
+        "unproven": literal(UNPROVEN),
+        "unproven_message": literal(UNPROVEN_MESSAGE),
+    }
     if audited.kind == "dataset":
         own = [name for name in columns[CLIPS_FOLDER] if name not in CLIPS.names]
         values["user_columns"] = "".join(f", c.{quoted(name)}" for name in own)

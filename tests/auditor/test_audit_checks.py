@@ -163,6 +163,7 @@ SOUND = [
     },
     {
         "codec": "mjpeg",
+        "proof": "every_frame",
         "pixel_format": "yuvj420p",
         "color_range": "full",
         "color_matrix": 5,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from framedex import ClipDataset, Index
-from framedex.indexer.sources.sidecars import SAMPLE_NAMES
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.images import encoded, indexed, listing, rows, tar_of
 from tests.support.media import Medium
@@ -124,7 +123,11 @@ def test_names_of_packed_clips_are_no_columns(tmp_path: Path, video: bytes) -> N
     ((_, sample),) = samples(tmp_path / "D")
     packed = json.loads(sample["json"])
     assert packed["member"] == "a.mp4"
-    assert packed.keys() - {"json.width", "json.start", "__key__"} <= SAMPLE_NAMES
+    taken = packed.keys() - {"json.width", "json.start", "__key__"}
+    assert {"clip_id", "frames", "pts", "framedex"} <= taken
+    every = tar_of(tmp_path / "u.tar", [("a.mp4", video), ("a.json", json.dumps(dict.fromkeys(taken, 1)).encode())])
+    run("index", every, "--out", tmp_path / "EVERY")
+    assert {f"json.{name}" for name in taken} <= listing(tmp_path / "EVERY")["u.tar/a.mp4"].keys()
 
 
 def test_streams_of_videos_in_a_tar_are_named(tmp_path: Path, corpus: Path) -> None:

@@ -57,6 +57,9 @@ def test_media_without_a_proof_that_they_need_are_refused_until_they_are_indexed
     as_before(index)
     assert statuses(index) == {"a.avi": ("refused", "unproven", None), "b.mp4": ("ok", None, None)}
     assert Index(index).videos["status"].to_pylist() == Index(index).columns(["status"])["status"].to_pylist()
+    (failure,) = framedex.query(index, "SELECT uri, status, error_kind, error_message FROM failures").to_pylist()
+    assert (failure["uri"], failure["status"], failure["error_kind"]) == ("a.avi", "refused", "unproven")
+    assert "framedex index again" in failure["error_message"]
     policy = "{policy: windows, frames: 4, stride: 2}"
     said = run("shard", index, "--policy", policy, "--out", tmp_path / "D").output
     assert "1 unusable medium skipped (run framedex index again for 1 of them)" in said
