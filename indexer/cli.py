@@ -403,7 +403,8 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
         which = named(report.without_video_examples, report.without_video)
         echo(f"{counted(report.without_video, 'file')} without a video stream skipped ({printable(which)})")
     if report.decoded_whole:
-        codecs = ", ".join(f"{count:,} of {codec}" for codec, count in report.decoded_whole.most_common())
+        by_count = sorted(report.decoded_whole.items(), key=lambda item: (-item[1], item[0]))
+        codecs = ", ".join(f"{count:,} of {codec}" for codec, count in by_count)
         videos = counted(sum(report.decoded_whole.values()), "video")
         echo(f"{videos} decoded whole to prove the frames, which takes longer than reading packets ({codecs})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -84,7 +83,7 @@ class IndexReport:
     thumbnails: int = 0
     others: list[OtherFiles] = field(default_factory=list)
     ok: int = 0
-    decoded_whole: Counter[str] = field(default_factory=Counter)
+    decoded_whole: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     failed: int = 0
     internal: int = 0
@@ -98,7 +97,7 @@ class IndexReport:
         if row["status"] == OK:
             self.ok += 1
             if row["kind"] == VIDEO and row["codec"] not in SCANNED:
-                self.decoded_whole[row["codec"]] += 1
+                self.decoded_whole[row["codec"]] = self.decoded_whole.get(row["codec"], 0) + 1
         if row["status"] in (OK, GONE):
             return
         if row["status"] == REFUSED and row["error_kind"] == NO_VIDEO:

@@ -70,6 +70,13 @@ def test_media_without_a_proof_that_they_need_are_refused_until_they_are_indexed
     assert "0 changed, 0 gone, 2 unchanged" in run("index", tmp_path / "m", "--out", index).output
 
 
+def test_indexing_says_how_many_videos_were_decoded_whole(index: Path, tmp_path: Path) -> None:
+    said = run("index", tmp_path / "m", "--out", tmp_path / "J").output
+    assert "1 video decoded whole to prove the frames, which takes longer than reading packets (1 of mpeg4)" in said
+    report = json.loads(run("index", tmp_path / "m", "--out", tmp_path / "K", "--json").stdout)
+    assert (report["ok"], report["decoded_whole"]) == (2, {"mpeg4": 1})
+
+
 def test_datasets_of_earlier_versions_say_once_that_their_frames_were_counted_by_packets(
     index: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
