@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.clip_dataset import ClipDataset
+from framedex.records.recipe import Recipe
 from framedex.sharder.clips.byte_source import ByteSource
-from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 
 EVERY = 7  # one clip in this many is damaged

@@ -15,7 +15,6 @@ from framedex.indexer.timeline import (
     CONTINUES,
     DAMAGED,
     MOST_REORDERED,
-    NO_PTS,
     SKIPPED,
     START,
     UNSHOWN,
@@ -28,7 +27,8 @@ from framedex.indexer.timeline import (
     settle_timestamps,
     summarise,
 )
-from framedex.sharder.clips.recipe import Recipe
+from framedex.records.clip import NO_PTS
+from framedex.records.recipe import Recipe
 from framedex.sharder.planning.planner import Planner
 
 MOST_PLANS = 12  # clips planned of one input

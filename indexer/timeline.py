@@ -16,8 +16,7 @@ from framedex.indexer.bitstream.base.pictures import (
     Pictures,
     segments,
 )
-
-NO_PTS = np.iinfo(np.int64).min
+from framedex.records.clip import NO_PTS
 
 # The bits of frames.flags; schema.py documents them.
 CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8, 16, 32, 64

@@ -214,10 +214,10 @@ class MultiViewDataset:
 
     def _find_shape(self, view: str) -> ViewShape:
         own, other = (self.clips.origin.clip(number) for number in self._examples[view])
-        same = len(own.frame_index) == len(other.frame_index)
+        same = len(own.frames) == len(other.frames)
         return ViewShape(
             medium=own.medium,
-            frames=None if same else len(own.frame_index),
+            frames=None if same else len(own.frames),
             audio=None if own.audio is None else AudioShape(rate=own.audio.rate, channels=own.audio.channels),
         )
 

@@ -8,7 +8,11 @@ from typing import Literal
 import pyarrow as pa
 
 from framedex.core.column_rules import FAR, ColumnRule, Key
-from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, list_of, required
+from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, required
+from framedex.records.clip import FIELDS as IN_FIELDS
+from framedex.records.clip import INT32, ClipRecord
+from framedex.records.columns import schema_of
+from framedex.records.recipe import AUDIO, AudioFile, AudioRecipe, ClipAudioPlan, Recipe
 
 FORMAT = "framedex-dataset"
 SCHEMA_VERSION = "3.6"
@@ -17,156 +21,18 @@ HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.pa
 SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "fields.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
 
-PAD = -1  # a wanted frame that is padding
 MOST_VIEWS = 256
 Missing = Literal["error", "skip", "mask"]  # how a clip is treated if a view has no frame for it
 
 # `clips` has these columns, and then the user's own, with their original types.
-CLIPS = pa.schema(
-    [
-        required("clip_id", pa.string(), "Unique name of the clip."),
-        required("media_row", pa.int32(), "Row of the clip's medium in `media`."),
-        required(
-            "frames",
-            list_of(pa.int32()),
-            "Wanted frames in order, by presentation number from 0; repeats allowed; -1 for padding by a constant.",
-            unit="frames",
-        ),
-        required("mask", list_of(pa.bool_()), "False where padded, by a constant or by repeating frames."),
-        required("pts", list_of(pa.int64(), nullable=True), "Their timestamps; null for padding.", unit="time base"),
-        required(
-            "seconds",
-            list_of(pa.float64(), nullable=True),
-            "Their timestamps by the container's clock; null for padding.",
-            unit="s",
-        ),
-        column(
-            "md5",
-            list_of(pa.binary(16), nullable=True),
-            "MD5 over the native planes of each frame (as `frames.md5` of an index), null for padding; null "
-            "where the index has none.",
-        ),
-        column(
-            "shard",
-            pa.int32(),
-            "Number of the tar that holds the clip (a row of `shards`); null: its ranges point into the source.",
-        ),
-        column(
-            "stretch_first",
-            pa.int32(),
-            "First frame of the stretch of the medium that the policy sampled: 0, or where a range begins. Null for "
-            "explicit clips.",
-            unit="frames",
-        ),
-        column("stretch_stop", pa.int32(), "The frame behind the stretch.", unit="frames"),
-        column(
-            "anchor_frame",
-            pa.int32(),
-            "Number of the frame that the clip is about; null where the policy has no such frame.",
-            unit="frames",
-        ),
-        column(
-            "multiview_id",
-            pa.string(),
-            "Name that the clips of several views share which belong together; null where a clip stands alone.",
-        ),
-        column("view_name", pa.string(), "Which of these views it is."),
-        column(
-            "view_away_seconds",
-            list_of(pa.float64(), nullable=True),
-            "Time of each frame minus the one that was wanted of the view; null for padding.",
-            unit="s",
-        ),
-    ]
-)
-
-VIEW_COLUMNS = ("multiview_id", "view_name", "view_away_seconds")
-VIEWS_SINCE = (3, 4)  # the version of the format that has them
-
+CLIPS = schema_of(ClipRecord)
 RECIPES = pa.schema(
     [
         required("clip_id", pa.string(), "As in `clips`; row n of a recipes part belongs to row n of the clips part."),
-        required(
-            "range_offset",
-            list_of(pa.int64()),
-            "Byte ranges to read, in decode order: where each begins.",
-            unit="bytes",
-        ),
-        required("range_length", list_of(pa.int64()), "How long each is.", unit="bytes"),
-        column(
-            "range_path",
-            list_of(pa.string()),
-            "Of loose images: the file of each range, relative to the medium's folder.",
-        ),
-        column("range_crc32", list_of(pa.int64()), "Of images: CRC-32 of each range."),
-        required(
-            "packet_size",
-            list_of(pa.int32()),
-            "Sizes of the packets that the joined ranges hold; the packets of one picture count as one.",
-            unit="bytes",
-        ),
-        required(
-            "packet_rank",
-            list_of(pa.int32()),
-            "Presentation rank of each packet within the clip's own stream, from 0.",
-        ),
-        required(
-            "run_first",
-            list_of(pa.int32()),
-            "Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own.",
-        ),
-        required("run_open", list_of(pa.bool_()), "Whether the run begins at an open start point."),
-        required(
-            "run_state",
-            list_of(pa.int32()),
-            "Which of `media.states` each run's decoder must be given before its first packet.",
-        ),
-        required("damaged", pa.bool_(), "Some wanted frame lies in a damaged GOP."),
-        required("position", list_of(pa.int32()), "For each wanted frame, its packet's rank; -1 for padding."),
-        column(
-            "audio_range_offset",
-            list_of(pa.int64()),
-            "Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null "
-            "where nobody asked for audio.",
-            unit="bytes",
-        ),
-        column("audio_range_length", list_of(pa.int64()), "How long each is.", unit="bytes"),
-        column(
-            "audio_packet_size",
-            list_of(pa.int32()),
-            "Sizes of the packets that the joined ranges hold, those first that are decoded and dropped; null "
-            "where the range is a FLAC or WAV file.",
-            unit="bytes",
-        ),
-        column(
-            "audio_packet_sample",
-            list_of(pa.int64()),
-            "Where each packet's first decoded sample lies, as `frames.audio_sample` of an index.",
-            unit="samples",
-        ),
-        column(
-            "audio_begin_sample",
-            pa.int64(),
-            "The first sample that is needed, at the medium's own rate.",
-            unit="samples",
-        ),
-        column("audio_end_sample", pa.int64(), "Behind the last one.", unit="samples"),
-        column(
-            "audio_present",
-            list_of(pa.int64()),
-            "Of an audio file: begin and end of each stretch of samples that the medium presents, in turn; the "
-            "others are silence.",
-            unit="samples",
-        ),
-        column("audio_rate", pa.int32(), "The clip's sample rate.", unit="Hz"),
-        column("audio_channels", pa.int32(), "Its channels."),
-        column(
-            "audio_first",
-            pa.int64(),
-            "Its first sample: sample k is at k / `audio_rate` seconds on the container's clock.",
-            unit="samples",
-        ),
-        column("audio_count", pa.int64(), "How many samples it has.", unit="samples"),
+        *schema_of(Recipe),
+        *schema_of(AudioRecipe, prefix=AUDIO),
+        schema_of(AudioFile, prefix=AUDIO).field("audio_present"),
+        *schema_of(ClipAudioPlan, prefix=AUDIO),
     ]
 )
 
@@ -259,7 +125,7 @@ _SHARED = ("media_id", "uri", "member", "kind", "codec", "width", "height", "rot
 # One value for each clip, in few row groups, so that a column of all clips is one read. From version 3.5 on.
 FIELDS = pa.schema(
     [
-        *(CLIPS.field(name) for name in ("clip_id", "media_row", "shard", "multiview_id", "view_name")),
+        *schema_of(ClipRecord, also_in=IN_FIELDS),
         required("wanted_frames", pa.int32(), "How many frames the clip has, padding included.", unit="frames"),
         column("begin_seconds", pa.float64(), "Least of `clips.seconds`; null where the clip has no time.", unit="s"),
         column("end_seconds", pa.float64(), "Greatest of `clips.seconds`.", unit="s"),
@@ -277,62 +143,16 @@ HEADER_KEYS = {
     "labels": Key(kind=dict, needed=False),
     "columns": Key(kind=list, element=str, needed=False, any_text=True),
     "job": Key(kind=str, needed=False),
-    "clips_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
-    "media_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
+    "clips_per_part": Key(kind=list, element=int, most=INT32),
+    "media_per_part": Key(kind=list, element=int, most=INT32),
 }
 
-INT32 = (1 << 31) - 1
-TIME = ColumnRule(least=-FAR, most=FAR)
-BYTES = ColumnRule(least=0, most=FAR, needed=True)
-COUNT = ColumnRule(least=0, most=INT32, needed=True)
-PLACE = ColumnRule(least=PAD, most=INT32, needed=True)
-CLIP_RULES = {
-    "clip_id": ColumnRule(needed=True, any_text=True),
-    "media_row": COUNT,
-    "frames": PLACE,
-    "mask": ColumnRule(needed=True),
-    "pts": ColumnRule(needed=True),
-    "seconds": ColumnRule(needed=True),
-    "shard": ColumnRule(least=0, most=INT32),
-    "stretch_first": ColumnRule(least=0, most=INT32),
-    "stretch_stop": ColumnRule(least=0, most=INT32),
-    "anchor_frame": ColumnRule(least=0, most=INT32),
-    "multiview_id": ColumnRule(any_text=True),
-    "view_name": ColumnRule(any_text=True),
-}
-RECIPE_RULES = {
-    "range_offset": BYTES,
-    "range_length": BYTES,
-    "range_crc32": ColumnRule(least=0, most=(1 << 32) - 1),
-    "packet_size": COUNT,
-    "packet_rank": COUNT,
-    "run_first": COUNT,
-    "run_open": ColumnRule(needed=True),
-    "run_state": COUNT,
-    "damaged": ColumnRule(needed=True),
-    "position": PLACE,
-}
-AUDIO_PLAN_RULES = {
-    "audio_rate": ColumnRule(least=1, most=INT32, needed=True),
-    "audio_channels": ColumnRule(least=1, most=1024, needed=True),
-    "audio_first": ColumnRule(least=-FAR, most=FAR, needed=True),
-    "audio_count": ColumnRule(least=0, most=FAR, needed=True),
-    "audio_range_offset": BYTES,
-    "audio_range_length": BYTES,
-}
-AUDIO_PACKET_RULES = {
-    "audio_packet_size": COUNT,
-    "audio_packet_sample": ColumnRule(least=-FAR, most=FAR, needed=True),
-    "audio_begin_sample": ColumnRule(least=-FAR, most=FAR, needed=True),
-    "audio_end_sample": ColumnRule(least=-FAR, most=FAR, needed=True),
-}
-AUDIO_FILE_RULES = {"audio_present": ColumnRule(least=0, most=FAR, needed=True)}
 MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA.names}
 SHARD_RULES = {
     "name": ColumnRule(needed=True),
-    "size_bytes": BYTES,
+    "size_bytes": ColumnRule(least=0, most=FAR, needed=True),
     "fingerprint": ColumnRule(needed=True),
-    "clips": COUNT,
+    "clips": ColumnRule(least=0, most=INT32, needed=True),
 }
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 

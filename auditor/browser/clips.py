@@ -66,7 +66,7 @@ class Clips:
     def describe(self, key: Any) -> dict[str, Any]:
         """Return everything about a clip but its pictures. Raises FramedexError."""
         clip = self._clip(key)
-        view = [] if clip.multiview is None else [("view", view_text(clip.multiview))]
+        view = [] if clip.multiview_id is None else [("view", view_text(clip))]
         facts = [*view, ("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))]
         return self.card(key) | {"columns": shown_columns(clip.columns), "facts": facts_of(facts)}
 

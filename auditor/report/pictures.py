@@ -244,7 +244,7 @@ def _drawn(name: str, clips: list[Clip]) -> Strip:
         try:
             encoded = files.read(clip.source, clip.recipe, clip.medium.states)
             [picture] = decode_rgb(clip, encoded, size=thumbnail_size(clip.medium, LONGEST_SIDE))
-            pictures.append(_picture(int(clip.frame_index[0]), float(clip.seconds[0]), picture))
+            pictures.append(_picture(int(clip.frames[0]), float(clip.seconds[0]), picture))
         except UNREADABLE as error:
             first_error = first_error or error
     reason = None if first_error is None else (_without(name, first_error).reason or "").removeprefix("clip ")

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.timeline import NO_PTS
+from framedex.records.clip import NO_PTS
 
 TOLERANCE_SECONDS = Fraction(2, 1000)  # timestamps of remuxed audio carry the rounding of where they came from
 TOLERANCE_TICKS = 2

@@ -15,7 +15,8 @@ from framedex.core.column_rules import RowAt, check_row, reading
 from framedex.indexer.parts.layout import REMEDY
 from framedex.indexer.parts.row_checks import check_audio_packets, check_packets
 from framedex.indexer.schema import FRAME_RULES
-from framedex.indexer.timeline import NO_PTS, START, STATED, USED_SHIFT
+from framedex.indexer.timeline import START, STATED, USED_SHIFT
+from framedex.records.clip import NO_PTS
 
 VIDEO_COLUMNS = ("pts", "gap", "size", "flags", "slots", "start_state", "md5", "path", "crc32")
 AUDIO_COLUMNS = ("audio_sample", "audio_gap", "audio_size")

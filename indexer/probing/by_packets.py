@@ -17,7 +17,7 @@ from framedex.errors import MediaError
 from framedex.indexer.bitstream.base.pictures import BitstreamError
 from framedex.indexer.containers.opening import demux_packets
 from framedex.indexer.containers.payloads import PayloadFinder
-from framedex.indexer.timeline import NO_PTS
+from framedex.records.clip import NO_PTS
 from framedex.storage.reader import Read
 
 

@@ -20,7 +20,6 @@ from framedex.indexer.facts import (
 from framedex.indexer.probing.by_packets import Demuxed
 from framedex.indexer.timeline import (
     FLAGS,
-    NO_PTS,
     NOT_REPRODUCIBLE,
     START,
     UNSHOWN,
@@ -31,6 +30,7 @@ from framedex.indexer.timeline import (
     presentation_order,
     summarise,
 )
+from framedex.records.clip import NO_PTS
 
 
 def summary_of(described: StreamFacts, demuxed: Demuxed, pts: Pts, flags: Flags) -> Summary:

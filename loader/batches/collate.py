@@ -9,18 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
-from framedex.indexer.timeline import NO_PTS
+from framedex.records.clip import ClipRecord
+from framedex.records.columns import keys_of
 
 Collate = Literal["error", "pad", "list"]
 COLLATES: tuple[Collate, ...] = ("error", "pad", "list")
-PADDINGS = {
-    "pts": NO_PTS,
-    "seconds": float("nan"),
-    "frame_index": -1,
-    "mask": False,
+PADDINGS = {key: column.padding for key, column in keys_of(ClipRecord).items() if column.dtype is not None} | {
     "positions": -1,
     "audio_mask": False,
-    "view_away_seconds": float("nan"),
 }
 
 

@@ -24,10 +24,10 @@ from framedex.loader.routing.costs import ClipCost, clip_cost
 from framedex.loader.routing.driver import DriverSupport
 from framedex.loader.routing.movie import gpu_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
+from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.cutout import Cutout, cut, whole
 from framedex.sharder.reading.sources import EncodedClip
-from framedex.sharder.schema import PAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Fetcher:
         pixels = self._options.pixels
         draw = pixels.draw(clip, self._dataset.epoch)
         size = stored_size((clip.medium.height, clip.medium.width), degrees)  # exchanges both for upright pictures
-        cutout = pixels.cutout(size, len(clip.frame_index), draw)
+        cutout = pixels.cutout(size, len(clip.frames), draw)
         pixels.check_memory(clip, cutout)
         encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
         fetched = Fetched(

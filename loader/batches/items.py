@@ -9,7 +9,8 @@ import numpy as np
 from framedex.errors import FramedexError
 from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.movie import clip_movie
-from framedex.sharder.clips.clip import Clip, MultiView
+from framedex.records.columns import item_of
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.clip_audio import ReadsRanges, read_audio
 from framedex.sharder.reading.held_bytes import HeldBytes
 from framedex.sharder.reading.sources import SourceFiles
@@ -61,7 +62,7 @@ def picture(
         encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
         return {"movie": clip_movie(clip, encoded), "positions": clip.recipe.position.astype(np.int64)}
     draw = pixels.draw(clip, epoch)
-    cutout = pixels.cutout((clip.medium.height, clip.medium.width), len(clip.frame_index), draw)
+    cutout = pixels.cutout((clip.medium.height, clip.medium.width), len(clip.frames), draw)
     pixels.check_memory(clip, cutout)
     encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
     return {"frames": pixels.finished(pixels.decoded(clip, encoded, cutout, threads=threads), draw)}
@@ -77,25 +78,13 @@ def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:
 
 def describe(clip: Clip) -> dict[str, Any]:
     """Return the part of an item that describes its frames."""
+    own = item_of(clip)
+    # Arrow's memory is read-only, which torch warns about.
+    own |= {key: own[key].copy() for key in ("pts", "seconds", "view_away_seconds") if key in own}
     return {
-        "pts": clip.pts.copy(),  # Arrow's memory is read-only, which torch warns about
-        "seconds": clip.seconds.copy(),
-        "frame_index": clip.frame_index,
-        "mask": clip.mask,
-        "clip_id": clip.clip_id,
+        **own,
         "uri": clip.medium.uri,
         "rotation_degrees": clip.medium.rotation_degrees,
         "color_transfer": clip.medium.color_transfer,
-        **_of_view(clip.multiview),
         **clip.columns,
-    }
-
-
-def _of_view(multiview: MultiView | None) -> dict[str, Any]:
-    if multiview is None:
-        return {}
-    return {
-        "multiview_id": multiview.multiview_id,
-        "view_name": multiview.view,
-        "view_away_seconds": multiview.away_seconds.copy(),
     }

@@ -131,7 +131,7 @@ class BatchMaker:
     def _too_little_memory(self, batch: Batch, free: str, error: RuntimeError) -> FramedexError:
         """Return the error that says what needed the GPU's memory, and how to need less."""
         clips = [self._supply.dataset.clip(number) for number in batch.numbers]
-        frames = sum(len(clip.frame_index) for clip in clips)
+        frames = sum(len(clip.frames) for clip in clips)
         height, width = self._size or max((clip.medium.height, clip.medium.width) for clip in clips)
         scale = "a smaller size=(height, width)" if self._size else "size=(height, width), which scales frames down"
         asked = f"a batch of {len(clips)} clips, {frames} frames of {width}×{height}"

@@ -23,9 +23,9 @@ from framedex.loader.bench.peers import PEERS
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.clip_loader import ClipLoader
 from framedex.loader.order.order import epoch_order, sample_of
+from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.video import decode_rgb
-from framedex.sharder.schema import PAD
 from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Stored
 
@@ -327,11 +327,11 @@ def peer_clips(clips: dict[int, Clip]) -> list[PeerClip]:
         PeerClip(
             number=number,
             path=clip.medium.path,
-            frames=tuple(clip.frame_index.tolist()),
+            frames=tuple(clip.frames.tolist()),
             seconds=tuple(clip.seconds.tolist()),
         )
         for number, clip in clips.items()
-        if clip.medium.kind != IMAGES and clip.source == clip.medium.source and bool((clip.frame_index >= 0).all())
+        if clip.medium.kind != IMAGES and clip.source == clip.medium.source and bool((clip.frames >= 0).all())
     ]
 
 

@@ -20,11 +20,12 @@ from framedex.files.row_groups import read_all
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.contact_sheets.thumbnails import thumbnail_size
 from framedex.loader.order.order import sample_of
-from framedex.sharder.clips.clip import Clip, MultiView
+from framedex.records.clip import PAD
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.reading import changed_settings
-from framedex.sharder.schema import FAILURES_NAME, PAD, POLICY_NAME
+from framedex.sharder.schema import FAILURES_NAME, POLICY_NAME
 from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place, small_text
 
@@ -189,7 +190,7 @@ class Inspector:
             uri=printable(clip.medium.name),
             columns=shown_columns(clip.columns),
             facts=[
-                *([] if clip.multiview is None else [("view", view_text(clip.multiview))]),
+                *([] if clip.multiview_id is None else [("view", view_text(clip))]),
                 ("source", source_text(clip.medium)),
                 ("clip", clip_text(clip)),
                 ("cost", cost_text(clip)),
@@ -238,7 +239,7 @@ def shown_frames(clip: Clip, pictures: NDArray[np.uint8]) -> list[ShownFrame]:
 
 def _frames(clip: Clip, pictures: Iterable[NDArray[np.uint8] | None]) -> list[ShownFrame]:
     gaps = np.diff(clip.seconds, prepend=np.nan)
-    rows = zip(clip.frame_index.tolist(), clip.seconds.tolist(), gaps.tolist(), clip.mask.tolist(), strict=True)
+    rows = zip(clip.frames.tolist(), clip.seconds.tolist(), gaps.tolist(), clip.mask.tolist(), strict=True)
     return [
         ShownFrame(
             frame_index=None if frame == PAD else frame,
@@ -286,10 +287,11 @@ def source_text(medium: Medium) -> str:
     return " · ".join(parts)
 
 
-def view_text(multiview: MultiView) -> str:
-    """Return which view the clip is, and how far its frames lie from the times that were wanted of it."""
-    away = multiview.away_seconds[~np.isnan(multiview.away_seconds)]
-    parts = [printable(multiview.view), f"of {printable(multiview.multiview_id)}"]
+def view_text(clip: Clip) -> str:
+    """Return which of several views a clip is, and how far its frames lie from the wanted times."""
+    away = np.zeros(0) if clip.view_away_seconds is None else clip.view_away_seconds
+    away = away[~np.isnan(away)]
+    parts = [printable(clip.view_name or ""), f"of {printable(clip.multiview_id or '')}"]
     if len(away):
         parts.append(f"frames at most {number_text(1000 * float(np.abs(away).max()))} ms from the wanted times")
     return " · ".join(parts)

@@ -20,8 +20,8 @@ from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.dali.pipelines import ImageDecoder, MovieDecoder
 from framedex.loader.routing.joining import groups, movie_feed
+from framedex.records.clip import PAD
 from framedex.sharder.decoding.cutout import cut_into
-from framedex.sharder.schema import PAD
 
 
 class GpuDecoder:

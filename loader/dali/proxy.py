@@ -16,7 +16,7 @@ from framedex.loader.batches.items import ClipSource
 from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.driver import driver_support
 from framedex.loader.routing.joining import MovieFeed, movie_feed
-from framedex.sharder.schema import PAD
+from framedex.records.clip import PAD
 
 NO_ORDER = np.zeros(1, np.int32)
 NO_FRAMES = np.zeros((1, 1, 1, 3), np.uint8)

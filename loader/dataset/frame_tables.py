@@ -132,7 +132,7 @@ class FrameTables:
         """Return a column at some times from the clip's anchor, and which of these times have a row."""
         times = self._column(rows, TIME).astype(np.float64)
         # The first place of a clip may be padding by a constant, which is no frame.
-        anchor = int(clip.frame_index[clip.frame_index >= 0][0]) if clip.anchor is None else clip.anchor
+        anchor = int(clip.frames[clip.frames >= 0][0]) if clip.anchor_frame is None else clip.anchor_frame
         assert clip.stretch is not None  # as checked before
         wanted = times[anchor - clip.stretch[0]] + seconds
         after = np.clip(np.searchsorted(times, wanted), 1, max(1, len(times) - 1))
@@ -221,8 +221,8 @@ def checked_columns(wanted: FrameColumns) -> dict[str, NDArray[np.float64] | Non
 def _of_frames(values: NDArray[Any], clip: Clip) -> NDArray[Any]:
     """Return the rows of a clip's frames; zeros for padding by a constant."""
     assert clip.stretch is not None  # as checked before
-    padded = clip.frame_index < 0
-    found = values[np.where(padded, 0, clip.frame_index - clip.stretch[0])]
+    padded = clip.frames < 0
+    found = values[np.where(padded, 0, clip.frames - clip.stretch[0])]
     if padded.any():
         found[padded] = np.zeros((), values.dtype)
     return found

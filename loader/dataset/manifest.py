@@ -24,11 +24,13 @@ from framedex.files.row_groups import checked_group, read_all, read_group
 from framedex.indexer.parts.row_checks import check_video
 from framedex.indexer.schema import SCANNED, VIDEO
 from framedex.loader.dataset.clip_columns import REMEDY, ClipColumns
+from framedex.records.clip import ClipRecord
+from framedex.records.columns import names_in
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.labels import stored_labels
 from framedex.sharder.clips.medium import Medium, tell_unproven
-from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy, own_columns
+from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.schema import (
@@ -102,7 +104,7 @@ class Manifest(ClipColumns):
             self.encode = _encode(header.get("encode"))
             self.ffmpeg: list[str] = header.get("index_ffmpeg") or []
             self._views = _views(header.get("views"))
-            self._own = own_columns(header["schema_version"])
+            self._own = names_in(ClipRecord, header["schema_version"])
             self._filed = header.get("columns")
             self.labels = stored_labels(header.get("labels"))
             self._first = {

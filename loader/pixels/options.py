@@ -83,7 +83,7 @@ class PixelOptions:
 
     def draw(self, clip: Clip, epoch: int) -> Draw:
         """Return where the random numbers of a clip come from. Views of one clip have the same ones."""
-        name = clip.clip_id if clip.multiview is None else clip.multiview.multiview_id
+        name = clip.multiview_id or clip.clip_id
         return Draw(seed=self.seed, epoch=epoch, name=name)
 
     def cutout(self, size: Size, frames: int, draw: Draw) -> Cutout:
@@ -118,7 +118,7 @@ class PixelOptions:
         if clip.audio is not None:
             parts.append((audio_bytes(clip), audio_text(clip.audio)))
         if cutout is not None:
-            parts.append(self._frame_bytes(cutout, len(clip.frame_index)))
+            parts.append(self._frame_bytes(cutout, len(clip.frames)))
         self._check_parts(parts, clip.clip_id)
 
     def _frame_bytes(self, cutout: Cutout, frames: int) -> tuple[int, str]:

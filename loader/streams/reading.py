@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from framedex.core.memory import check_room
 from framedex.errors import FramedexError, StaleError, StorageError
 from framedex.loader.batches.faults import OF_THE_RUN
-from framedex.sharder.clips.audio import AudioFile
+from framedex.records.recipe import AudioFile
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.held_bytes import HeldBytes
 from framedex.sharder.reading.sources import SourceFiles
@@ -148,7 +148,8 @@ def extent(clip: Clip) -> tuple[int, int]:
     audio = None if clip.audio is None else clip.audio.recipe
     if not isinstance(audio, AudioFile):
         return first, last
-    return min(first, audio.offset), max(last, audio.offset + audio.length)
+    offset, length = int(audio.range_offset[0]), int(audio.range_length[0])
+    return min(first, offset), max(last, offset + length)
 
 
 def _of_tar(error: FramedexError) -> FramedexError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.schema import PAD
 
 # "nearest": a picture that is not the source's, bit for bit, but nearer to it than to any other (`encoded`,
 # `verify_gpu`).
@@ -50,7 +50,7 @@ def verdict_on(clip: Clip, by_rank: dict[int, str] | None, verdict: Verdict, rea
         verdict: the verdict.
         reason: why the clip is not right, else None.
     """
-    frames = clip.frame_index.tolist()
+    frames = clip.frames.tolist()
     return Checked(
         clip_id=clip.clip_id,
         uri=clip.medium.name,

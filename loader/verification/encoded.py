@@ -18,6 +18,7 @@ from framedex.loader.verification.full_decode import decode_in_order
 from framedex.loader.verification.image_truth import TAR, images_of
 from framedex.loader.verification.member_truth import own_copy
 from framedex.loader.verification.nearness import Nearness, Picture, mean_squares, nearness
+from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter
@@ -27,7 +28,6 @@ from framedex.sharder.packing.encoders import colour_of, encode
 from framedex.sharder.packing.yuv420 import MATRIX, RANGE_NAME
 from framedex.sharder.reading.local_copies import LOOSE, local_copy
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
-from framedex.sharder.schema import PAD
 
 BYTES_AT_ONCE = 1 << 30  # limit for the source's pictures that clips are compared with
 Truth = dict[int, tuple[int | None, Picture]]  # presentation number → (pts, picture in the stored size)
@@ -41,7 +41,7 @@ def verify_encoded(clips: list[Clip], options: EncodeOptions, sources: SourceFil
     that the clip wants and to those before and after it, and lost no more than twice what encoding it again loses.
     """
     verdicts: list[Checked] = []
-    for group in _groups(sorted(clips, key=lambda clip: int(clip.frame_index.max()))):
+    for group in _groups(sorted(clips, key=lambda clip: int(clip.frames.max()))):
         try:
             truth = _truth(group)
         except (StaleError, av.error.FFmpegError, DecodeError, OSError) as error:
@@ -68,7 +68,7 @@ def _groups(clips: list[Clip]) -> Iterator[list[Clip]]:
 
 def _compared(clip: Clip) -> set[int]:
     """Return the numbers of the frames that a clip wants, and of those before and after each."""
-    wanted = clip.frame_index[clip.frame_index != PAD].tolist()
+    wanted = clip.frames[clip.frames != PAD].tolist()
     return {near for number in wanted for near in (number - 1, number, number + 1) if near >= 0}
 
 
@@ -88,7 +88,7 @@ def _truth(clips: list[Clip]) -> Truth | None:
     numbers = {
         pts: frame
         for clip in clips
-        for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True)
+        for frame, pts in zip(clip.frames.tolist(), clip.pts.tolist(), strict=True)
         if frame != PAD
     }
     wanted = set(numbers.values()) if by_pts else set().union(*map(_compared, clips))
@@ -133,7 +133,7 @@ def _check(clip: Clip, options: EncodeOptions, sources: SourceFiles, truth: Trut
 
 def _compare(clip: Clip, encoded: EncodedClip, found: list[Picture], options: EncodeOptions, truth: Truth) -> Checked:
     """Return the verdict on a clip's pictures, in the order of their ranks."""
-    frames = np.unique(clip.frame_index[clip.frame_index != PAD])
+    frames = np.unique(clip.frames[clip.frames != PAD])
     expected = [truth[number][1] for number in frames.tolist()]
     again, packets = _encoded_again(clip, expected, options)
     pictures = dict(decode_unique(again, packets))
@@ -176,7 +176,7 @@ def _encoded_again(clip: Clip, pictures: list[Picture], options: EncodeOptions) 
 
 def _unlike_times(clip: Clip, truth: Truth) -> str | None:
     """Return which frame the source does not have, or has at another time."""
-    for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True):
+    for frame, pts in zip(clip.frames.tolist(), clip.pts.tolist(), strict=True):
         if frame == PAD:
             continue
         if frame not in truth:

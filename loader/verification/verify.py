@@ -25,6 +25,7 @@ from framedex.loader.verification.encoded import verify_encoded
 from framedex.loader.verification.full_decode import decode_in_order
 from framedex.loader.verification.image_truth import image_checksums
 from framedex.loader.verification.member_truth import own_copy
+from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter
@@ -33,7 +34,6 @@ from framedex.sharder.packing.encoders import encoder_version
 from framedex.sharder.packing.image_files import ImageOptions, encode_image
 from framedex.sharder.reading.local_copies import local_copy
 from framedex.sharder.reading.sources import SourceFiles
-from framedex.sharder.schema import PAD
 from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place
 
@@ -162,7 +162,7 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
     compared with what the source itself holds.
     """
     own = [clip for clip in clips if clip.source == clip.medium.source]
-    wanted = {int(frame) for clip in own for frame in clip.frame_index if frame != PAD}
+    wanted = {int(frame) for clip in own for frame in clip.frames if frame != PAD}
     try:
         found = None
         if own:
@@ -194,7 +194,7 @@ def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
 def _recorded(clip: Clip) -> Truth:
     """Return what the index recorded about a clip's frames when it decoded the source (`framedex index --verify`)."""
     assert clip.md5 is not None  # the caller checked this
-    rows = zip(clip.frame_index.tolist(), clip.pts.tolist(), clip.md5, strict=True)
+    rows = zip(clip.frames.tolist(), clip.pts.tolist(), clip.md5, strict=True)
     return {frame: (pts, {md5.hex()}) for frame, pts, md5 in rows if md5 is not None}
 
 
@@ -204,16 +204,14 @@ def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:
     Damage makes decoders lose pictures, so that frame numbers are not reliable. Timestamps tell frames apart there.
     """
     by_pts = medium.damaged_gop_count > 0 and medium.pts_source == "container"
-    wanted = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
+    wanted = {int(frame) for clip in clips for frame in clip.frames if frame != PAD}
     decoded = decode_in_order(medium, wanted, by_pts=by_pts, mark=mark)
     if not by_pts:
         return {number: (pts, {found}) for number, pts, found in decoded}
     at: dict[int | None, set[str]] = {}
     for _, pts, found in decoded:
         at.setdefault(pts, set()).add(found)
-    rows = {
-        frame: pts for clip in clips for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True)
-    }
+    rows = {frame: pts for clip in clips for frame, pts in zip(clip.frames.tolist(), clip.pts.tolist(), strict=True)}
     return {frame: (pts, at[pts]) for frame, pts in rows.items() if pts in at}
 
 
@@ -226,7 +224,7 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
         return verdict_on(clip, None, "stale", error.text())
     except DecodeError as error:
         return verdict_on(clip, None, "undecodable", error.text())
-    for place, (frame, rank) in enumerate(zip(clip.frame_index.tolist(), clip.recipe.position.tolist(), strict=True)):
+    for place, (frame, rank) in enumerate(zip(clip.frames.tolist(), clip.recipe.position.tolist(), strict=True)):
         if frame == PAD or truth is None:
             continue
         expected = truth.get(frame)

@@ -27,11 +27,11 @@ from framedex.loader.verification.checked import Checked, Verdict
 from framedex.loader.verification.full_decode import decode_in_order
 from framedex.loader.verification.member_truth import own_copy
 from framedex.loader.verification.verify import verify
+from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_rgb
-from framedex.sharder.schema import PAD
 from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place
 
@@ -197,7 +197,7 @@ def _fetched(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, supp
 
 
 def _truth_bytes(clip: Clip) -> int:
-    return 9 * clip.medium.width * clip.medium.height * len(clip.frame_index)  # a picture and its two neighbours
+    return 9 * clip.medium.width * clip.medium.height * len(clip.frames)  # a picture and its two neighbours
 
 
 def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: Frames) -> Iterator[CheckedOnGpu]:
@@ -253,7 +253,7 @@ def compare(
     """
     worst, undecided = None, 0
     reason = None
-    for place, (number, frame) in enumerate(zip(clip.frame_index.tolist(), frames, strict=True)):
+    for place, (number, frame) in enumerate(zip(clip.frames.tolist(), frames, strict=True)):
         if number == PAD:
             if frame.any() and reason is None:
                 reason = f"place {place} is padding, but not black"
@@ -277,7 +277,7 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
         StaleError: the source changed.
         DecodeError: the full decode stops.
     """
-    numbers = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
+    numbers = {int(frame) for clip in clips for frame in clip.frames if frame != PAD}
     converter = RgbConverter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0))
 
     def picture(frame: av.VideoFrame) -> Picture:
@@ -295,7 +295,7 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
 def _own_pictures(clip: Clip, clips: ClipDataset) -> Truth:
     """Return a clip's own frames as the CPU decodes them."""
     frames = decode_rgb(clip, clips.sources.read(clip.source, clip.recipe, clip.medium.states))
-    return {number: frame for number, frame in zip(clip.frame_index.tolist(), frames, strict=True) if number != PAD}
+    return {number: frame for number, frame in zip(clip.frames.tolist(), frames, strict=True) if number != PAD}
 
 
 def _decoder(fetched: Fetched) -> Decoder:
@@ -311,7 +311,7 @@ def _verdict(
     worst: float | None = None,
     undecided: int = 0,
 ) -> CheckedOnGpu:
-    frames = clip.frame_index.tolist()
+    frames = clip.frames.tolist()
     return CheckedOnGpu(
         clip_id=clip.clip_id,
         uri=clip.medium.name,

@@ -13,11 +13,11 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.audio.audio_decoding import AudioCoding
 from framedex.indexer.parts.packets import AudioPackets
+from framedex.records.recipe import AudioRecipe
 from framedex.sharder.clips.recipe import coalesce
 
 MOST_CHANNELS = 8  # PyAV gives every plane of up to this many channels
@@ -71,51 +71,6 @@ def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AudioRecipe:
-    """How to read and decode a stretch of a medium's audio samples.
-
-    Attributes:
-        range_offset: int64 [ranges], where each byte range to read begins. Joined, the ranges hold the packets in
-            decode order. There are no ranges if the packets are not byte ranges of the file.
-        range_length: int64 [ranges], in bytes.
-        packet_size: int32 [packets], in bytes.
-        packet_sample: int64 [packets], position of each packet's first decoded sample.
-        begin_sample: First wanted sample, at the medium's own rate.
-        end_sample: End (exclusive) of the wanted samples. The interval may extend beyond what the medium presents; that
-            part is filled with silence.
-    """
-
-    range_offset: NDArray[np.int64]
-    range_length: NDArray[np.int64]
-    packet_size: NDArray[np.int32]
-    packet_sample: NDArray[np.int64]
-    begin_sample: int
-    end_sample: int
-
-    def __post_init__(self) -> None:
-        if len(self.range_offset) != len(self.range_length) or len(self.packet_size) != len(self.packet_sample):
-            raise ValueError("audio recipe columns of different lengths")
-        if len(self.range_length) and int(self.range_length.sum()) != int(self.packet_size.sum()):
-            raise ValueError("an audio recipe's ranges and packets differ in size")
-        if self.end_sample < self.begin_sample:
-            raise ValueError(f"an audio recipe from sample {self.begin_sample} to {self.end_sample}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioFile:
-    """Location of a clip's audio in a FLAC or WAV file of its own, for instance in a tar.
-
-    Attributes:
-        present: int64 [2 × stretches], begin and end of each stretch of samples that the medium presents. All other
-            samples are silence.
-    """
-
-    offset: int
-    length: int
-    present: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AudioOptions:
     """The audio that a dataset's clips get.
 
@@ -141,24 +96,6 @@ class AudioOptions:
             "channels": self.channels,
             "seconds": None if self.seconds is None else str(self.seconds),
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipAudioPlan:
-    """A clip's audio and how to get it.
-
-    Attributes:
-        rate: Sample rate of the output, in Hz.
-        channels: Number of channels of the output.
-        first: First sample on the grid k / rate.
-        count: Number of samples.
-    """
-
-    recipe: AudioRecipe | AudioFile
-    rate: int
-    channels: int
-    first: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

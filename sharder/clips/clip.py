@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, StaleError, UncuttableError, internal_error
-from framedex.sharder.clips.audio import ClipAudioPlan
+from framedex.records.clip import ClipRecord
+from framedex.records.recipe import ClipAudioPlan, Recipe
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.clips.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +21,13 @@ class MultiView:
 
     Attributes:
         multiview_id: The name that they share.
-        view: Name of the view.
-        away_seconds: float64 [F], each frame's time minus the one that was wanted of the view, NaN where padded.
+        view_name: The view.
+        view_away_seconds: float64 [F], each frame's time minus the one that was wanted of the view, NaN where padded.
     """
 
     multiview_id: str
-    view: str
-    away_seconds: NDArray[np.float64]
+    view_name: str
+    view_away_seconds: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class WantedClip:
         mask: bool [F], False where padded, by a constant or by repeating frames.
         columns: The user's columns.
         stretch: The frames [first, stop) of the medium that a policy sampled; None if no policy selected the clip.
-        anchor: Number of the frame that the clip is about; None if there is none.
+        anchor_frame: Number of the frame that the clip is about; None if there is none.
         multiview: What it is of a clip of several views; None if it stands alone.
         asked_in: Where the user asked for this very clip; None if a policy selected it.
     """
@@ -49,43 +49,35 @@ class WantedClip:
     mask: NDArray[np.bool_]
     columns: dict[str, Any]
     stretch: tuple[int, int] | None = None
-    anchor: int | None = None
+    anchor_frame: int | None = None
     multiview: MultiView | None = None
     asked_in: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clip:
-    """A planned clip: what is wanted, and the recipe for it.
+class Clip(ClipRecord):
+    """A planned clip: its row of `clips`, and the recipe for its frames.
 
     Attributes:
-        frame_index: int64 [F], -1 where padded.
-        pts: int64 [F], `NO_PTS` where padded.
-        seconds: float64 [F], NaN where padded.
-        mask: bool [F], False where padded.
-        md5: Hash of each frame's native planes, None where padded; None as a whole if the index has no hashes.
         columns: The user's columns.
-        stretch, anchor, multiview: As in `WantedClip`.
         source: The file that the recipe's ranges point into.
         audio: The clip's audio; None if no audio was requested.
         audio_source: The file of the audio packets; None for `source`.
     """
 
-    clip_id: str
     medium: Medium
-    frame_index: NDArray[np.int64]
-    pts: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    mask: NDArray[np.bool_]
-    md5: list[bytes | None] | None
     columns: dict[str, Any]
     recipe: Recipe
     source: ByteSource
-    stretch: tuple[int, int] | None = None
-    anchor: int | None = None
-    multiview: MultiView | None = None
     audio: ClipAudioPlan | None = None
     audio_source: ByteSource | None = None
+
+    @property
+    def stretch(self) -> tuple[int, int] | None:
+        """The frames [first, stop) of the medium that a policy sampled; None if no policy selected the clip."""
+        if self.stretch_first is None or self.stretch_stop is None:
+            return None
+        return self.stretch_first, self.stretch_stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

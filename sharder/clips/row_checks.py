@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import FAR, RowAt
 from framedex.indexer.schema import IMAGES
 from framedex.indexer.timeline import reorder_depth_needed
+from framedex.records.clip import PAD
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.schema import PAD
 
 Row = Mapping[str, Any]
 
@@ -31,12 +31,16 @@ def check_wanted(row: Row, medium: Medium, at: RowAt) -> None:
         FormatError: A column is inconsistent.
     """
     frames = row["frames"]
-    _same_length(row, "frames", ("mask", "pts", "seconds", "md5"), at)
+    _same_length(row, "frames", ("mask", "pts", "seconds", "md5", "view_away_seconds"), at)
     if len(frames) and frames.max() >= medium.frame_count:
         raise at.wrong("frames", frames.max(), f"{PAD} to {medium.frame_count - 1}, which its medium has")
     if (row["mask"] & (frames == PAD)).any():
         raise at.unlike("mask", "frames", "true for padding")
-    if row["stretch_first"] is not None:
+    if row["multiview_id"] is not None:
+        for name, allowed in (("view_name", "the name of a view"), ("view_away_seconds", "a list")):
+            if row[name] is None:
+                raise at.wrong(name, "null", allowed)
+    if row.get("stretch_first") is not None:
         first, stop = row["stretch_first"], row["stretch_stop"]
         if stop is None or not first < stop <= medium.frame_count:
             raise at.wrong("stretch_stop", stop, f"{first + 1} to {medium.frame_count}")
@@ -187,5 +191,5 @@ def _same_length(row: Row, name: str, others: tuple[str, ...], at: RowAt) -> Non
     """Check that other lists are as long as a given one; null lists are skipped."""
     expected = len(row[name])
     for other in others:
-        if row[other] is not None and len(row[other]) != expected:
+        if row.get(other) is not None and len(row[other]) != expected:
             raise at.unlike(other, name, f"{len(row[other])} elements for {expected}")

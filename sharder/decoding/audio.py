@@ -15,7 +15,8 @@ from framedex.core.pyav import audio_plane
 from framedex.errors import DecodeError
 from framedex.indexer.audio.audio_decoding import make_decoder
 from framedex.indexer.containers.opening import decode_packet, packet_with
-from framedex.sharder.clips.audio import AudioFacts, AudioRecipe
+from framedex.records.recipe import AudioRecipe
+from framedex.sharder.clips.audio import AudioFacts
 
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
 # beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)

@@ -13,15 +13,9 @@ from numpy.typing import NDArray
 from framedex.core.memory import check_room
 from framedex.errors import DecodeError, PolicyError
 from framedex.indexer.parts.packets import AudioPackets
-from framedex.indexer.timeline import NO_PTS
-from framedex.sharder.clips.audio import (
-    AudioFacts,
-    AudioFile,
-    AudioOptions,
-    AudioRecipe,
-    ClipAudioPlan,
-    plan_audio,
-)
+from framedex.records.clip import NO_PTS
+from framedex.records.recipe import AudioFile, AudioRecipe, ClipAudioPlan
+from framedex.sharder.clips.audio import AudioFacts, AudioOptions, plan_audio
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.audio import decode_audio
@@ -132,8 +126,8 @@ def read_audio(clip: Clip, sources: ReadsRanges) -> ClipAudio | None:
     check_room(audio_bytes(clip), audio_text(plan), where=f"clip {clip.clip_id}")
     source = clip.source if clip.audio_source is None else clip.audio_source
     if isinstance(plan.recipe, AudioFile):
-        where = np.array([plan.recipe.offset], np.int64), np.array([plan.recipe.length], np.int64)
-        return _from_file(plan, plan.recipe.present, sources.read_ranges(source, *where).tobytes())
+        file = sources.read_ranges(source, plan.recipe.range_offset, plan.recipe.range_length)
+        return _from_file(plan, plan.recipe.present, file.tobytes())
     facts = clip.medium.audio
     if facts is None or not len(plan.recipe.packet_size):
         silence = np.zeros((plan.channels, plan.count), np.float32)
@@ -149,7 +143,7 @@ def audio_bytes(clip: Clip) -> int:
         return 0
     delivered = plan.count * (plan.channels * SAMPLE_BYTES + 1)  # with the mask
     if isinstance(plan.recipe, AudioFile):
-        return delivered + plan.recipe.length
+        return delivered + int(plan.recipe.range_length.sum())
     if facts is None or not len(plan.recipe.packet_size):
         return delivered
     decoded = (plan.recipe.end_sample - plan.recipe.begin_sample) * (

@@ -20,12 +20,12 @@ from framedex.indexer.containers.decoders import RANGE_NUMBERS, RunDecoder
 from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.images.rgb import resize_rgb, rgb_md5, rgb_of
 from framedex.indexer.schema import IMAGES
+from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.cropping import Cropper
 from framedex.sharder.decoding.cutout import Cutout, cut_into
 from framedex.sharder.decoding.rgb import RgbConverter, kept_converter
 from framedex.sharder.reading.sources import EncodedClip
-from framedex.sharder.schema import PAD
 
 Size = tuple[int, int]  # height, width
 SHOWN_BY_VERIFY = "framedex verify shows which clips decode"

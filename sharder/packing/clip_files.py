@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from framedex.errors import UncuttableError
 from framedex.indexer.bitstream.h26x.nal import START_CODE, join_length_prefixed, split_annex_b
 from framedex.indexer.schema import IN_NO_FILE, VIDEO
-from framedex.indexer.timeline import NO_PTS
+from framedex.records.clip import NO_PTS, PAD
+from framedex.records.recipe import Recipe
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.samples import FileRanges, Member, Piece
 from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, TIMESCALE, UNSPECIFIED, Look, SampleTimes, movie_header
 from framedex.sharder.packing.mux import Template, configuration_record, mux
 from framedex.sharder.reading.sources import SourceFiles
-from framedex.sharder.schema import PAD
 
 # Codecs whose headers are written here; libavformat writes those of all others.
 OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from framedex.errors import UncuttableError
 from framedex.indexer.images.rgb import resize_rgb
 from framedex.indexer.schema import VIDEO
+from framedex.records.clip import PAD
+from framedex.records.recipe import Recipe
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.samples import Member
 from framedex.sharder.decoding.video import Size, decode_unique
 from framedex.sharder.packing.clip_files import ClipFile, look_of, packet_times, places, shown_seconds
@@ -22,7 +23,6 @@ from framedex.sharder.packing.encoders import ENCODERS, PIXEL_FORMAT, EncodedStr
 from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, SampleTimes, movie_header
 from framedex.sharder.packing.yuv420 import MATRIX, RANGE_NAME
 from framedex.sharder.reading.sources import EncodedClip
-from framedex.sharder.schema import PAD
 
 CHROMA_420 = 1
 CONTAINER = "mp4"

@@ -16,9 +16,11 @@ from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import StaleError, UncuttableError
 from framedex.execution.engine import Engine
 from framedex.indexer.schema import IMAGES
-from framedex.sharder.clips.clip import Clip, Failure, MultiView, failure_of, internal_failure
+from framedex.records.clip import PAD, SAMPLE
+from framedex.records.columns import json_of
+from framedex.records.recipe import Recipe
+from framedex.sharder.clips.clip import Clip, Failure, failure_of, internal_failure
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.samples import Member, Step
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles
 from framedex.sharder.packing.encode_options import EncodeOptions
@@ -29,7 +31,6 @@ from framedex.sharder.packing.mp4 import UNSPECIFIED
 from framedex.sharder.packing.recoding import Recoding
 from framedex.sharder.packing.sample_recipes import KEY, recipe_text
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
-from framedex.sharder.schema import PAD
 
 Pack = Literal["clips", "images", "needed"]
 PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
@@ -197,10 +198,11 @@ def clip_json(file: ClipFile) -> bytes:
 
 def describe(clip: Clip) -> Row:
     """Return the entries that the JSON of any sample has about its clip."""
-    medium, padded = clip.medium, clip.frame_index == PAD
+    medium = clip.medium
     rate = medium.frame_count * medium.time_base_den / (medium.duration_pts * medium.time_base_num or 1)
+    own = json_of(clip, SAMPLE)
     return {
-        "clip_id": clip.clip_id,
+        "clip_id": own.pop("clip_id"),
         "uri": medium.uri,
         **({} if medium.member is None else {"member": medium.member}),
         "codec": medium.codec,
@@ -209,22 +211,8 @@ def describe(clip: Clip) -> Row:
         "rotation_degrees": medium.rotation_degrees,
         "time_base": [medium.time_base_num, medium.time_base_den],
         "frame_rate": rate,
-        "frames": clip.frame_index,
-        "mask": clip.mask,
-        "pts": np.ma.masked_array(clip.pts, padded).tolist() if padded.any() else clip.pts,
-        "seconds": clip.seconds,
-        **_describe_view(clip.multiview),
+        **own,
     } | _describe_audio(clip)
-
-
-def _describe_view(multiview: MultiView | None) -> Row:
-    if multiview is None:
-        return {}
-    return {
-        "multiview_id": multiview.multiview_id,
-        "view_name": multiview.view,
-        "view_away_seconds": multiview.away_seconds,
-    }
 
 
 def _describe_audio(clip: Clip) -> Row:

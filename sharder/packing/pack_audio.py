@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DecodeError, StaleError
-from framedex.sharder.clips.audio import AudioFile, ClipAudioPlan
+from framedex.records.recipe import AudioFile, ClipAudioPlan
 from framedex.sharder.clips.clip import Clip, Failure, internal_failure
 from framedex.sharder.clips.samples import Member, Step
 from framedex.sharder.decoding.audio_files import encode_flac, encode_wav, flac_bits
@@ -55,7 +55,8 @@ def _with_file(step: Step, clip: Clip, sources: SourceFiles, form: AudioFormat) 
     )
     present = stretches(audio.mask)
     members = [_described(member, clip.audio, present, form) for member in step.members]
-    file = AudioFile(offset=sum(map(len, members)), length=len(content), present=present)
+    offset, length = np.array([sum(map(len, members))], np.int64), np.array([len(content)], np.int64)
+    file = AudioFile(range_offset=offset, range_length=length, present=present)
     packed = replace(clip, audio=replace(clip.audio, recipe=file), audio_source=None)
     return replace(step, outcome=packed, members=(*members, Member(suffix=form, pieces=[content])))
 

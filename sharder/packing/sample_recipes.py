@@ -22,22 +22,17 @@ from framedex.errors import FormatError
 from framedex.files.headers import is_since
 from framedex.indexer.parts.row_checks import check_video
 from framedex.indexer.schema import SCANNED, VIDEO
-from framedex.indexer.timeline import NO_PTS
-from framedex.sharder.clips.audio import AudioFile, ClipAudioPlan
+from framedex.records.clip import SAMPLE, ClipRecord
+from framedex.records.columns import json_of, values_of_json
+from framedex.records.recipe import AUDIO, AudioFile, ClipAudioPlan, Recipe
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
-from framedex.sharder.clips.clip import Clip, MultiView
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium, tell_unproven
-from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.row_checks import check_audio_file, check_recipe, check_wanted
 from framedex.sharder.schema import (
-    AUDIO_FILE_RULES,
-    AUDIO_PLAN_RULES,
-    CLIP_RULES,
     MEDIA,
     MEDIA_RULES,
     PROVES,
-    RECIPE_RULES,
-    RECIPES,
     SCHEMA_VERSION,
 )
 
@@ -65,7 +60,6 @@ TOLD = (
     "hidden_unordered",
     "frame_count",
 )
-NUMPY = ("range_offset", "range_length", "packet_size", "packet_rank", "run_first", "run_open", "position")
 UNTOLD: Row = dict.fromkeys(MEDIA.names) | {"states": [b""]}
 REMEDY = "fetch the tar again from where it came, or pack the clips again"
 
@@ -85,8 +79,7 @@ class SampleClip:
 
 def recipe_text(clip: Clip, files: Sequence[str]) -> str:
     """Return the text about a packed clip. `files`: its files without `KEY.`; joined, they hold its ranges."""
-    recipe, medium = clip.recipe, clip.medium
-    crc = recipe.range_crc32
+    medium = clip.medium
     return as_text(
         {
             "version": VERSION,
@@ -95,7 +88,7 @@ def recipe_text(clip: Clip, files: Sequence[str]) -> str:
             "columns": list(clip.columns),
             "medium": {name: getattr(medium, name) for name in TOLD}
             | {"extradata": None if medium.extradata is None else base64.b64encode(medium.extradata).decode()},
-            "recipe": {name: getattr(recipe, name) for name in NUMPY} | {"damaged": recipe.damaged, "range_crc32": crc},
+            "recipe": {"range_crc32": None} | json_of(clip.recipe, SAMPLE),
         }
     )
 
@@ -109,13 +102,7 @@ def with_audio_text(text: str, plan: ClipAudioPlan, present: NDArray[np.int64], 
         present: int64 [2 × stretches], as in `AudioFile`.
         suffix: the file's name without `KEY.`.
     """
-    audio = {
-        "audio_rate": plan.rate,
-        "audio_channels": plan.channels,
-        "audio_first": plan.first,
-        "audio_count": plan.count,
-        "audio_present": present,
-    }
+    audio = {AUDIO + name: value for name, value in json_of(plan, SAMPLE).items()} | {"audio_present": present}
     told = orjson.loads(text)
     return as_text(told | {"files": [*told["files"], suffix], "audio": audio})
 
@@ -185,20 +172,14 @@ def _clip(content: Mapping[str, Any], told: Row, sizes: Mapping[str, int], where
     medium = _medium(told["medium"], str(content["uri"]), source, at)
     if medium.kind == VIDEO and medium.codec not in SCANNED and not is_since(str(told.get("schema")), PROVES):
         tell_unproven("tars", (medium.codec,))
-    wanted = _wanted(content, at)
+    wanted = values_of_json(ClipRecord, content, SAMPLE, at)
     check_wanted(wanted, medium, at)
     clip = Clip(
-        clip_id=wanted["clip_id"],
+        **wanted,
         medium=medium,
-        frame_index=wanted["frames"],
-        pts=wanted["pts"],
-        seconds=wanted["seconds"],
-        mask=wanted["mask"],
-        md5=None,
         columns={name: content[name] for name in told["columns"]},
         recipe=_recipe(told["recipe"], wanted["frames"], medium, source, at),
         source=source,
-        multiview=_multiview(content, len(wanted["frames"]), at),
         audio=_audio(told.get("audio"), files, sizes, source, at),
     )
     return SampleClip(clip=clip, files=files)
@@ -237,46 +218,11 @@ def _check_type(name: str, value: object, at: RowAt) -> None:
         raise at.wrong(name, repr(value), f"a value of type {expected.__name__}")
 
 
-def _wanted(content: Mapping[str, Any], at: RowAt) -> Row:
-    nothing: Row = {"md5": None, "stretch_first": None, "stretch_stop": None}
-    wanted = nothing | {
-        "clip_id": str(content["clip_id"]),
-        "media_row": 0,
-        "frames": np.array(content["frames"], np.int64),
-        "mask": np.array(content["mask"], np.bool_),
-        "pts": np.array([NO_PTS if time is None else time for time in content["pts"]], np.int64),
-        "seconds": np.array([np.nan if time is None else time for time in content["seconds"]], np.float64),
-    }
-    check_row(wanted, {name: CLIP_RULES[name] for name in wanted if name in CLIP_RULES}, at)
-    return wanted
-
-
-def _multiview(content: Mapping[str, Any], frames: int, at: RowAt) -> MultiView | None:
-    """Return what a clip is of a clip of several views, or None if it stands alone. Raises FormatError."""
-    if "multiview_id" not in content:
-        return None
-    away = np.array([np.nan if away is None else away for away in content["view_away_seconds"]], np.float64)
-    if len(away) != frames:
-        raise at.wrong("view_away_seconds", f"{len(away)} values", str(frames))
-    return MultiView(multiview_id=str(content["multiview_id"]), view=str(content["view_name"]), away_seconds=away)
-
-
 def _recipe(told: Row, frames: NDArray[np.int64], medium: Medium, source: ByteSource, at: RowAt) -> Recipe:
-    columns: Row = {name: np.array(told[name], _type(name)) for name in NUMPY}
-    crc = told["range_crc32"]
-    columns |= {
-        "run_state": np.zeros(len(columns["run_first"]), np.int32),
-        "damaged": bool(told["damaged"]),
-        "range_path": None,
-        "range_crc32": None if crc is None else np.array(crc, np.int64),
-    }
-    check_row(columns, RECIPE_RULES, at)
+    columns = values_of_json(Recipe, told, SAMPLE, at)
+    columns["run_state"] = np.zeros(len(columns["run_first"]), np.int32)
     check_recipe(columns, frames, medium, source, at)
     return Recipe(**columns)
-
-
-def _type(name: str) -> Any:
-    return RECIPES.field(name).type.value_type.to_pandas_dtype()
 
 
 def _audio(
@@ -284,19 +230,10 @@ def _audio(
 ) -> ClipAudioPlan | None:
     if told is None:
         return None
-    length = sizes[files[-1]]
-    own = {name: told[name] for name in ("audio_rate", "audio_channels", "audio_first", "audio_count")} | {
-        "audio_range_offset": np.array([source.size_bytes - length], np.int64),
-        "audio_range_length": np.array([length], np.int64),
-        "audio_present": np.array(told["audio_present"], np.int64),
+    plan, length = values_of_json(ClipAudioPlan, told, SAMPLE, at, prefix=AUDIO), sizes[files[-1]]
+    file = values_of_json(AudioFile, told, SAMPLE, at, prefix=AUDIO) | {
+        "range_offset": np.array([source.size_bytes - length], np.int64),
+        "range_length": np.array([length], np.int64),
     }
-    check_row(own, AUDIO_PLAN_RULES, at)
-    check_row(own, AUDIO_FILE_RULES, at)
-    check_audio_file(own, source, at)
-    return ClipAudioPlan(
-        recipe=AudioFile(offset=source.size_bytes - length, length=length, present=own["audio_present"]),
-        rate=own["audio_rate"],
-        channels=own["audio_channels"],
-        first=own["audio_first"],
-        count=own["audio_count"],
-    )
+    check_audio_file({AUDIO + name: value for name, value in (plan | file).items()}, source, at)
+    return ClipAudioPlan(**plan, recipe=AudioFile(**file))

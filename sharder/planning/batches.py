@@ -100,7 +100,7 @@ def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any], multiview:
         mask=sampled.mask,
         columns=columns,
         stretch=sampled.stretch,
-        anchor=sampled.anchor,
+        anchor_frame=sampled.anchor,
         multiview=multiview,
     )
 

@@ -108,7 +108,7 @@ class Counting:
             planned=None if everything else np.array(planned, np.int64),
             mentions=np.array([clip.mention for clip in clips], np.int64),
             numbers=np.array([clip.sampled.number for clip in clips], np.int64),
-            views=tuple("" if clip.multiview is None else clip.multiview.view for clip in clips),
+            views=tuple("" if clip.multiview is None else clip.multiview.view_name for clip in clips),
         )
 
     def _can_be_planned(self, clip: UnitClip, table: MentionTable) -> bool:

@@ -15,8 +15,11 @@ from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.packets import AudioPackets, Packets
 from framedex.indexer.plans.reach import drops_leading
 from framedex.indexer.probing.unread_headers import UnreadHeaders, settled
-from framedex.indexer.timeline import DAMAGED, NO_PTS
-from framedex.sharder.clips.audio import AudioOptions, ClipAudioPlan
+from framedex.indexer.timeline import DAMAGED
+from framedex.records.clip import NO_PTS, PAD
+from framedex.records.columns import values_of
+from framedex.records.recipe import ClipAudioPlan
+from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.clips.medium import Medium
@@ -24,7 +27,7 @@ from framedex.sharder.decoding.clip_audio import clip_interval, plan_clip_audio,
 from framedex.sharder.planning.planner import Planner
 from framedex.sharder.reading.sources import range_reader
 from framedex.sharder.sampling.records import Timeline
-from framedex.sharder.schema import MEDIA, PAD
+from framedex.sharder.schema import MEDIA
 
 Row = dict[str, Any]
 
@@ -76,18 +79,20 @@ class IndexedMedium:
         padded = wanted.frames == PAD
         pts = np.where(padded, NO_PTS, self.planner.pts[wanted.frames])
         tick = self.timeline.time_base
+        first, stop = wanted.stretch or (None, None)
         return Clip(
             clip_id=wanted.clip_id,
             medium=self.medium,
-            frame_index=wanted.frames,
+            frames=wanted.frames,
             pts=pts,
             seconds=np.where(padded, np.nan, pts * tick.numerator / tick.denominator),
             mask=wanted.mask,
             md5=self._md5(wanted.frames),
             columns=wanted.columns,
-            stretch=wanted.stretch,
-            anchor=wanted.anchor,
-            multiview=wanted.multiview,
+            stretch_first=first,
+            stretch_stop=stop,
+            anchor_frame=wanted.anchor_frame,
+            **({} if wanted.multiview is None else values_of(wanted.multiview)),
             recipe=recipe,
             source=self._source,
             audio=None if self._audio is None else self._plan_audio(wanted.frames, self._audio),

@@ -27,8 +27,9 @@ from framedex.indexer.timeline import (
     START,
     presentation_order,
 )
-from framedex.sharder.clips.recipe import Recipe, coalesce
-from framedex.sharder.schema import PAD
+from framedex.records.clip import PAD
+from framedex.records.recipe import Recipe
+from framedex.sharder.clips.recipe import coalesce
 
 
 class Planner:

@@ -149,7 +149,7 @@ def scene_clips(
             mention=int(scene.rows[view]),
             sampled=own.sampled,
             multiview=MultiView(
-                multiview_id=f"{scene.name}-{clip.number:06d}", view=view, away_seconds=own.away_seconds
+                multiview_id=f"{scene.name}-{clip.number:06d}", view_name=view, view_away_seconds=own.away_seconds
             ),
         )
         for clip in sampling.clips

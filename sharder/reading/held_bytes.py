@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import StaleError
+from framedex.records.recipe import Recipe
 from framedex.sharder.clips.byte_source import ByteSource, stale
-from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.reading.sources import EncodedClip, check_content, laid_out
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from framedex.core.memory import check_room
 from framedex.files.parquet_cells import read_cell
+from framedex.records.recipe import Recipe
 from framedex.sharder.clips.byte_source import ByteSource, stale
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.reading.object_sources import Objects, stale_as
 from framedex.sharder.reading.recorded_files import RecordedFile, RecordedFiles, open_recorded
 from framedex.storage.cache import DiskCache

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.sharder.schema import PAD
+from framedex.records.clip import PAD
 
 PadMode = Literal["none", "constant", "edge", "ends", "reflect_101", "reflect_1001"]
 

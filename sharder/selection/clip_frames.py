@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
+from framedex.records.clip import PAD
 from framedex.sharder.sampling.frames_at import Choose, frames_at, over_common_denominator
 from framedex.sharder.sampling.records import Timeline
-from framedex.sharder.schema import PAD
 from framedex.sharder.selection.explicit_clips import ExplicitClip, Outside
 
 Bools = NDArray[np.bool_]

@@ -17,7 +17,7 @@ from framedex.errors import PolicyError
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
-from framedex.sharder.schema import PAD
+from framedex.records.clip import PAD
 from framedex.sharder.selection.clip_files import clip_rows
 from framedex.storage.uris import medium_name, relative
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
+from framedex.records.clip import PAD
 from framedex.sharder.configuration.checks import MOST_FRAMES, as_fraction, shown
 from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.ranges import held, is_empty
@@ -20,7 +21,6 @@ from framedex.sharder.policies.terms import Terms
 from framedex.sharder.sampling.padding import padded
 from framedex.sharder.sampling.records import Missed, Sampled, Sampling, Timeline
 from framedex.sharder.sampling.spans import whole
-from framedex.sharder.schema import PAD
 from framedex.sharder.views.matching import Part, match
 
 NO_TIMES = "has none of the times that it wants"

@@ -91,7 +91,7 @@ def planned_rows(steps: Iterable[Step], schema: pa.Schema) -> PlannedRows:
                 media[medium.media_id] = len(media), media_columns(medium)
             clips.append(clip_row(step.outcome, media_row=media[medium.media_id][0], shard=None))
             recipes.append(recipe_row(step.outcome))
-            frames.append(len(step.outcome.frame_index))
+            frames.append(len(step.outcome.frames))
     except ENDING as error:
         stopped = error
     return PlannedRows(

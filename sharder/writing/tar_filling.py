@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import StaleError
-from framedex.sharder.clips.audio import AudioFile
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.samples import Member
 from framedex.sharder.packing.tars import TAR_END, Tar, sample_bytes
@@ -129,6 +128,5 @@ def _shifted(clip: Clip, shift: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     clip = replace(clip, recipe=replace(clip.recipe, range_offset=shift(clip.recipe.range_offset)))
     if clip.audio is None:
         return clip
-    assert isinstance(clip.audio.recipe, AudioFile)  # a packed clip has its audio in a file beside it
-    offset = int(shift(np.array([clip.audio.recipe.offset]))[0])
-    return replace(clip, audio=replace(clip.audio, recipe=replace(clip.audio.recipe, offset=offset)))
+    file = replace(clip.audio.recipe, range_offset=shift(clip.audio.recipe.range_offset))
+    return replace(clip, audio=replace(clip.audio, recipe=file))

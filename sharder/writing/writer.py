@@ -237,7 +237,7 @@ class DatasetWriter:
         row = self._media_row(clip.medium.media_id, lambda: media_columns(clip.medium))
         self._tables.clips.append(clip_row(clip, media_row=row, shard=shard))
         self._tables.recipes.append(recipe_row(clip))
-        self._current.frames += len(clip.frame_index)
+        self._current.frames += len(clip.frames)
         self._item_done()
 
     def _media_row(self, identity: str, columns: Callable[[], Row]) -> int:

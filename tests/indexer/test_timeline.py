@@ -17,7 +17,6 @@ from framedex.indexer.timeline import (
     FILLED,
     HIDDEN,
     JOINED,
-    NO_PTS,
     NON_REFERENCE,
     SKIPPED,
     check_reorder_depth,
@@ -29,6 +28,7 @@ from framedex.indexer.timeline import (
     spread_over_gops,
     summarise,
 )
+from framedex.records.clip import NO_PTS
 
 
 def pictures(order: list[int], starts: list[int] | None = None) -> Pictures:

@@ -16,7 +16,8 @@ from av.codec.context import Flags2
 from numpy.typing import NDArray
 
 from framedex.indexer.parts.packets import AudioPackets
-from framedex.sharder.clips.audio import AudioFacts, AudioRecipe
+from framedex.records.recipe import AudioRecipe
+from framedex.sharder.clips.audio import AudioFacts
 from tests.support.ffmpeg import ffmpeg
 
 DATA = Path(__file__).parents[1] / "data"

@@ -67,7 +67,8 @@ DATASETS = {
     "NEEDED": ["FOUND", "--policy", "{policy: stride, stride: 2, frames: 2, last: pad}", "--pack", "needed"],
     "IMAGES": ["FOUND", "--policy", "{policy: fps, fps: 5, frames: 2}", "--pack", "images"],
 }
-OF_PLACE = ("root", "job")  # keys of headers that depend on the place of the media
+OF_BYTES = ("shards.parquet", "fingerprint")
+OF_HEADERS = ("root", "job", "build")  # keys that depend on the place of the media, and on bytes of JSON
 COLUMNS = "SELECT table_name, column_name, data_type FROM information_schema.columns ORDER BY ALL"
 
 
@@ -115,6 +116,8 @@ def _read(name: str) -> Iterator[tuple[str, Any]]:
             table = pq.read_table(path, partitioning=None)
             yield f"{path} columns", table.schema.names
             for field in table.schema:
+                if (path.name, field.name) == OF_BYTES:
+                    continue
                 yield f"{path} {field.name}", _column(field, table[field.name])
         elif path.suffix == ".tar":
             with tarfile.open(path) as tar:
@@ -122,12 +125,20 @@ def _read(name: str) -> Iterator[tuple[str, Any]]:
                 for member in tar:
                     file = tar.extractfile(member)
                     assert file is not None
-                    yield f"{path} {member.name}", file.read()
+                    yield f"{path} {member.name}", _member(member.name, file.read())
         elif path.suffix == ".json":
             content = json.loads(path.read_bytes())
-            yield str(path), {key: value for key, value in content.items() if key not in OF_PLACE}
+            yield str(path), {key: value for key, value in content.items() if key not in OF_HEADERS}
         else:
             yield str(path), path.read_bytes()
+
+
+def _member(name: str, content: bytes) -> object:
+    """Return the content of a member. The order of keys in JSON is of no account, and neither is that of items."""
+    if not name.endswith(".json"):
+        return content
+    found = json.loads(content)
+    return found | {"framedex": json.loads(found["framedex"])} if "framedex" in found else found
 
 
 def _column(field: pa.Field, values: pa.ChunkedArray) -> tuple[str, bool, list[Any]]:
@@ -136,7 +147,7 @@ def _column(field: pa.Field, values: pa.ChunkedArray) -> tuple[str, bool, list[A
 
 def _items(name: str, items: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield the values of each key; of pixels types and shapes, since they may differ by the processor's rounding."""
-    yield f"{name} keys", [list(item) for item in items]
+    yield f"{name} keys", [sorted(item) for item in items]
     for key in dict.fromkeys(key for item in items for key in item):
         yield f"{name} {key}", [_shown(key, item.get(key)) for item in items]
 
@@ -148,5 +159,5 @@ def _shown(key: str, value: object) -> object:
 
 
 def _hash(value: object, scratch: Path) -> str:
-    content = value if isinstance(value, bytes) else json.dumps(value, default=repr).encode()
+    content = value if isinstance(value, bytes) else json.dumps(value, default=repr, sort_keys=True).encode()
     return hashlib.blake2b(content.replace(str(scratch).encode(), b"SCRATCH"), digest_size=8).hexdigest()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from framedex import AudioOptions
 from framedex.errors import PolicyError
 from framedex.indexer.parts.packets import AudioPackets
-from framedex.sharder.clips.audio import PRE_ROLL, AudioFacts, AudioRecipe, audio_facts, plan_audio, pre_roll
+from framedex.records.recipe import AudioRecipe
+from framedex.sharder.clips.audio import PRE_ROLL, AudioFacts, audio_facts, plan_audio, pre_roll
 from framedex.sharder.decoding.clip_audio import clip_interval, plan_clip_audio
 from tests.support.counted import some
 

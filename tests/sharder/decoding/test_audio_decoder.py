@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from framedex import AudioOptions
 from framedex.core.pyav import audio_plane
 from framedex.errors import DecodeError
-from framedex.sharder.clips.audio import AudioFacts, AudioRecipe, ClipAudioPlan, plan_audio
+from framedex.records.recipe import AudioRecipe, ClipAudioPlan
+from framedex.sharder.clips.audio import AudioFacts, plan_audio
 from framedex.sharder.decoding import audio, clip_audio
 from tests.support.audio_media import NOISY, RECIPES, Truth, encode, truth
 from tests.support.depth import drawn

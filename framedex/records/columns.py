@@ -1,0 +1,274 @@
+"""Records whose fields declare the columns of a table.
+
+A field that `column` makes says all that is known of its column. The table's schema, the rules for its values, its
+rows, its JSON, its keys in items and the names that it reserves come from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
+
+from framedex.core.arrays import as_numpy
+from framedex.core.column_rules import ColumnRule, RowAt, check_row
+from framedex.files.headers import is_since
+
+COLUMN = "column"  # key in the metadata of a record's field
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """What a field declares about its column.
+
+    Attributes:
+        kind: The Arrow type.
+        doc: The meaning, for docs/format.md. It is stored in the metadata of the file's schema, as is `unit`.
+        unit: Of the values; empty if they have none.
+        nullable: Whether the table may have null.
+        rule: The values that a row may have that is used.
+        since: The version of the format from which on tables have the column. In files of an earlier version, a column
+            of this name is the user's. None: from the first on.
+        also_in: Names of other places that store the column. The record's module has their names.
+        key: The key of the value in items of loaders; None if items lack it.
+        dtype: Of the numpy array that the record holds; None if it holds a Python object.
+        padding: The element that pads such an array, and that stands for null where elements may be null.
+    """
+
+    kind: pa.DataType
+    doc: str
+    unit: str
+    nullable: bool
+    rule: ColumnRule | None
+    since: tuple[int, int] | None
+    also_in: frozenset[str]
+    key: str | None
+    dtype: np.dtype[Any] | None
+    padding: Any
+
+    @property
+    def has_nulls(self) -> bool:
+        """Whether elements of its lists may be null."""
+        return pa.types.is_list(self.kind) and bool(self.kind.value_field.nullable)
+
+
+def column(
+    kind: pa.DataType,
+    doc: str,
+    *,
+    unit: str = "",
+    nullable: bool = True,
+    rule: ColumnRule | None = None,
+    since: tuple[int, int] | None = None,
+    also_in: Iterable[str] = (),
+    key: str | None = None,
+    dtype: DTypeLike | None = None,
+    padding: Any = None,
+    of_table: bool = False,
+) -> Any:
+    """Return the field of a record that declares a column.
+
+    A field defaults to None if a row that is used may have null. For the other arguments, see `Column`.
+
+    Args:
+        of_table: The column is a link between rows of tables, which a record has only once its row is written.
+    """
+    declared = Column(
+        kind=kind,
+        doc=doc,
+        unit=unit,
+        nullable=nullable,
+        rule=rule,
+        since=since,
+        also_in=frozenset(also_in),
+        key=key,
+        dtype=None if dtype is None else np.dtype(dtype),
+        padding=padding,
+    )
+    is_needed = not of_table and (not nullable or (rule is not None and rule.needed))
+    return dataclasses.field(
+        default=dataclasses.MISSING if is_needed else None, compare=not of_table, metadata={COLUMN: declared}
+    )
+
+
+def list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
+    """Return a list type. Its elements are never null, unless `nullable` is set."""
+    return pa.list_(pa.field("element", kind, nullable=nullable))
+
+
+_declared: dict[type[object], dict[str, Column]] = {}
+
+
+def columns_of(record: type[object]) -> dict[str, Column]:
+    """Return the declared columns of a record by name, in their order. Other fields are left out."""
+    if record not in _declared:
+        fields = dataclasses.fields(record)  # type: ignore[arg-type]
+        _declared[record] = {field.name: field.metadata[COLUMN] for field in fields if COLUMN in field.metadata}
+    return _declared[record]
+
+
+def schema_of(record: type[object], *, also_in: str | None = None, prefix: str = "") -> pa.Schema:
+    """Return the schema of a record's table, or of another place that stores some of its columns.
+
+    Args:
+        also_in: One of the places in `Column.also_in`.
+        prefix: In front of the names of columns.
+    """
+    return pa.schema(
+        [
+            pa.field(prefix + name, one.kind, nullable=one.nullable, metadata={"doc": one.doc, "unit": one.unit})
+            for name, one in columns_of(record).items()
+            if also_in is None or also_in in one.also_in
+        ]
+    )
+
+
+def rules_of(record: type[object], *, prefix: str = "") -> dict[str, ColumnRule]:
+    """Return the rules of a record's columns by name, with a prefix."""
+    return {prefix + name: one.rule for name, one in columns_of(record).items() if one.rule is not None}
+
+
+def names_in(record: type[object], version: str) -> list[str]:
+    """Return the columns that a version of the format has, such as "3.6"."""
+    return [name for name, one in columns_of(record).items() if one.since is None or is_since(version, one.since)]
+
+
+def keys_of(record: type[object]) -> dict[str, Column]:
+    """Return the columns that items of loaders have, by their keys there."""
+    return {one.key: one for one in columns_of(record).values() if one.key is not None}
+
+
+def item_of(instance: Any) -> Row:
+    """Return the values of a record that items of loaders have, without those that are None."""
+    values = {one.key: getattr(instance, name) for name, one in columns_of(type(instance)).items() if one.key}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def values_of(instance: Any) -> Row:
+    """Return the fields of a record by name. The values are not copied (`dataclasses.asdict` would copy arrays)."""
+    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+
+
+def row_of(instance: Any, *, prefix: str = "") -> Row:
+    """Return the row of a record, by name with a prefix. Padding of elements that may be null is null."""
+    columns = columns_of(type(instance)).items()
+    return {prefix + name: _with_nulls(getattr(instance, name), one) for name, one in columns}
+
+
+def json_of(instance: Any, also_in: str) -> Row:
+    """Return the values of a record for one of the places in `Column.also_in`, without those that are None."""
+    found: Row = {}
+    for name, one in columns_of(type(instance)).items():
+        value = getattr(instance, name) if also_in in one.also_in else None
+        if value is not None:
+            nulls = _with_nulls(value, one)
+            found[name] = nulls.tolist() if isinstance(nulls, np.ma.MaskedArray) else value
+    return found
+
+
+def _with_nulls(value: Any, declared: Column) -> Any:
+    if not isinstance(value, np.ndarray) or not declared.has_nulls:
+        return value
+    null = np.isnan(value) if value.dtype.kind == "f" else value == declared.padding
+    return np.ma.masked_array(value, null) if null.any() else value
+
+
+def values_of_json(
+    record: type[object], content: Mapping[str, Any], also_in: str, at: RowAt, *, prefix: str = ""
+) -> Row:
+    """Return the values of a record that `json_of` stored by name, checked by the rules; None for those it omits.
+
+    Columns that `also_in` lacks are None if they may be null, and else missing.
+
+    Args:
+        content: The JSON object.
+        also_in: As for `json_of`.
+        at: Where it lies, for errors.
+        prefix: In front of the names of columns, but not of those that are returned.
+
+    Raises:
+        FormatError: A value breaks its rule.
+        KeyError: A column that is never null is missing.
+        TypeError, ValueError, OverflowError: A value has another type.
+    """
+    columns = {name: one for name, one in columns_of(record).items() if also_in in one.also_in}
+    found: Row = {name: None for name, one in columns_of(record).items() if one.nullable}
+    for name, one in columns.items():
+        value = content.get(prefix + name) if one.nullable else content[prefix + name]
+        if value is not None and one.dtype is not None:
+            elements = [one.padding if element is None else element for element in value] if one.has_nulls else value
+            value = np.array(elements, one.dtype)
+        elif value is not None and pa.types.is_string(one.kind):
+            value = str(value)
+        elif value is not None and pa.types.is_boolean(one.kind):
+            value = bool(value)
+        found[name] = value
+    rules = {prefix + name: one.rule for name, one in columns.items() if one.rule is not None}
+    check_row({prefix + name: value for name, value in found.items()}, rules, at)
+    return found
+
+
+def values_of_row(
+    record: type[object], row: pa.RecordBatch, at: RowAt, *, names: Collection[str] | None = None, prefix: str = ""
+) -> Row:
+    """Return the values of a table's row by name, checked by the rules. A column that the row's part lacks is None.
+
+    Args:
+        row: A batch of one row.
+        at: Where it lies, for errors.
+        names: The columns that are not the user's (`names_in`); None for all.
+        prefix: In front of the names of columns, but not of those that are returned.
+
+    Raises:
+        FormatError: A value breaks its rule, is null where it may not be, or is none that Python has.
+    """
+    found: Row = {}
+    for name, one in columns_of(record).items():
+        column_name = prefix + name
+        there = column_name in row.schema.names and (names is None or name in names)
+        if not there or (one.nullable and row[column_name].null_count):
+            found[name] = None
+        elif one.dtype is None:
+            found[name] = plain_value(row, column_name, at)
+        else:
+            found[name] = array_value(row, column_name, at, one.padding if one.has_nulls else None)
+    # Before numbers are made narrower: any file has the integers that its writer chose.
+    check_row({prefix + name: value for name, value in found.items()}, rules_of(record, prefix=prefix), at)
+    return {name: _as_declared(value, columns_of(record)[name]) for name, value in found.items()}
+
+
+def _as_declared(value: Any, declared: Column) -> Any:
+    return value.astype(declared.dtype, copy=False) if isinstance(value, np.ndarray) else value
+
+
+def plain_value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
+    """Return a value of a batch of one row as a Python object.
+
+    Raises:
+        FormatError: Python cannot represent it: text that is not UTF-8, a time in the year 10 000.
+    """
+    try:
+        return row[name][0].as_py()
+    except (ValueError, OverflowError, TypeError, RecursionError, pa.ArrowException) as error:
+        raise at.wrong(name, error, "a value that Python has") from error
+
+
+def array_value(row: pa.RecordBatch, name: str, at: RowAt, null: object = None) -> NDArray[Any]:
+    """Return the elements of a list in a batch of one row. Raises FormatError.
+
+    Args:
+        null: Replacement for null elements; None if they are not allowed.
+    """
+    if row[name].null_count:
+        raise at.wrong(name, "null", "a list")
+    values = row[name].flatten()
+    if values.null_count:
+        if null is None:
+            raise at.wrong(name, "null", "a value at each place")
+        values = values.fill_null(null)
+    return as_numpy(values)

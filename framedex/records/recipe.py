@@ -1,0 +1,226 @@
+"""A clip's recipe, a row of `recipes` in a dataset: how to get its frames and its audio out of its medium."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from framedex.core.column_rules import FAR, ColumnRule
+from framedex.records.clip import INT32, PAD, SAMPLE
+from framedex.records.columns import column, list_of
+
+NEEDED = ColumnRule(needed=True)
+BYTES = ColumnRule(least=0, most=FAR, needed=True)
+COUNT = ColumnRule(least=0, most=INT32, needed=True)
+SAMPLES = ColumnRule(least=-FAR, most=FAR, needed=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How to get a clip's frames out of its medium.
+
+    `packet_pts`, `packet_shown` and `packet_start` are known when a clip is planned, and are not stored.
+    The other fields are columns of `recipes`.
+
+    Attributes:
+        packet_pts: int64 [packets], timestamps.
+        packet_shown: bool [packets], whether a decoder outputs the packet.
+        packet_start: bool [packets], whether decoding may start at the packet without any state.
+    """
+
+    range_offset: NDArray[np.int64] = column(
+        list_of(pa.int64()),
+        "Byte ranges to read, in decode order: where each begins.",
+        unit="bytes",
+        nullable=False,
+        rule=BYTES,
+        dtype=np.int64,
+        also_in=(SAMPLE,),
+    )
+    range_length: NDArray[np.int64] = column(
+        list_of(pa.int64()),
+        "How long each is.",
+        unit="bytes",
+        nullable=False,
+        rule=BYTES,
+        dtype=np.int64,
+        also_in=(SAMPLE,),
+    )
+    range_path: list[str] | None = column(
+        list_of(pa.string()), "Of loose images: the file of each range, relative to the medium's folder."
+    )
+    range_crc32: NDArray[np.int64] | None = column(
+        list_of(pa.int64()),
+        "Of images: CRC-32 of each range.",
+        rule=ColumnRule(least=0, most=(1 << 32) - 1),
+        dtype=np.int64,
+        also_in=(SAMPLE,),
+    )
+    packet_size: NDArray[np.int32] = column(
+        list_of(pa.int32()),
+        "Sizes of the packets that the joined ranges hold; the packets of one picture count as one.",
+        unit="bytes",
+        nullable=False,
+        rule=COUNT,
+        dtype=np.int32,
+        also_in=(SAMPLE,),
+    )
+    packet_rank: NDArray[np.int32] = column(
+        list_of(pa.int32()),
+        "Presentation rank of each packet within the clip's own stream, from 0.",
+        nullable=False,
+        rule=COUNT,
+        dtype=np.int32,
+        also_in=(SAMPLE,),
+    )
+    run_first: NDArray[np.int32] = column(
+        list_of(pa.int32()),
+        "Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own.",
+        nullable=False,
+        rule=COUNT,
+        dtype=np.int32,
+        also_in=(SAMPLE,),
+    )
+    run_open: NDArray[np.bool_] = column(
+        list_of(pa.bool_()),
+        "Whether the run begins at an open start point.",
+        nullable=False,
+        rule=NEEDED,
+        dtype=np.bool_,
+        also_in=(SAMPLE,),
+    )
+    run_state: NDArray[np.int32] = column(
+        list_of(pa.int32()),
+        "Which of `media.states` each run's decoder must be given before its first packet.",
+        nullable=False,
+        rule=COUNT,
+        dtype=np.int32,
+    )
+    damaged: bool = column(
+        pa.bool_(), "Some wanted frame lies in a damaged GOP.", nullable=False, rule=NEEDED, also_in=(SAMPLE,)
+    )
+    position: NDArray[np.int32] = column(
+        list_of(pa.int32()),
+        "For each wanted frame, its packet's rank; -1 for padding.",
+        nullable=False,
+        rule=ColumnRule(least=PAD, most=INT32, needed=True),
+        dtype=np.int32,
+        also_in=(SAMPLE,),
+    )
+    packet_pts: NDArray[np.int64] | None = None
+    packet_shown: NDArray[np.bool_] | None = None
+    packet_start: NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.packet_size) != len(self.packet_rank) or not (
+            len(self.run_first) == len(self.run_open) == len(self.run_state)
+        ):
+            raise ValueError("recipe columns of different lengths")
+        if int(self.range_length.sum()) != int(self.packet_size.sum()):
+            raise ValueError("a recipe's ranges and packets differ in size")
+
+
+AUDIO = "audio_"  # prefix of the columns below
+RANGE_OFFSET: Any = column(
+    list_of(pa.int64()),
+    "Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null where nobody "
+    "asked for audio.",
+    unit="bytes",
+    rule=BYTES,
+    dtype=np.int64,
+)
+RANGE_LENGTH: Any = column(list_of(pa.int64()), "How long each is.", unit="bytes", rule=BYTES, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioRecipe:
+    """How to read and decode a stretch of a medium's audio samples: columns of `recipes` with the prefix `audio_`.
+
+    There are no ranges if the packets are not byte ranges of the file. The interval of samples may extend beyond what
+    the medium presents; that part is filled with silence.
+    """
+
+    range_offset: NDArray[np.int64] = RANGE_OFFSET
+    range_length: NDArray[np.int64] = RANGE_LENGTH
+    packet_size: NDArray[np.int32] = column(
+        list_of(pa.int32()),
+        "Sizes of the packets that the joined ranges hold, those first that are decoded and dropped; null where the "
+        "range is a FLAC or WAV file.",
+        unit="bytes",
+        rule=COUNT,
+        dtype=np.int32,
+    )
+    packet_sample: NDArray[np.int64] = column(
+        list_of(pa.int64()),
+        "Where each packet's first decoded sample lies, as `frames.audio_sample` of an index.",
+        unit="samples",
+        rule=SAMPLES,
+        dtype=np.int64,
+    )
+    begin_sample: int = column(
+        pa.int64(), "The first sample that is needed, at the medium's own rate.", unit="samples", rule=SAMPLES
+    )
+    end_sample: int = column(pa.int64(), "Behind the last one.", unit="samples", rule=SAMPLES)
+
+    def __post_init__(self) -> None:
+        if len(self.range_offset) != len(self.range_length) or len(self.packet_size) != len(self.packet_sample):
+            raise ValueError("audio recipe columns of different lengths")
+        if len(self.range_length) and int(self.range_length.sum()) != int(self.packet_size.sum()):
+            raise ValueError("an audio recipe's ranges and packets differ in size")
+        if self.end_sample < self.begin_sample:
+            raise ValueError(f"an audio recipe from sample {self.begin_sample} to {self.end_sample}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioFile:
+    """A clip's audio in a FLAC or WAV file of its own, for instance in a tar: columns of `recipes` as in `AudioRecipe`.
+
+    The range is one, the file.
+    """
+
+    range_offset: NDArray[np.int64] = RANGE_OFFSET
+    range_length: NDArray[np.int64] = RANGE_LENGTH
+    present: NDArray[np.int64] = column(
+        list_of(pa.int64()),
+        "Of an audio file: begin and end of each stretch of samples that the medium presents, in turn; the others are "
+        "silence.",
+        unit="samples",
+        rule=ColumnRule(least=0, most=FAR, needed=True),
+        dtype=np.int64,
+        also_in=(SAMPLE,),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipAudioPlan:
+    """A clip's audio and how to get it: columns of `recipes` with the prefix `audio_`."""
+
+    recipe: AudioRecipe | AudioFile
+    rate: int = column(
+        pa.int32(),
+        "The clip's sample rate.",
+        unit="Hz",
+        rule=ColumnRule(least=1, most=INT32, needed=True),
+        also_in=(SAMPLE,),
+    )
+    channels: int = column(
+        pa.int32(), "Its channels.", rule=ColumnRule(least=1, most=1024, needed=True), also_in=(SAMPLE,)
+    )
+    first: int = column(
+        pa.int64(),
+        "Its first sample: sample k is at k / `audio_rate` seconds on the container's clock.",
+        unit="samples",
+        rule=SAMPLES,
+        also_in=(SAMPLE,),
+    )
+    count: int = column(
+        pa.int64(),
+        "How many samples it has.",
+        unit="samples",
+        rule=ColumnRule(least=0, most=FAR, needed=True),
+        also_in=(SAMPLE,),
+    )
