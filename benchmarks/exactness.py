@@ -28,9 +28,10 @@ from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
-from framedex.indexer.schema import FAILED, NO_VIDEO
+from framedex.indexer.schema import NO_VIDEO
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from framedex.loader.verification.verify import verify
+from framedex.records.medium import FAILED
 from framedex.sharder.build import ShardOptions, build_from_requests
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips
 from tests.support.hazards import HAZARDS

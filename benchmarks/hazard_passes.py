@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from benchmarks.hazard_media import frame_shown
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
-from framedex.indexer.schema import IMAGES
 from framedex.loader.batches import fetch
 from framedex.loader.batches.faults import Fault, LoaderReport
 from framedex.loader.batches.fetched import ClipRequest
@@ -30,6 +29,7 @@ from framedex.loader.batches.frames import Finish
 from framedex.loader.routing.driver import DriverSupport, driver_support
 from framedex.loader.routing.movie import GpuMovie, gpu_movie, plain_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.sources import EncodedClip
 

@@ -32,8 +32,9 @@ from framedex.files.atomic import write_json_aside
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.layout import HEADER
 from framedex.indexer.parts.packets import Packets
-from framedex.indexer.schema import FORMAT, OK, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.schema import FORMAT, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, summarise
+from framedex.records.medium import OK
 from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.packing.mp4 import movie_header
 from framedex.sharder.planning.planner import Planner

@@ -31,7 +31,6 @@ from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.compact import compact_index
 from framedex.indexer.runs.slices import build_slice, finish_index
 from framedex.indexer.runs.work import IndexOptions, Work, plan_work
-from framedex.indexer.schema import IMAGES, OK
 from framedex.indexer.sources.named_medium import Images
 from framedex.indexer.sources.other_files import OtherFiles
 from framedex.indexer.sources.sidecars import SIDECARS, Sidecar
@@ -40,6 +39,7 @@ from framedex.options.outputs import json_option, out_folder_option
 from framedex.options.rules import OptionRule, RuledCommand
 from framedex.options.runs import limits_rule, max_failures_option, time_limit_option, workers_option
 from framedex.options.slices import FINISH_RULE, slice_options
+from framedex.records.medium import IMAGES, OK
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
-from framedex.indexer.schema import FAILED, REFUSED
 from framedex.indexer.timeline import Summary
+from framedex.records.medium import FAILED, REFUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

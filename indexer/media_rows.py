@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from framedex.indexer.facts import AudioFacts, MediumFacts
-from framedex.indexer.schema import OK
+from framedex.records.medium import OK
 
 Row = dict[str, Any]
 

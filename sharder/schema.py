@@ -8,10 +8,12 @@ from typing import Literal
 import pyarrow as pa
 
 from framedex.core.column_rules import FAR, ColumnRule, Key
-from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, required
+from framedex.indexer.schema import VIDEO_RULES, VIDEOS
 from framedex.records.clip import FIELDS as IN_FIELDS
 from framedex.records.clip import INT32, ClipRecord
-from framedex.records.columns import schema_of
+from framedex.records.columns import field_of, required, schema_of
+from framedex.records.medium import MEDIA as IN_MEDIA
+from framedex.records.medium import MediumRecord
 from framedex.records.recipe import AUDIO, AudioFile, AudioRecipe, ClipAudioPlan, Recipe
 
 FORMAT = "framedex-dataset"
@@ -50,56 +52,12 @@ AUDIO_COLUMNS = (
     "audio_end_sample",
     "audio_problem",
 )
-_CARRIED = [
-    "media_id",
-    "kind",
-    "uri",
-    "member",
-    "member_offset",
-    "member_bytes",
-    "stream_index",
-    "size_bytes",
-    "mtime_ns",
-    "fingerprint",
-    "container",
-    "codec",
-    "codec_tag",
-    "bits_per_coded_sample",
-    "profile",
-    "pixel_format",
-    "width",
-    "height",
-    "rotation_degrees",
-    "field_order",
-    "sample_aspect_ratio",
-    "color_range",
-    "color_matrix",
-    "color_primaries",
-    "color_transfer",
-    "time_base_num",
-    "time_base_den",
-    "start_pts",
-    "pts_source",
-    "duration_pts",
-    "extradata",
-    "states",
-    "reorder_depth",
-    "inband_parameter_sets",
-    "inner_start_codes",
-    "varying_shape",
-    "chroma_format",
-    "max_ref_frames",
-    "field_coded",
-    "hidden_unordered",
-    "frame_count",
-    "damaged_gop_count",
-]
-MEDIA = pa.schema([VIDEOS.field(name) for name in (*_CARRIED, *AUDIO_COLUMNS)])
+MEDIA = schema_of(MediumRecord, also_in=IN_MEDIA)
 
 FAILURES = pa.schema(
     [
-        column("clip_id", pa.string(), "The clip that was asked for, where it had a name."),
-        column("uri", pa.string(), "The medium it was asked of."),
+        field_of("clip_id", pa.string(), "The clip that was asked for, where it had a name."),
+        field_of("uri", pa.string(), "The medium it was asked of."),
         required("kind", pa.string(), "Short stable word for why there is no clip."),
         required("message", pa.string(), "The reason in words."),
         required(
@@ -107,7 +65,7 @@ FAILURES = pa.schema(
             pa.bool_(),
             "Whether it counts as a failure of the run; what a policy leaves out by its own rules does not.",
         ),
-        column("traceback", pa.string(), "Where framedex itself failed (`kind` is `internal_error`); else null."),
+        field_of("traceback", pa.string(), "Where framedex itself failed (`kind` is `internal_error`); else null."),
     ]
 )
 
@@ -127,10 +85,10 @@ FIELDS = pa.schema(
     [
         *schema_of(ClipRecord, also_in=IN_FIELDS),
         required("wanted_frames", pa.int32(), "How many frames the clip has, padding included.", unit="frames"),
-        column("begin_seconds", pa.float64(), "Least of `clips.seconds`; null where the clip has no time.", unit="s"),
-        column("end_seconds", pa.float64(), "Greatest of `clips.seconds`.", unit="s"),
+        field_of("begin_seconds", pa.float64(), "Least of `clips.seconds`; null where the clip has no time.", unit="s"),
+        field_of("end_seconds", pa.float64(), "Greatest of `clips.seconds`.", unit="s"),
         *(VIDEOS.field(name) for name in _SHARED),
-        column("duration_seconds", pa.float64(), "Duration of the medium.", unit="s"),
+        field_of("duration_seconds", pa.float64(), "Duration of the medium.", unit="s"),
     ]
 )
 

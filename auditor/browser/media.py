@@ -14,8 +14,8 @@ from framedex.core.quantities import duration_text, size_text
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError, printable
 from framedex.indexer.parts.index import Index
-from framedex.indexer.schema import OK
 from framedex.loader.contact_sheets.sheet import shown_frames
+from framedex.records.medium import OK
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium

@@ -21,7 +21,7 @@ from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import opened
 from framedex.core.tallies import counted
 from framedex.errors import printable
-from framedex.indexer.schema import OK
+from framedex.records.medium import OK
 from framedex.storage.locations import OWN_STORE, Access
 from framedex.storage.places import Place
 

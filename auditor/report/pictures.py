@@ -23,9 +23,9 @@ from framedex.errors import FramedexError
 from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
-from framedex.indexer.schema import OK
 from framedex.loader.contact_sheets.sheet import Inspector
 from framedex.loader.contact_sheets.thumbnails import jpeg, thumbnail_size
+from framedex.records.medium import OK
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium

@@ -17,7 +17,7 @@ from framedex.errors import FormatError, StorageError
 from framedex.files.fingerprint import is_object_tag, is_same_file
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.packets import Packets
-from framedex.indexer.schema import IMAGES
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.byte_source import CONTENT_ALONE
 from framedex.sharder.schema import SHARDS_FOLDER
 from framedex.storage.locations import Access, Locations

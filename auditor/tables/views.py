@@ -15,23 +15,9 @@ import pyarrow as pa
 from framedex.auditor.tables.subject import Audited, Kind
 from framedex.indexer.parts.index import UNPROVEN_MESSAGE
 from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER
-from framedex.indexer.schema import (
-    COLOR_RANGES,
-    EVERY_FRAME,
-    FAILED,
-    FIELD_ORDERS,
-    FRAMES,
-    GONE,
-    IMAGES,
-    LISTING,
-    OK,
-    REFUSED,
-    SCANNED,
-    UNPROVEN,
-    VIDEO,
-    VIDEOS,
-)
+from framedex.indexer.schema import FRAMES, LISTING, SCANNED, UNPROVEN, VIDEOS
 from framedex.indexer.timeline import CONTAINER, COUNTED, DEALT, FILLED, JOINED, LISTED, UNSHOWN
+from framedex.records.medium import COLOR_RANGES, EVERY_FRAME, FAILED, FIELD_ORDERS, GONE, IMAGES, OK, REFUSED, VIDEO
 from framedex.sharder.schema import (
     CLIPS,
     CLIPS_FOLDER,

@@ -96,6 +96,16 @@ def column(
     )
 
 
+def field_of(name: str, kind: pa.DataType, doc: str, *, unit: str = "", nullable: bool = True) -> pa.Field:
+    """Return a documented column of a table that has no record. For the arguments, see `Column`."""
+    return pa.field(name, kind, nullable=nullable, metadata={"doc": doc, "unit": unit})
+
+
+def required(name: str, kind: pa.DataType, doc: str, *, unit: str = "") -> pa.Field:
+    """Return a documented column that is never null."""
+    return field_of(name, kind, doc, unit=unit, nullable=False)
+
+
 def list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
     """Return a list type. Its elements are never null, unless `nullable` is set."""
     return pa.list_(pa.field("element", kind, nullable=nullable))
@@ -121,7 +131,7 @@ def schema_of(record: type[object], *, also_in: str | None = None, prefix: str =
     """
     return pa.schema(
         [
-            pa.field(prefix + name, one.kind, nullable=one.nullable, metadata={"doc": one.doc, "unit": one.unit})
+            field_of(prefix + name, one.kind, one.doc, unit=one.unit, nullable=one.nullable)
             for name, one in columns_of(record).items()
             if also_in is None or also_in in one.also_in
         ]

@@ -13,7 +13,7 @@ from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import DecodeError
 from framedex.indexer.containers.opening import decode_packet, packet_with
-from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS
+from framedex.records.medium import COLOR_RANGES, FIELD_ORDERS
 
 # Codecs whose canonical name would open a decoder that needs hardware.
 DECODERS = {"av1": "libdav1d"}

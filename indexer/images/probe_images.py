@@ -28,13 +28,13 @@ from framedex.indexer.facts import (
     problem_of,
 )
 from framedex.indexer.images.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
-from framedex.indexer.schema import IMAGES
 from framedex.indexer.sources.file_member import FileImage
 from framedex.indexer.sources.image_times import TIMES_NAME, ImageTimes, at_rate, at_seconds, read_times
 from framedex.indexer.sources.named_medium import Form, readable_name
 from framedex.indexer.sources.sequences import group_names
 from framedex.indexer.sources.tar_members import read_tar
 from framedex.indexer.timeline import CLOSED, DAMAGED, summarise
+from framedex.records.medium import IMAGES
 
 MOST_IMAGE_BYTES = 1 << 30
 MOST_TIMES_BYTES = 1 << 28

@@ -32,22 +32,8 @@ from framedex.indexer.parts.packets import (
     packets_of,
 )
 from framedex.indexer.parts.row_checks import check_video
-from framedex.indexer.schema import (
-    EVERY_FRAME,
-    FRAMES,
-    GONE,
-    LISTING,
-    MOST_PIXELS,
-    NO_VIDEO,
-    OK,
-    PROVES,
-    REFUSED,
-    SCANNED,
-    UNPROVEN,
-    VIDEO,
-    VIDEO_RULES,
-    VIDEOS,
-)
+from framedex.indexer.schema import FRAMES, LISTING, NO_VIDEO, PROVES, SCANNED, UNPROVEN, VIDEO_RULES, VIDEOS
+from framedex.records.medium import EVERY_FRAME, GONE, MOST_PIXELS, OK, REFUSED, VIDEO
 from framedex.storage.locations import OWN_STORE, Access, Locations
 from framedex.storage.places import Place, parquet_file, place, read_each, state_of
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt
-from framedex.indexer.schema import MOST_PIXELS
 from framedex.indexer.timeline import START
+from framedex.records.medium import MOST_PIXELS
 
 Row = Mapping[str, Any]
 

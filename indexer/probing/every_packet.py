@@ -67,7 +67,7 @@ from framedex.indexer.proofs.sampled import (
     packets_in_ranges,
 )
 from framedex.indexer.proofs.shapes import crossing_shapes, shapes_of
-from framedex.indexer.schema import EVERY_FRAME, IN_NO_FILE, MOST_REORDERED, SAMPLED, SCANNED
+from framedex.indexer.schema import IN_NO_FILE, SCANNED
 from framedex.indexer.timeline import (
     CLOSED,
     CONTAINER,
@@ -85,6 +85,7 @@ from framedex.indexer.timeline import (
     presentation_order,
     settle_timestamps,
 )
+from framedex.records.medium import EVERY_FRAME, MOST_REORDERED, SAMPLED
 from framedex.storage.reader import RangedFile
 
 UNSPECIFIED = 2  # a matrix that is not stated (ISO/IEC 23091-2 8.3)

@@ -31,10 +31,10 @@ from framedex.indexer.probing.members import in_file, named_member
 from framedex.indexer.probing.plain_mp4 import describe_plain
 from framedex.indexer.probing.stream_facts import container_name, describe_header, describe_stream, video_streams
 from framedex.indexer.probing.table_facts import probe_tables
-from framedex.indexer.schema import IMAGES, VIDEO
 from framedex.indexer.sources.file_member import FileMember
 from framedex.indexer.sources.named_medium import Holder
 from framedex.indexer.sources.sidecars import Sidecar
+from framedex.records.medium import IMAGES, VIDEO
 from framedex.storage.objects import Facts
 
 Depth = Literal["auto", "packets", "tables"]

@@ -13,7 +13,8 @@ from av.video.codeccontext import VideoCodecContext
 from framedex.core.pyav import fraction_of
 from framedex.errors import MediaError
 from framedex.indexer.facts import Stated, StreamFacts
-from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, NO_VIDEO, SCANNED
+from framedex.indexer.schema import NO_VIDEO, SCANNED
+from framedex.records.medium import COLOR_RANGES, FIELD_ORDERS
 
 # Containers whose headers state how long a stream is. For others, libavformat guesses.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})

@@ -30,7 +30,6 @@ from framedex.indexer.probing.packet_facts import (
 from framedex.indexer.probing.unread_headers import UnreadHeaders
 from framedex.indexer.proofs.runs import stream_of
 from framedex.indexer.proofs.sampled import differing_samples, drawn, needed_for, packets_in_ranges
-from framedex.indexer.schema import SAMPLED
 from framedex.indexer.timeline import (
     CONTAINER,
     DAMAGED,
@@ -41,6 +40,7 @@ from framedex.indexer.timeline import (
     Summary,
     has_unordered_hidden,
 )
+from framedex.records.medium import SAMPLED
 
 
 def probe_tables(

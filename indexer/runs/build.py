@@ -30,9 +30,10 @@ from framedex.indexer.runs.inside import opened_files
 from framedex.indexer.runs.media_there import media_there
 from framedex.indexer.runs.rerun import attempt
 from framedex.indexer.runs.work import IndexOptions, Item, Members, Work, plan_work
-from framedex.indexer.schema import FAILED, FORMAT, GONE, IMAGES, NO_VIDEO, OK, REFUSED, SCANNED, SCHEMA_VERSION, VIDEO
+from framedex.indexer.schema import FORMAT, NO_VIDEO, SCANNED, SCHEMA_VERSION
 from framedex.indexer.sources.discover import media_id
 from framedex.indexer.sources.other_files import OtherFiles
+from framedex.records.medium import FAILED, GONE, IMAGES, OK, REFUSED, VIDEO
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
 from framedex.storage.uris import medium_name

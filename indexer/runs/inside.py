@@ -12,10 +12,11 @@ from framedex.indexer.facts import Identity, MediumFacts, problem_of
 from framedex.indexer.media_rows import Row
 from framedex.indexer.runs.media_there import Opened, media_there
 from framedex.indexer.runs.work import IndexOptions, Item
-from framedex.indexer.schema import GONE, IMAGES, NO_VIDEO, VIDEO
+from framedex.indexer.schema import NO_VIDEO
 from framedex.indexer.sources.file_member import FileMember
 from framedex.indexer.sources.named_medium import readable_name
 from framedex.indexer.sources.sequences import group_names
+from framedex.records.medium import GONE, IMAGES, VIDEO
 
 FILES_TOGETHER = 64  # whose members are in memory at a time
 READ_TOGETHER = 4  # files that one task of a cluster reads

@@ -14,9 +14,10 @@ from framedex.indexer.images.probe_images import ImageTask
 from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.probe import ProbeTask
 from framedex.indexer.runs.media_there import media_there
-from framedex.indexer.schema import FAILED, IMAGES, NO_VIDEO, OK, REFUSED, UNPROVEN, VIDEO
+from framedex.indexer.schema import NO_VIDEO, UNPROVEN
 from framedex.indexer.sources.image_times import at_rate
 from framedex.indexer.sources.named_medium import is_image_name
+from framedex.records.medium import FAILED, IMAGES, OK, REFUSED, VIDEO
 
 KNOWN_COLUMNS = (
     "media_id",

@@ -30,13 +30,13 @@ from framedex.indexer.runs.rerun import (
     is_still_unopened,
     rows_of,
 )
-from framedex.indexer.schema import FAILED, OK, REFUSED
 from framedex.indexer.sources.discover import Found, default_root, discover, is_listing
 from framedex.indexer.sources.lerobot import LEROBOT
 from framedex.indexer.sources.named_medium import Images, NamedMedium, readable_name
 from framedex.indexer.sources.other_files import OtherFiles, other_files
 from framedex.indexer.sources.sidecars import SIDECARS, Sidecar
 from framedex.indexer.sources.there import is_seen_missing, is_there, may_be_folder
+from framedex.records.medium import FAILED, OK, REFUSED
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place, local_of, names_in
 from framedex.storage.uris import absolute, is_inside, joined, medium_name, relative

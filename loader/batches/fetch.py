@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import FramedexError
-from framedex.indexer.schema import IMAGES
 from framedex.loader.batches.faults import Fault, fault_of
 from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip, NvjpegClip
 from framedex.loader.batches.items import ClipSource, describe
@@ -25,6 +24,7 @@ from framedex.loader.routing.driver import DriverSupport
 from framedex.loader.routing.movie import gpu_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
 from framedex.records.clip import PAD
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.cutout import Cutout, cut, whole
 from framedex.sharder.reading.sources import EncodedClip

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
-from framedex.indexer.schema import IMAGES
 from framedex.loader.arguments import Decode, Device
 from framedex.loader.bench.compare import CHECKED_CLIPS, PeerResult, Thumbnails, enlarged, run_peer, thumbnails
 from framedex.loader.bench.machine_load import Load, LoadSampler
@@ -24,6 +23,7 @@ from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.clip_loader import ClipLoader
 from framedex.loader.order.order import epoch_order, sample_of
 from framedex.records.clip import PAD
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.storage.locations import OWN_STORE, Access

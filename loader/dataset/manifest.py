@@ -22,10 +22,11 @@ from framedex.files.headers import check_format, is_since
 from framedex.files.parquet_parts import part_path
 from framedex.files.row_groups import checked_group, read_all, read_group
 from framedex.indexer.parts.row_checks import check_video
-from framedex.indexer.schema import SCANNED, VIDEO
+from framedex.indexer.schema import SCANNED
 from framedex.loader.dataset.clip_columns import REMEDY, ClipColumns
 from framedex.records.clip import ClipRecord
 from framedex.records.columns import names_in
+from framedex.records.medium import VIDEO
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.labels import stored_labels

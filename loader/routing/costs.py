@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from framedex.indexer.schema import IMAGES
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framedex.indexer.schema import IMAGES
 from framedex.loader.routing.colour import Colour, colour_obstacle, is_deep
 from framedex.loader.routing.driver import DriverSupport
 from framedex.loader.routing.nvdec_headers import coded_picture, nvdec_record
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.sources import EncodedClip
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, StaleError, UncuttableError
 from framedex.indexer.images.rgb import resize_rgb, rgb_of
-from framedex.indexer.schema import IMAGES
 from framedex.loader.verification.checked import Checked, verdict_on
 from framedex.loader.verification.full_decode import decode_in_order
 from framedex.loader.verification.image_truth import TAR, images_of
 from framedex.loader.verification.member_truth import own_copy
 from framedex.loader.verification.nearness import Nearness, Picture, mean_squares, nearness
 from framedex.records.clip import PAD
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter

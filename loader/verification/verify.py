@@ -17,7 +17,6 @@ from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError
 from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
 from framedex.indexer.containers.planes import picture_md5
-from framedex.indexer.schema import IMAGES
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of
 from framedex.loader.verification.checked import Checked, Verdict, verdict_on
@@ -26,6 +25,7 @@ from framedex.loader.verification.full_decode import decode_in_order
 from framedex.loader.verification.image_truth import image_checksums
 from framedex.loader.verification.member_truth import own_copy
 from framedex.records.clip import PAD
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.indexer.containers.decoders import RANGE_NUMBERS
-from framedex.indexer.schema import IMAGES
 from framedex.loader.batches.faults import Fault, LoaderReport
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
@@ -28,6 +27,7 @@ from framedex.loader.verification.full_decode import decode_in_order
 from framedex.loader.verification.member_truth import own_copy
 from framedex.loader.verification.verify import verify
 from framedex.records.clip import PAD
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter

@@ -7,6 +7,7 @@ import logging
 import re
 from dataclasses import dataclass
 
+from framedex.records.medium import MediumRecord
 from framedex.sharder.clips.audio import AudioFacts, audio_facts
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.schema import AUDIO_COLUMNS
@@ -52,64 +53,10 @@ def bits_of(pixel_format: str | None) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Medium:
-    """A row of `media`, and where its source lies now: `path` is a file, or the folder of loose images."""
+class Medium(MediumRecord):
+    """A medium, and where its source lies now: `path` is a file, or the folder of loose images."""
 
     path: str
-    media_id: str
-    kind: str
-    uri: str
-    member: str | None
-    member_offset: int | None
-    member_bytes: int | None
-    stream_index: int
-    size_bytes: int
-    mtime_ns: int
-    fingerprint: str
-    container: str
-    codec: str
-    codec_tag: str | None
-    bits_per_coded_sample: int | None
-    profile: str | None
-    pixel_format: str | None
-    width: int
-    height: int
-    rotation_degrees: int
-    field_order: str | None
-    sample_aspect_ratio: float | None
-    color_range: str | None
-    color_matrix: int
-    color_primaries: int
-    color_transfer: int
-    time_base_num: int
-    time_base_den: int
-    start_pts: int
-    pts_source: str
-    duration_pts: int
-    extradata: bytes | None
-    states: list[bytes]
-    reorder_depth: int
-    inband_parameter_sets: bool
-    inner_start_codes: bool
-    varying_shape: bool
-    chroma_format: int | None
-    max_ref_frames: int | None
-    field_coded: bool
-    hidden_unordered: bool
-    frame_count: int
-    damaged_gop_count: int
-    audio_stream_index: int | None
-    audio_codec: str | None
-    audio_codec_tag: str | None
-    audio_rate: int | None
-    audio_channels: int | None
-    audio_layout: str | None
-    audio_sample_format: str | None
-    audio_bits_per_coded_sample: int | None
-    audio_extradata: bytes | None
-    audio_first_sample: int | None
-    audio_end_sample: int | None
-    audio_problem: str | None
 
     @property
     def name(self) -> str:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import FAR, RowAt
-from framedex.indexer.schema import IMAGES
 from framedex.indexer.timeline import reorder_depth_needed
 from framedex.records.clip import PAD
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.medium import Medium
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from framedex.errors import DecodeError, FramedexError
 from framedex.indexer.containers.planes import native_planes
 from framedex.indexer.images.rgb import rgb_of
-from framedex.indexer.schema import IMAGES
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium, bits_of
 from framedex.sharder.decoding.cutout import Cutout

@@ -19,8 +19,8 @@ from framedex.errors import DecodeError
 from framedex.indexer.containers.decoders import RANGE_NUMBERS, RunDecoder
 from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.images.rgb import resize_rgb, rgb_md5, rgb_of
-from framedex.indexer.schema import IMAGES
 from framedex.records.clip import PAD
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.cropping import Cropper
 from framedex.sharder.decoding.cutout import Cutout, cut_into

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from framedex.errors import UncuttableError
 from framedex.indexer.bitstream.h26x.nal import START_CODE, join_length_prefixed, split_annex_b
-from framedex.indexer.schema import IN_NO_FILE, VIDEO
+from framedex.indexer.schema import IN_NO_FILE
 from framedex.records.clip import NO_PTS, PAD
+from framedex.records.medium import VIDEO
 from framedex.records.recipe import Recipe
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium

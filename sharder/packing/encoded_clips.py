@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from framedex.errors import UncuttableError
 from framedex.indexer.images.rgb import resize_rgb
-from framedex.indexer.schema import VIDEO
 from framedex.records.clip import PAD
+from framedex.records.medium import VIDEO
 from framedex.records.recipe import Recipe
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium

@@ -26,7 +26,7 @@ from framedex.core.pyav import ffmpeg_version, open_encoder
 from framedex.errors import PolicyError, UncuttableError
 from framedex.indexer.bitstream.h26x.nal import join_length_prefixed, split_annex_b
 from framedex.indexer.containers.opening import memory_errors, packet_with
-from framedex.indexer.schema import COLOR_RANGES
+from framedex.records.medium import COLOR_RANGES
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions
 from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, UNSPECIFIED

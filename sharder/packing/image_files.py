@@ -13,7 +13,7 @@ from PIL import Image
 from framedex.core.hints import check_choices
 from framedex.errors import DecodeError, PolicyError
 from framedex.indexer.images.rgb import resize_rgb
-from framedex.indexer.schema import IMAGES
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.video import Size, decode_unique

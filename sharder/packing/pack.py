@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import StaleError, UncuttableError
 from framedex.execution.engine import Engine
-from framedex.indexer.schema import IMAGES
 from framedex.records.clip import PAD, SAMPLE
 from framedex.records.columns import json_of
+from framedex.records.medium import IMAGES
 from framedex.records.recipe import Recipe
 from framedex.sharder.clips.clip import Clip, Failure, failure_of, internal_failure
 from framedex.sharder.clips.medium import Medium

@@ -21,9 +21,10 @@ from framedex.core.column_rules import RowAt, check_row
 from framedex.errors import FormatError
 from framedex.files.headers import is_since
 from framedex.indexer.parts.row_checks import check_video
-from framedex.indexer.schema import SCANNED, VIDEO
+from framedex.indexer.schema import SCANNED
 from framedex.records.clip import SAMPLE, ClipRecord
 from framedex.records.columns import json_of, values_of_json
+from framedex.records.medium import VIDEO
 from framedex.records.recipe import AUDIO, AudioFile, ClipAudioPlan, Recipe
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip

@@ -25,7 +25,7 @@ from framedex.core.equal_values import check_where, equal_values
 from framedex.core.tallies import no_clip_has, tally
 from framedex.errors import FormatError, FramedexError, PolicyError, StaleError
 from framedex.indexer.parts.index import Index
-from framedex.indexer.schema import OK
+from framedex.records.medium import OK
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
 from framedex.sharder.clips.fields import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
-from framedex.indexer.schema import OK
+from framedex.records.medium import OK
 from framedex.sharder.clips.clip import Failure, WantedClip
 from framedex.sharder.configuration.parameters import located
 from framedex.sharder.planning.batches import Batch, Round, missed_clip, wanted_clip

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from framedex.indexer.schema import IMAGES
+from framedex.records.medium import IMAGES
 from framedex.sharder.clips.byte_source import stale
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.reading.object_sources import Objects, stale_as

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index, as_videos
-from framedex.indexer.schema import FILE_ROW, LISTING, OK, VIDEOS
+from framedex.indexer.schema import FILE_ROW, LISTING, VIDEOS
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
+from framedex.records.medium import OK
 from framedex.sharder.clips.fields import MADE_FIELDS, media_field
 from framedex.sharder.configuration.filters import matches
 from framedex.sharder.configuration.splits import Split

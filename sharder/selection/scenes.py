@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
-from framedex.indexer.schema import OK
+from framedex.records.medium import OK
 from framedex.sharder.configuration.checks import shown
 from framedex.sharder.configuration.pairs import as_text
 from framedex.sharder.configuration.views import Views
