@@ -16,7 +16,7 @@ from framedex.execution.engine import Engine
 from framedex.execution.local_pool import run_local
 from framedex.execution.slices import Slice
 from framedex.indexer.parts.index import Index
-from framedex.indexer.sources.sidecars import SAMPLE_NAMES
+from framedex.records.names import SAMPLE_KEYS
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Failure
 from framedex.sharder.clips.labels import WantedLabels
@@ -306,7 +306,7 @@ def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: Shard
 
 def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:
     """Raise PolicyError if a user's column has the name of another key of a sample's JSON."""
-    clash = SAMPLE_NAMES & set(user_schema.names)
+    clash = SAMPLE_KEYS & set(user_schema.names)
     if pack is not None and clash:
         raise PolicyError(
             "a user column has a name that the JSON of packed clips uses",

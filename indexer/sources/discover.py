@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from framedex.errors import MediaError, SourceError, StorageError
+from framedex.indexer.schema import LISTING
 from framedex.indexer.sources.folders import expand_glob, fixed_prefix, folders_below, is_glob, way_out
 from framedex.indexer.sources.image_times import TIMES_NAME
 from framedex.indexer.sources.lerobot import is_lerobot, read_lerobot, without_prefix
@@ -31,46 +32,15 @@ from framedex.indexer.sources.other_files import Skipped, is_other
 from framedex.indexer.sources.parquet_members import holds_videos
 from framedex.indexer.sources.sequences import check_one_timing, folder_sequence, join_rows, visible_images
 from framedex.indexer.sources.there import names_folder
+from framedex.records.names import CLIP_NAMES
 from framedex.storage.places import Place, parquet_file, place
 from framedex.storage.uris import absolute, checked, common_folder, is_remote, local_path
 
 TABLE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
 OBJECT_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | TABLE_SUFFIXES | LIST_SUFFIXES
-# Names of a clip's own columns. A user column with such a name would hide one of them.
-RESERVED_COLUMNS = frozenset(
-    [
-        "audio_mask",
-        "audio_rate",
-        "color_transfer",
-        "is_padding",
-        "rotation_degrees",
-        "media_id",
-        "media_row",
-        "shard",
-        "stretch_first",
-        "stretch_stop",
-        "anchor_frame",
-        "multiview_id",
-        "view_name",
-        "view_away_seconds",
-        "md5",
-        "file_row",
-        "file_row_number",
-        "listing_row",
-        "listed_uri",
-        "clip_id",
-        "uri",
-        "frames",
-        "pts",
-        "seconds",
-        "frame_index",
-        "mask",
-        "audio",
-        "movie",
-        "positions",
-    ]
-)
+# A user column with such a name would hide one of a clip's own, or is the name of a row's number elsewhere.
+RESERVED_COLUMNS = CLIP_NAMES | {*LISTING.names, "is_padding", "file_row_number"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

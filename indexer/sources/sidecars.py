@@ -15,20 +15,14 @@ import pyarrow as pa
 
 from framedex.core.nesting import MOST_NESTED, json_depth
 from framedex.files.parquet_parts import UNSTORABLE
+from framedex.records.names import SAMPLE_KEYS
 
 Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
 COLUMNS = "columns"  # of a Parquet file, beside its videos
-# The names that the JSON of a packed clip uses (`sharder.packing.pack`), and those of the stretch that policies take
-# from a listing. A key of a sidecar takes none of them: whoever wrote it did not have framedex in mind.
-SAMPLE_NAMES = frozenset(
-    [
-        "clip_id", "uri", "member", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames",
-        "mask", "pts", "seconds", "frames_in_file", "seconds_in_file", "unshown_in_file", "timestamps", "images",
-        "audio", "multiview_id", "view_name", "view_away_seconds", "framedex",
-    ]
-)  # fmt: skip
+# Names of the stretch that policies take from a listing. A key of a sidecar takes none of these and of SAMPLE_KEYS:
+# whoever wrote it did not have framedex in mind.
 OF_STRETCHES = frozenset({"start", "end"})
 MOST_SIDECAR_BYTES = 1 << 20
 SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.DOTALL)
@@ -110,7 +104,7 @@ def sidecar_columns(text: str, wanted: Sequence[str], taken: Iterable[str], *, f
     """Return the user's columns that the sidecars of a video become.
 
     An object in a `json` sidecar becomes a column for each of its keys. Values that are objects or lists stay JSON
-    texts. A key that is already the name of another column, or one of `SAMPLE_NAMES`, gets the prefix `json.`. The
+    texts. A key that is already the name of another column, or one of `SAMPLE_KEYS`, gets the prefix `json.`. The
     columns of a Parquet file are treated likewise, with the prefix `columns.`.
 
     Args:
@@ -123,7 +117,7 @@ def sidecar_columns(text: str, wanted: Sequence[str], taken: Iterable[str], *, f
     values = {kind: value for kind, value in json.loads(text).items() if kind in kinds and value is not None}
     columns: dict[str, Any] = {}
     for kind, value in values.items():
-        others = {*taken, *SAMPLE_NAMES, *(() if kind == COLUMNS else (*SIDECARS, *OF_STRETCHES))}
+        others = {*taken, *SAMPLE_KEYS, *(() if kind == COLUMNS else (*SIDECARS, *OF_STRETCHES))}
         if flat and kind in ("json", COLUMNS) and isinstance(value, dict):
             columns |= {f"{kind}.{name}" if name in others else name: one for name, one in value.items()}
         else:

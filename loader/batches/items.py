@@ -81,10 +81,4 @@ def describe(clip: Clip) -> dict[str, Any]:
     own = item_of(clip)
     # Arrow's memory is read-only, which torch warns about.
     own |= {key: own[key].copy() for key in ("pts", "seconds", "view_away_seconds") if key in own}
-    return {
-        **own,
-        "uri": clip.medium.uri,
-        "rotation_degrees": clip.medium.rotation_degrees,
-        "color_transfer": clip.medium.color_transfer,
-        **clip.columns,
-    }
+    return own | item_of(clip.medium) | clip.columns

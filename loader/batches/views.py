@@ -13,21 +13,12 @@ from framedex.loader.batches.collate import PADDINGS
 from framedex.loader.batches.fetched import Fetched
 from framedex.records.clip import ClipRecord
 from framedex.records.columns import keys_of
+from framedex.records.names import ITEM_KEYS
 
 NAME_KEY = "view_name"  # becomes the key of dicts by view
 CLIP_KEYS = keys_of(ClipRecord)
 # Keys of an item whose values are of one view; those of all others are shared, and are those of the view that leads.
-PER_VIEW = (CLIP_KEYS.keys() - {"multiview_id", NAME_KEY}) | {
-    "frames",
-    "movie",
-    "positions",
-    "uri",
-    "rotation_degrees",
-    "color_transfer",
-    "audio",
-    "audio_mask",
-    "audio_rate",
-}
+PER_VIEW = ITEM_KEYS - {"multiview_id", NAME_KEY}
 PER_FRAME = {key for key, column in CLIP_KEYS.items() if column.dtype is not None} | {"positions"}
 NAMES = frozenset(["clip_id", "uri"])
 Item = dict[str, Any]

@@ -23,8 +23,8 @@ from framedex.files.headers import is_since
 from framedex.indexer.parts.row_checks import check_video
 from framedex.indexer.schema import SCANNED
 from framedex.records.clip import SAMPLE, ClipRecord
-from framedex.records.columns import json_of, values_of_json
-from framedex.records.medium import VIDEO
+from framedex.records.columns import columns_of, json_of, values_of_json
+from framedex.records.medium import VIDEO, MediumRecord
 from framedex.records.recipe import AUDIO, AudioFile, ClipAudioPlan, Recipe
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip
@@ -41,26 +41,8 @@ Row = dict[str, Any]
 
 KEY = "framedex"  # of the text in a sample's JSON
 VERSION = 1  # of the text; readers accept this one
-# Columns of the medium: what a decoder and an item need.
-TOLD = (
-    "kind",
-    "container",
-    "codec",
-    "codec_tag",
-    "bits_per_coded_sample",
-    "pixel_format",
-    "width",
-    "height",
-    "rotation_degrees",
-    "field_order",
-    "color_range",
-    "color_matrix",
-    "color_transfer",
-    "reorder_depth",
-    "varying_shape",
-    "hidden_unordered",
-    "frame_count",
-)
+# Columns of the medium that a decoder and an item need.
+TOLD = tuple(name for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in)
 UNTOLD: Row = dict.fromkeys(MEDIA.names) | {"states": [b""]}
 REMEDY = "fetch the tar again from where it came, or pack the clips again"
 
