@@ -160,7 +160,7 @@ def planned(
         mine = [number for number, its in enumerate(media.clips) if its == media_id]
         row["clips"] = len(mine)
         row["clips_of_several_runs"] = sum(media.runs[number] > 1 for number in mine)
-        row["frames"] = sum(int((dataset.clip(number).frame_index >= 0).sum()) for number in mine)
+        row["frames"] = sum(int((dataset.clip(number).frames >= 0).sum()) for number in mine)
     return media, missing
 
 

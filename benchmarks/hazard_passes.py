@@ -86,13 +86,13 @@ def obstacle(dataset: ClipDataset, clip: Clip, caps: DriverSupport | None) -> st
 def judged(dataset: ClipDataset, number: int, frames: NDArray[np.uint8], shown: Shown) -> Row:
     """Return what a clip shows: `shown`, -1 where it is padded and black; `away`, the mean difference in levels."""
     clip = dataset.clip(number)
-    row: Row = {"number": number, "wanted": clip.frame_index.tolist()}
+    row: Row = {"number": number, "wanted": clip.frames.tolist()}
     truth = dataset[number]["frames"]
     if frames.shape != truth.shape:
         return row | {"shown": [-2] * len(truth), "error": f"shape {frames.shape}, not {truth.shape}"}
-    found = np.array(shown(clip, frames, clip.frame_index))
+    found = np.array(shown(clip, frames, clip.frames))
     black = ~frames.reshape(len(frames), -1).any(axis=1)
-    found[clip.frame_index < 0] = np.where(black[clip.frame_index < 0], -1, -2)
+    found[clip.frames < 0] = np.where(black[clip.frames < 0], -1, -2)
     away = np.abs(frames.astype(np.int16) - truth).mean(axis=(1, 2, 3))
     return row | {"shown": found.tolist(), "away": [round(float(value), 2) for value in away]}
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from docs.results import NOTE
 from framedex.indexer import schema as index_schema
+from framedex.records import medium
 from framedex.sharder import schema as dataset_schema
 from framedex.sharder.writing.columns import ROWS_AT_ONCE
 
@@ -96,7 +97,7 @@ has a `shard`, ranges point into that tar, and its medium is described as its pa
 
 Readers check what they read, and raise a FormatError with the file, the row and the column: types of columns, values \
 (`*_RULES` in
-`sharder/schema.py` and `indexer/schema.py`), lengths of lists that belong together, ranges within their file, and \
+`framedex/records` and `indexer/schema.py`), lengths of lists that belong together, ranges within their file, and \
 ranks: those of a run are
 a permutation of its packets' numbers, wanted frames have them in their own order (of images, each has one), and none \
 is reordered further
@@ -106,7 +107,7 @@ order of their ranks. What no column shows: a `position` that names another pack
 ranges that lead to other
 bytes of the same length which decode. `framedex verify` shows them, by `clips.md5` where the index has hashes, else \
 by the source.
-A picture has at most {index_schema.MOST_PIXELS:,} pixels, a decoder holds back at most {index_schema.MOST_REORDERED} \
+A picture has at most {medium.MOST_PIXELS:,} pixels, a decoder holds back at most {medium.MOST_REORDERED} \
 pictures, and a clip's
 frames must fit into the machine's memory.
 

@@ -7,6 +7,8 @@ rows, its JSON, its keys in items and the names that it reserves come from there
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -18,6 +20,7 @@ from framedex.core.arrays import as_numpy
 from framedex.core.column_rules import ColumnRule, RowAt, check_row
 from framedex.files.headers import is_since
 
+NEEDED = ColumnRule(needed=True)
 COLUMN = "column"  # key in the metadata of a record's field
 Row = dict[str, Any]
 
@@ -59,7 +62,6 @@ class Column:
 
 def column(
     kind: pa.DataType,
-    doc: str,
     *,
     unit: str = "",
     nullable: bool = True,
@@ -71,16 +73,21 @@ def column(
     padding: Any = None,
     of_table: bool = False,
 ) -> Any:
-    """Return the field of a record that declares a column.
+    """Return the field of a record that declares a column. Its meaning stands in the record's docstring.
 
     A field defaults to None if a row that is used may have null. For the other arguments, see `Column`.
 
     Args:
+        dtype: Default: that of the elements of a list of numbers or bools.
         of_table: The column is a link between rows of tables, which a record has only once its row is written.
     """
+    if rule is None and not nullable and not of_table:
+        rule = NEEDED
+    if dtype is None and pa.types.is_list(kind) and pa.types.is_primitive(kind.value_type):
+        dtype = kind.value_type.to_pandas_dtype()
     declared = Column(
         kind=kind,
-        doc=doc,
+        doc="",
         unit=unit,
         nullable=nullable,
         rule=rule,
@@ -111,14 +118,29 @@ def list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
     return pa.list_(pa.field("element", kind, nullable=nullable))
 
 
+def documented(record: type[object]) -> dict[str, str]:
+    """Return the meaning of each field, as the docstrings of a record and of those that it extends have it."""
+    found: dict[str, str] = {}
+    for one in reversed(record.__mro__[:-1]):
+        section = (inspect.getdoc(one) or "").partition("\n\nAttributes:\n")[2].partition("\n\n")[0]
+        for entry in re.split(r"\n(?=    \w+: )", f"\n{section}")[1:]:
+            name, _, text = entry.strip().partition(": ")
+            found[name] = " ".join(text.split())
+    return found
+
+
 _declared: dict[type[object], dict[str, Column]] = {}
 
 
 def columns_of(record: type[object]) -> dict[str, Column]:
     """Return the declared columns of a record by name, in their order. Other fields are left out."""
     if record not in _declared:
-        fields = dataclasses.fields(record)  # type: ignore[arg-type]
-        _declared[record] = {field.name: field.metadata[COLUMN] for field in fields if COLUMN in field.metadata}
+        fields, docs = dataclasses.fields(record), documented(record)  # type: ignore[arg-type]
+        _declared[record] = {
+            field.name: dataclasses.replace(field.metadata[COLUMN], doc=docs.get(field.name, ""))
+            for field in fields
+            if COLUMN in field.metadata
+        }
     return _declared[record]
 
 

@@ -30,20 +30,129 @@ TIME = ColumnRule(least=-FURTHEST, most=FURTHEST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediumRecord:
-    """A row of `videos` of a usable medium. In a dataset, columns that `media` lacks are None."""
+    """A row of `videos` of a usable medium. In a dataset, columns that `media` lacks are None.
 
-    media_id: str = column(
-        pa.string(),
-        "Stable name of the medium: 16 hex digits of BLAKE2b over `uri`, and over the stream's number where"
-        " it is not the file's best, or over `member`.",
-        nullable=False,
-        rule=ColumnRule(needed=True),
-        also_in=(MEDIA,),
-    )
+    Attributes:
+        media_id: Stable name of the medium: 16 hex digits of BLAKE2b over `uri`, and over the stream's number where it
+            is not the file's best, or over `member`.
+        kind: `video`: a video stream; `images`: a sequence of images, of which each is a packet and a start point; a
+            single image is a sequence of one.
+        uri: Where the medium lies, a file or a folder of images: a path relative to the root in index.json, or an
+            absolute path.
+        member: Which of several media in its file (a sequence of images in a tar, or a video in it); null: the only
+            one.
+        member_offset: Of a video inside a file: its first byte. Null: the video is the file, or a value of a compressed
+            column.
+        member_bytes: Of a video inside a file: how many bytes it has (0 where it was not read). Null: the video is the
+            file.
+        sidecars: Of a video inside a file: what is beside it, as JSON. In a tar: the contents of its sidecars, by kind;
+            in a Parquet file: the other columns of its row (`columns`). The user's columns in the listing come from it.
+        stream_index: Number of the video stream in its container; -1 where none was found.
+        video_streams: Video streams in the file, cover art not counted.
+        status: `ok`; `refused`: readable, but frame-exactness is not shown, or a file without video that a search found
+            (`error_kind` is `no_video`); `failed`: not readable; `gone`: its file is no longer there, so that earlier
+            rows of it do not count.
+        error_kind: Short stable word for why a medium is refused or failed, or for what is damaged in one that is ok.
+        error_message: The reason in words.
+        error_traceback: Where framedex itself failed (`error_kind` is `internal_error`), as Python prints it; else
+            null.
+        probed_by: framedex version that probed the medium; another version looks at refused and failed media again.
+        tried: Of failed media: by which FFmpeg and with which options, for a rerun tries them again with others alone;
+            else null.
+        size_bytes: File size when probed; of loose images, their sum.
+        mtime_ns: Modification time when probed, of loose images the latest; a new one only makes us look again.
+        fingerprint: BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole. Of loose images: over
+            their names, sizes and modification times, and over how they are timed. Of an object: `etag` and its ETag,
+            or `modified` and a time where its store has none; of loose ones, over those.
+        container: `mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), else libavformat's name. Of images: `files` (loose
+            ones) or `tar`.
+        depth: `packets`: every packet was read; `tables`: sample tables and start points alone.
+        hashed: Every frame was decoded (--verify): `frames.md5` holds their hashes.
+        proof: Which frames were reached as clips reach them and compared with a decode from further back:
+            `every_frame`, with a full decode; `sampled` (--prove); null: none. From version 3.8 on, every frame of
+            videos whose codec is not parsed, and the full decode says which frames there are.
+        proved_by: The FFmpeg version that decoded both.
+        not_reproducible_gop_count: GOPs with a frame that differed; their packets have the flag 4096. Null where there
+            is no proof.
+        first_difference: Presentation number of the first frame that differed; null if none did.
+        codec: Codec by FFmpeg's canonical name.
+        codec_tag: The container's four-character code for the codec, on which some decoders depend.
+        bits_per_coded_sample: Bits a sample, where the container states them; 0 where not.
+        profile: Codec profile by FFmpeg's name.
+        pixel_format: Pixel format by FFmpeg's name.
+        width: Width of the decoded, cropped picture; rotation not applied.
+        height: Height of the decoded, cropped picture; rotation not applied.
+        rotation_degrees: Counterclockwise rotation that a player applies.
+        field_order: `progressive`; `tt`, `bb`, `tb` or `bt`: interlaced, which field is coded and which is shown first
+            (top, bottom); null where not stated.
+        sample_aspect_ratio: Width of a sample over its height; null where not stated.
+        color_range: `limited`, `full`, or null where not stated.
+        color_matrix: Matrix coefficients, code point of ISO/IEC 23091-2 (1 BT.709, 2 not stated, 5 and 6 BT.601).
+        color_primaries: Colour primaries, code point of ISO/IEC 23091-2.
+        color_transfer: Transfer characteristics, code point of ISO/IEC 23091-2.
+        time_base_num: Numerator of the unit of every pts, in seconds.
+        time_base_den: Denominator of the unit of every pts, in seconds.
+        start_pts: pts of the first presented frame.
+        pts_source: `container`: timestamps are the container's. `filled`: some were missing. `joined`: they turned
+            back, and go on. `dealt`: decoding timestamps, dealt out in output order. `counted`: there were none.
+            `listed`: of images, a rate, a listing or a file of times states them.
+        duration_pts: From the first frame's pts to the end of the last one.
+        extradata: The decoder's configuration record.
+        states: What a decoder must be given before it starts (parameter sets in force); the first is empty, and right
+            at packet 0.
+        reorder_depth: Frames that the decoder holds back to restore presentation order.
+        inband_parameter_sets: Packets carry parameter sets that differ from the configuration record's.
+        inner_start_codes: Some length-prefixed units hold several NAL units between Annex-B start codes.
+        varying_shape: Pictures differ in size or format.
+        chroma_format: chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4.
+        max_ref_frames: max_num_ref_frames of an H.264 stream (0: every picture is intra); null for other codecs.
+        field_coded: Some pictures are coded as two fields.
+        hidden_unordered: Packets that an edit list hides are output in another order than their timestamps say, so
+            their places among the frames are not known.
+        stated_frames: Packets that the sample tables of an MP4 or MOV file say the stream has; null elsewhere, and in
+            fragmented files.
+        stated_duration_seconds: Duration that the header states: of the stream, or of a file that has no other; what an
+            edit list hides does not count. Null where it states none.
+        stated_rate: Frames a second that the codec's parameter sets state, else the header; null where neither does.
+        packet_count: Packets of the stream.
+        packet_bytes: Bytes of its packets.
+        first_packets: 16 hex digits of BLAKE2b over the sizes of the first 256 packets, of images over the CRC-32 of
+            each; null where those would say little: of less than 8 different sizes.
+        frame_count: Presented frames.
+        keyframe_count: Packets where decoding may start.
+        min_gap_seconds: Least time between two frames; null for a single frame.
+        median_gap_seconds: Median time between two frames.
+        max_gap_seconds: Greatest time between two frames.
+        is_vfr: Gaps differ from their median by more than 1 % and more than one time base unit.
+        min_gop: Shortest distance between start points.
+        mean_gop: Mean distance between start points.
+        max_gop: Longest distance between start points.
+        seek_packets: Mean number of packets that a decoder gets before it shows a frame drawn at random: from its start
+            point to it.
+        non_reference_share: Share of packets that no other packet needs.
+        open_gop_count: Start points whose leading pictures need the GOP before; null where not all were looked at.
+        damaged_gop_count: GOPs in which something is damaged or missing.
+        byte_addressable: Every packet is one byte range of the file; clips of other media are cut by demuxing.
+        audio_stream_index: Number of the first audio stream in its container; null without audio.
+        audio_codec: Its codec by FFmpeg's canonical name.
+        audio_codec_tag: The container's four-character code for its codec.
+        audio_rate: Sample rate of the decoded audio.
+        audio_channels: Channels of the decoded audio.
+        audio_layout: Channel layout by FFmpeg's name.
+        audio_sample_format: Sample format that the decoder gives, by FFmpeg's name.
+        audio_bits_per_coded_sample: Bits a coded sample, where the container states them; 0 where not.
+        audio_extradata: The audio decoder's configuration record.
+        audio_first_sample: First sample that a full decode presents; sample n is at n / `audio_rate` seconds on the
+            container's clock.
+        audio_end_sample: Behind the last sample that a full decode presents.
+        audio_problem: Why the audio is not available; null if it is, and if there is none.
+        audio_start_seconds: Its first timestamp.
+        audio_duration_seconds: Its duration.
+    """
+
+    media_id: str = column(pa.string(), nullable=False, also_in=(MEDIA,))
     kind: str = column(
         pa.string(),
-        "`video`: a video stream; `images`: a sequence of images, of which each is a packet and a start "
-        "point; a single image is a sequence of one.",
         nullable=False,
         rule=ColumnRule(among=frozenset({VIDEO, IMAGES}), needed=True),
         also_in=(
@@ -51,146 +160,42 @@ class MediumRecord:
             SAMPLE,
         ),
     )
-    uri: str = column(
-        pa.string(),
-        "Where the medium lies, a file or a folder of images: a path relative to the root in index.json, or"
-        " an absolute path.",
-        nullable=False,
-        rule=ColumnRule(needed=True),
-        also_in=(MEDIA,),
-        key="uri",
-    )
-    member: str | None = column(
-        pa.string(),
-        "Which of several media in its file (a sequence of images in a tar, or a video in it); null: the only one.",
-        also_in=(MEDIA,),
-    )
-    member_offset: int | None = column(
-        pa.int64(),
-        "Of a video inside a file: its first byte. Null: the video is the file, or a value of a compressed column.",
-        unit="bytes",
-        rule=ColumnRule(least=0, most=FAR),
-        also_in=(MEDIA,),
-    )
-    member_bytes: int | None = column(
-        pa.int64(),
-        "Of a video inside a file: how many bytes it has (0 where it was not read). Null: the video is the file.",
-        unit="bytes",
-        rule=ColumnRule(least=0, most=FAR),
-        also_in=(MEDIA,),
-    )
-    sidecars: str | None = column(
-        pa.string(),
-        "Of a video inside a file: what is beside it, as JSON. In a tar: the contents of its sidecars, by "
-        "kind; in a Parquet file: the other columns of its row (`columns`). The user's columns in the "
-        "listing come from it.",
-    )
+    uri: str = column(pa.string(), nullable=False, also_in=(MEDIA,), key="uri")
+    member: str | None = column(pa.string(), also_in=(MEDIA,))
+    member_offset: int | None = column(pa.int64(), unit="bytes", rule=ColumnRule(least=0, most=FAR), also_in=(MEDIA,))
+    member_bytes: int | None = column(pa.int64(), unit="bytes", rule=ColumnRule(least=0, most=FAR), also_in=(MEDIA,))
+    sidecars: str | None = column(pa.string())
     stream_index: int = column(
-        pa.int32(),
-        "Number of the video stream in its container; -1 where none was found.",
-        nullable=False,
-        rule=ColumnRule(least=-1, most=MOST_FRAMES, needed=True),
-        also_in=(MEDIA,),
+        pa.int32(), nullable=False, rule=ColumnRule(least=-1, most=MOST_FRAMES, needed=True), also_in=(MEDIA,)
     )
-    video_streams: int | None = column(
-        pa.int32(),
-        "Video streams in the file, cover art not counted.",
-    )
-    status: str = column(
-        pa.string(),
-        "`ok`; `refused`: readable, but frame-exactness is not shown, or a file without video that a search"
-        " found (`error_kind` is `no_video`); `failed`: not readable; `gone`: its file is no longer there, "
-        "so that earlier rows of it do not count.",
-        nullable=False,
-        of_table=True,
-    )
-    error_kind: str | None = column(
-        pa.string(),
-        "Short stable word for why a medium is refused or failed, or for what is damaged in one that is ok.",
-    )
-    error_message: str | None = column(
-        pa.string(),
-        "The reason in words.",
-    )
-    error_traceback: str | None = column(
-        pa.string(),
-        "Where framedex itself failed (`error_kind` is `internal_error`), as Python prints it; else null.",
-    )
-    probed_by: str = column(
-        pa.string(),
-        "framedex version that probed the medium; another version looks at refused and failed media again.",
-        nullable=False,
-        of_table=True,
-    )
-    tried: str | None = column(
-        pa.string(),
-        "Of failed media: by which FFmpeg and with which options, for a rerun tries them again with others "
-        "alone; else null.",
-    )
+    video_streams: int | None = column(pa.int32())
+    status: str = column(pa.string(), nullable=False, of_table=True)
+    error_kind: str | None = column(pa.string())
+    error_message: str | None = column(pa.string())
+    error_traceback: str | None = column(pa.string())
+    probed_by: str = column(pa.string(), nullable=False, of_table=True)
+    tried: str | None = column(pa.string())
     size_bytes: int = column(
-        pa.int64(),
-        "File size when probed; of loose images, their sum.",
-        unit="bytes",
-        rule=ColumnRule(least=0, most=FAR, needed=True),
-        also_in=(MEDIA,),
+        pa.int64(), unit="bytes", rule=ColumnRule(least=0, most=FAR, needed=True), also_in=(MEDIA,)
     )
-    mtime_ns: int = column(
-        pa.int64(),
-        "Modification time when probed, of loose images the latest; a new one only makes us look again.",
-        unit="ns",
-        rule=ColumnRule(needed=True),
-        also_in=(MEDIA,),
-    )
-    fingerprint: str = column(
-        pa.string(),
-        "BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole. Of loose images: "
-        "over their names, sizes and modification times, and over how they are timed. Of an object: `etag` "
-        "and its ETag, or `modified` and a time where its store has none; of loose ones, over those.",
-        rule=ColumnRule(needed=True),
-        also_in=(MEDIA,),
-    )
+    mtime_ns: int = column(pa.int64(), unit="ns", rule=ColumnRule(needed=True), also_in=(MEDIA,))
+    fingerprint: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=(MEDIA,))
     container: str = column(
         pa.string(),
-        "`mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), else libavformat's name. Of images: `files` (loose "
-        "ones) or `tar`.",
         rule=ColumnRule(needed=True),
         also_in=(
             MEDIA,
             SAMPLE,
         ),
     )
-    depth: str | None = column(
-        pa.string(),
-        "`packets`: every packet was read; `tables`: sample tables and start points alone.",
-    )
-    hashed: bool | None = column(
-        pa.bool_(),
-        "Every frame was decoded (--verify): `frames.md5` holds their hashes.",
-    )
-    proof: str | None = column(
-        pa.string(),
-        "Which frames were reached as clips reach them and compared with a decode from further back: "
-        "`every_frame`, with a full decode; `sampled` (--prove); null: none. From version 3.8 on, every "
-        "frame of videos whose codec is not parsed, and the full decode says which frames there are.",
-        rule=ColumnRule(among=frozenset({EVERY_FRAME, SAMPLED})),
-    )
-    proved_by: str | None = column(
-        pa.string(),
-        "The FFmpeg version that decoded both.",
-    )
-    not_reproducible_gop_count: int | None = column(
-        pa.int32(),
-        "GOPs with a frame that differed; their packets have the flag 4096. Null where there is no proof.",
-        rule=ColumnRule(least=0, most=MOST_FRAMES),
-    )
-    first_difference: int | None = column(
-        pa.int64(),
-        "Presentation number of the first frame that differed; null if none did.",
-        rule=ColumnRule(least=0, most=MOST_FRAMES),
-    )
+    depth: str | None = column(pa.string())
+    hashed: bool | None = column(pa.bool_())
+    proof: str | None = column(pa.string(), rule=ColumnRule(among=frozenset({EVERY_FRAME, SAMPLED})))
+    proved_by: str | None = column(pa.string())
+    not_reproducible_gop_count: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=MOST_FRAMES))
+    first_difference: int | None = column(pa.int64(), rule=ColumnRule(least=0, most=MOST_FRAMES))
     codec: str = column(
         pa.string(),
-        "Codec by FFmpeg's canonical name.",
         rule=ColumnRule(needed=True),
         also_in=(
             MEDIA,
@@ -199,7 +204,6 @@ class MediumRecord:
     )
     codec_tag: str | None = column(
         pa.string(),
-        "The container's four-character code for the codec, on which some decoders depend.",
         also_in=(
             MEDIA,
             SAMPLE,
@@ -207,21 +211,15 @@ class MediumRecord:
     )
     bits_per_coded_sample: int | None = column(
         pa.int32(),
-        "Bits a sample, where the container states them; 0 where not.",
         rule=ColumnRule(least=0, most=256),
         also_in=(
             MEDIA,
             SAMPLE,
         ),
     )
-    profile: str | None = column(
-        pa.string(),
-        "Codec profile by FFmpeg's name.",
-        also_in=(MEDIA,),
-    )
+    profile: str | None = column(pa.string(), also_in=(MEDIA,))
     pixel_format: str | None = column(
         pa.string(),
-        "Pixel format by FFmpeg's name.",
         also_in=(
             MEDIA,
             SAMPLE,
@@ -229,7 +227,6 @@ class MediumRecord:
     )
     width: int = column(
         pa.int32(),
-        "Width of the decoded, cropped picture; rotation not applied.",
         unit="px",
         rule=ColumnRule(least=1, most=MOST_PIXELS, needed=True),
         also_in=(
@@ -239,7 +236,6 @@ class MediumRecord:
     )
     height: int = column(
         pa.int32(),
-        "Height of the decoded, cropped picture; rotation not applied.",
         unit="px",
         rule=ColumnRule(least=1, most=MOST_PIXELS, needed=True),
         also_in=(
@@ -249,7 +245,6 @@ class MediumRecord:
     )
     rotation_degrees: int = column(
         pa.int32(),
-        "Counterclockwise rotation that a player applies.",
         unit="degrees",
         rule=ColumnRule(least=-360, most=360, needed=True),
         also_in=(
@@ -260,23 +255,15 @@ class MediumRecord:
     )
     field_order: str | None = column(
         pa.string(),
-        "`progressive`; `tt`, `bb`, `tb` or `bt`: interlaced, which field is coded and which is shown first"
-        " (top, bottom); null where not stated.",
         rule=ColumnRule(among=frozenset(FIELD_ORDERS.values())),
         also_in=(
             MEDIA,
             SAMPLE,
         ),
     )
-    sample_aspect_ratio: float | None = column(
-        pa.float64(),
-        "Width of a sample over its height; null where not stated.",
-        rule=ColumnRule(least=0, most=1 << 31),
-        also_in=(MEDIA,),
-    )
+    sample_aspect_ratio: float | None = column(pa.float64(), rule=ColumnRule(least=0, most=1 << 31), also_in=(MEDIA,))
     color_range: str | None = column(
         pa.string(),
-        "`limited`, `full`, or null where not stated.",
         rule=ColumnRule(among=frozenset(COLOR_RANGES.values())),
         also_in=(
             MEDIA,
@@ -285,22 +272,15 @@ class MediumRecord:
     )
     color_matrix: int = column(
         pa.int32(),
-        "Matrix coefficients, code point of ISO/IEC 23091-2 (1 BT.709, 2 not stated, 5 and 6 BT.601).",
         rule=CODE_POINT,
         also_in=(
             MEDIA,
             SAMPLE,
         ),
     )
-    color_primaries: int = column(
-        pa.int32(),
-        "Colour primaries, code point of ISO/IEC 23091-2.",
-        rule=CODE_POINT,
-        also_in=(MEDIA,),
-    )
+    color_primaries: int = column(pa.int32(), rule=CODE_POINT, also_in=(MEDIA,))
     color_transfer: int = column(
         pa.int32(),
-        "Transfer characteristics, code point of ISO/IEC 23091-2.",
         rule=CODE_POINT,
         also_in=(
             MEDIA,
@@ -309,56 +289,22 @@ class MediumRecord:
         key="color_transfer",
     )
     time_base_num: int = column(
-        pa.int32(),
-        "Numerator of the unit of every pts, in seconds.",
-        unit="s",
-        rule=ColumnRule(least=1, most=(1 << 31) - 1, needed=True),
-        also_in=(MEDIA,),
+        pa.int32(), unit="s", rule=ColumnRule(least=1, most=(1 << 31) - 1, needed=True), also_in=(MEDIA,)
     )
     time_base_den: int = column(
-        pa.int32(),
-        "Denominator of the unit of every pts, in seconds.",
-        unit="s",
-        rule=ColumnRule(least=1, most=(1 << 31) - 1, needed=True),
-        also_in=(MEDIA,),
+        pa.int32(), unit="s", rule=ColumnRule(least=1, most=(1 << 31) - 1, needed=True), also_in=(MEDIA,)
     )
     start_pts: int = column(
-        pa.int64(),
-        "pts of the first presented frame.",
-        unit="time base",
-        rule=ColumnRule(least=-FURTHEST, most=FURTHEST, needed=True),
-        also_in=(MEDIA,),
+        pa.int64(), unit="time base", rule=ColumnRule(least=-FURTHEST, most=FURTHEST, needed=True), also_in=(MEDIA,)
     )
-    pts_source: str = column(
-        pa.string(),
-        "`container`: timestamps are the container's. `filled`: some were missing. `joined`: they turned "
-        "back, and go on. `dealt`: decoding timestamps, dealt out in output order. `counted`: there were "
-        "none. `listed`: of images, a rate, a listing or a file of times states them.",
-        rule=ColumnRule(needed=True),
-        also_in=(MEDIA,),
-    )
+    pts_source: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=(MEDIA,))
     duration_pts: int = column(
-        pa.int64(),
-        "From the first frame's pts to the end of the last one.",
-        unit="time base",
-        rule=ColumnRule(least=0, most=2 * FURTHEST - 1, needed=True),
-        also_in=(MEDIA,),
+        pa.int64(), unit="time base", rule=ColumnRule(least=0, most=2 * FURTHEST - 1, needed=True), also_in=(MEDIA,)
     )
-    extradata: bytes | None = column(
-        pa.binary(),
-        "The decoder's configuration record.",
-        also_in=(MEDIA,),
-    )
-    states: list[bytes] = column(
-        list_of(pa.binary()),
-        "What a decoder must be given before it starts (parameter sets in force); the first is empty, and "
-        "right at packet 0.",
-        rule=ColumnRule(needed=True),
-        also_in=(MEDIA,),
-    )
+    extradata: bytes | None = column(pa.binary(), also_in=(MEDIA,))
+    states: list[bytes] = column(list_of(pa.binary()), rule=ColumnRule(needed=True), also_in=(MEDIA,))
     reorder_depth: int = column(
         pa.int32(),
-        "Frames that the decoder holds back to restore presentation order.",
         unit="frames",
         rule=ColumnRule(least=0, most=MOST_REORDERED, needed=True),
         also_in=(
@@ -366,84 +312,33 @@ class MediumRecord:
             SAMPLE,
         ),
     )
-    inband_parameter_sets: bool = column(
-        pa.bool_(),
-        "Packets carry parameter sets that differ from the configuration record's.",
-        also_in=(MEDIA,),
-    )
-    inner_start_codes: bool = column(
-        pa.bool_(),
-        "Some length-prefixed units hold several NAL units between Annex-B start codes.",
-        also_in=(MEDIA,),
-    )
+    inband_parameter_sets: bool = column(pa.bool_(), also_in=(MEDIA,))
+    inner_start_codes: bool = column(pa.bool_(), also_in=(MEDIA,))
     varying_shape: bool = column(
         pa.bool_(),
-        "Pictures differ in size or format.",
         also_in=(
             MEDIA,
             SAMPLE,
         ),
     )
-    chroma_format: int | None = column(
-        pa.int32(),
-        "chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4.",
-        rule=ColumnRule(least=0, most=3),
-        also_in=(MEDIA,),
-    )
-    max_ref_frames: int | None = column(
-        pa.int32(),
-        "max_num_ref_frames of an H.264 stream (0: every picture is intra); null for other codecs.",
-        unit="frames",
-        rule=ColumnRule(least=0, most=255),
-        also_in=(MEDIA,),
-    )
-    field_coded: bool = column(
-        pa.bool_(),
-        "Some pictures are coded as two fields.",
-        also_in=(MEDIA,),
-    )
+    chroma_format: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=3), also_in=(MEDIA,))
+    max_ref_frames: int | None = column(pa.int32(), unit="frames", rule=ColumnRule(least=0, most=255), also_in=(MEDIA,))
+    field_coded: bool = column(pa.bool_(), also_in=(MEDIA,))
     hidden_unordered: bool = column(
         pa.bool_(),
-        "Packets that an edit list hides are output in another order than their timestamps say, so their "
-        "places among the frames are not known.",
         also_in=(
             MEDIA,
             SAMPLE,
         ),
     )
-    stated_frames: int | None = column(
-        pa.int64(),
-        "Packets that the sample tables of an MP4 or MOV file say the stream has; null elsewhere, and in "
-        "fragmented files.",
-    )
-    stated_duration_seconds: float | None = column(
-        pa.float64(),
-        "Duration that the header states: of the stream, or of a file that has no other; what an edit list "
-        "hides does not count. Null where it states none.",
-        unit="s",
-    )
-    stated_rate: float | None = column(
-        pa.float64(),
-        "Frames a second that the codec's parameter sets state, else the header; null where neither does.",
-        unit="Hz",
-    )
-    packet_count: int | None = column(
-        pa.int64(),
-        "Packets of the stream.",
-    )
-    packet_bytes: int | None = column(
-        pa.int64(),
-        "Bytes of its packets.",
-        unit="bytes",
-    )
-    first_packets: str | None = column(
-        pa.string(),
-        "16 hex digits of BLAKE2b over the sizes of the first 256 packets, of images over the CRC-32 of "
-        "each; null where those would say little: of less than 8 different sizes.",
-    )
+    stated_frames: int | None = column(pa.int64())
+    stated_duration_seconds: float | None = column(pa.float64(), unit="s")
+    stated_rate: float | None = column(pa.float64(), unit="Hz")
+    packet_count: int | None = column(pa.int64())
+    packet_bytes: int | None = column(pa.int64(), unit="bytes")
+    first_packets: str | None = column(pa.string())
     frame_count: int = column(
         pa.int64(),
-        "Presented frames.",
         unit="frames",
         rule=ColumnRule(least=0, most=MOST_FRAMES, needed=True),
         also_in=(
@@ -451,144 +346,32 @@ class MediumRecord:
             SAMPLE,
         ),
     )
-    keyframe_count: int | None = column(
-        pa.int64(),
-        "Packets where decoding may start.",
-    )
-    min_gap_seconds: float | None = column(
-        pa.float64(),
-        "Least time between two frames; null for a single frame.",
-        unit="s",
-    )
-    median_gap_seconds: float | None = column(
-        pa.float64(),
-        "Median time between two frames.",
-        unit="s",
-    )
-    max_gap_seconds: float | None = column(
-        pa.float64(),
-        "Greatest time between two frames.",
-        unit="s",
-    )
-    is_vfr: bool | None = column(
-        pa.bool_(),
-        "Gaps differ from their median by more than 1 % and more than one time base unit.",
-    )
-    min_gop: int | None = column(
-        pa.int32(),
-        "Shortest distance between start points.",
-        unit="packets",
-    )
-    mean_gop: float | None = column(
-        pa.float64(),
-        "Mean distance between start points.",
-        unit="packets",
-    )
-    max_gop: int | None = column(
-        pa.int32(),
-        "Longest distance between start points.",
-        unit="packets",
-    )
-    seek_packets: float | None = column(
-        pa.float64(),
-        "Mean number of packets that a decoder gets before it shows a frame drawn at random: from its start"
-        " point to it.",
-        unit="packets",
-    )
-    non_reference_share: float | None = column(
-        pa.float64(),
-        "Share of packets that no other packet needs.",
-    )
-    open_gop_count: int | None = column(
-        pa.int32(),
-        "Start points whose leading pictures need the GOP before; null where not all were looked at.",
-    )
+    keyframe_count: int | None = column(pa.int64())
+    min_gap_seconds: float | None = column(pa.float64(), unit="s")
+    median_gap_seconds: float | None = column(pa.float64(), unit="s")
+    max_gap_seconds: float | None = column(pa.float64(), unit="s")
+    is_vfr: bool | None = column(pa.bool_())
+    min_gop: int | None = column(pa.int32(), unit="packets")
+    mean_gop: float | None = column(pa.float64(), unit="packets")
+    max_gop: int | None = column(pa.int32(), unit="packets")
+    seek_packets: float | None = column(pa.float64(), unit="packets")
+    non_reference_share: float | None = column(pa.float64())
+    open_gop_count: int | None = column(pa.int32())
     damaged_gop_count: int = column(
-        pa.int32(),
-        "GOPs in which something is damaged or missing.",
-        rule=ColumnRule(least=0, most=MOST_FRAMES, needed=True),
-        also_in=(MEDIA,),
+        pa.int32(), rule=ColumnRule(least=0, most=MOST_FRAMES, needed=True), also_in=(MEDIA,)
     )
-    byte_addressable: bool | None = column(
-        pa.bool_(),
-        "Every packet is one byte range of the file; clips of other media are cut by demuxing.",
-    )
-    audio_stream_index: int | None = column(
-        pa.int32(),
-        "Number of the first audio stream in its container; null without audio.",
-        rule=ColumnRule(least=0, most=MOST_FRAMES),
-        also_in=(MEDIA,),
-    )
-    audio_codec: str | None = column(
-        pa.string(),
-        "Its codec by FFmpeg's canonical name.",
-        also_in=(MEDIA,),
-    )
-    audio_codec_tag: str | None = column(
-        pa.string(),
-        "The container's four-character code for its codec.",
-        also_in=(MEDIA,),
-    )
-    audio_rate: int | None = column(
-        pa.int32(),
-        "Sample rate of the decoded audio.",
-        unit="Hz",
-        rule=ColumnRule(least=1, most=MOST_FRAMES),
-        also_in=(MEDIA,),
-    )
-    audio_channels: int | None = column(
-        pa.int32(),
-        "Channels of the decoded audio.",
-        rule=ColumnRule(least=1, most=1024),
-        also_in=(MEDIA,),
-    )
-    audio_layout: str | None = column(
-        pa.string(),
-        "Channel layout by FFmpeg's name.",
-        also_in=(MEDIA,),
-    )
-    audio_sample_format: str | None = column(
-        pa.string(),
-        "Sample format that the decoder gives, by FFmpeg's name.",
-        also_in=(MEDIA,),
-    )
-    audio_bits_per_coded_sample: int | None = column(
-        pa.int32(),
-        "Bits a coded sample, where the container states them; 0 where not.",
-        rule=ColumnRule(least=0, most=256),
-        also_in=(MEDIA,),
-    )
-    audio_extradata: bytes | None = column(
-        pa.binary(),
-        "The audio decoder's configuration record.",
-        also_in=(MEDIA,),
-    )
-    audio_first_sample: int | None = column(
-        pa.int64(),
-        "First sample that a full decode presents; sample n is at n / `audio_rate` seconds on the container's clock.",
-        unit="samples",
-        rule=TIME,
-        also_in=(MEDIA,),
-    )
-    audio_end_sample: int | None = column(
-        pa.int64(),
-        "Behind the last sample that a full decode presents.",
-        unit="samples",
-        rule=TIME,
-        also_in=(MEDIA,),
-    )
-    audio_problem: str | None = column(
-        pa.string(),
-        "Why the audio is not available; null if it is, and if there is none.",
-        also_in=(MEDIA,),
-    )
-    audio_start_seconds: float | None = column(
-        pa.float64(),
-        "Its first timestamp.",
-        unit="s",
-    )
-    audio_duration_seconds: float | None = column(
-        pa.float64(),
-        "Its duration.",
-        unit="s",
-    )
+    byte_addressable: bool | None = column(pa.bool_())
+    audio_stream_index: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=MOST_FRAMES), also_in=(MEDIA,))
+    audio_codec: str | None = column(pa.string(), also_in=(MEDIA,))
+    audio_codec_tag: str | None = column(pa.string(), also_in=(MEDIA,))
+    audio_rate: int | None = column(pa.int32(), unit="Hz", rule=ColumnRule(least=1, most=MOST_FRAMES), also_in=(MEDIA,))
+    audio_channels: int | None = column(pa.int32(), rule=ColumnRule(least=1, most=1024), also_in=(MEDIA,))
+    audio_layout: str | None = column(pa.string(), also_in=(MEDIA,))
+    audio_sample_format: str | None = column(pa.string(), also_in=(MEDIA,))
+    audio_bits_per_coded_sample: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=256), also_in=(MEDIA,))
+    audio_extradata: bytes | None = column(pa.binary(), also_in=(MEDIA,))
+    audio_first_sample: int | None = column(pa.int64(), unit="samples", rule=TIME, also_in=(MEDIA,))
+    audio_end_sample: int | None = column(pa.int64(), unit="samples", rule=TIME, also_in=(MEDIA,))
+    audio_problem: str | None = column(pa.string(), also_in=(MEDIA,))
+    audio_start_seconds: float | None = column(pa.float64(), unit="s")
+    audio_duration_seconds: float | None = column(pa.float64(), unit="s")

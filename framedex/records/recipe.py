@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,6 @@ from framedex.core.column_rules import FAR, ColumnRule
 from framedex.records.clip import INT32, PAD, SAMPLE
 from framedex.records.columns import column, list_of
 
-NEEDED = ColumnRule(needed=True)
 BYTES = ColumnRule(least=0, most=FAR, needed=True)
 COUNT = ColumnRule(least=0, most=INT32, needed=True)
 SAMPLES = ColumnRule(least=-FAR, most=FAR, needed=True)
@@ -27,89 +25,42 @@ class Recipe:
     The other fields are columns of `recipes`.
 
     Attributes:
+        range_offset: Byte ranges to read, in decode order: where each begins.
+        range_length: How long each is.
+        range_path: Of loose images: the file of each range, relative to the medium's folder.
+        range_crc32: Of images: CRC-32 of each range.
+        packet_size: Sizes of the packets that the joined ranges hold; the packets of one picture count as one.
+        packet_rank: Presentation rank of each packet within the clip's own stream, from 0.
+        run_first: Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own.
+        run_open: Whether the run begins at an open start point.
+        run_state: Which of `media.states` each run's decoder must be given before its first packet.
+        damaged: Some wanted frame lies in a damaged GOP.
+        position: For each wanted frame, its packet's rank; -1 for padding.
         packet_pts: int64 [packets], timestamps.
         packet_shown: bool [packets], whether a decoder outputs the packet.
         packet_start: bool [packets], whether decoding may start at the packet without any state.
     """
 
     range_offset: NDArray[np.int64] = column(
-        list_of(pa.int64()),
-        "Byte ranges to read, in decode order: where each begins.",
-        unit="bytes",
-        nullable=False,
-        rule=BYTES,
-        dtype=np.int64,
-        also_in=(SAMPLE,),
+        list_of(pa.int64()), unit="bytes", nullable=False, rule=BYTES, also_in=(SAMPLE,)
     )
     range_length: NDArray[np.int64] = column(
-        list_of(pa.int64()),
-        "How long each is.",
-        unit="bytes",
-        nullable=False,
-        rule=BYTES,
-        dtype=np.int64,
-        also_in=(SAMPLE,),
+        list_of(pa.int64()), unit="bytes", nullable=False, rule=BYTES, also_in=(SAMPLE,)
     )
-    range_path: list[str] | None = column(
-        list_of(pa.string()), "Of loose images: the file of each range, relative to the medium's folder."
-    )
+    range_path: list[str] | None = column(list_of(pa.string()))
     range_crc32: NDArray[np.int64] | None = column(
-        list_of(pa.int64()),
-        "Of images: CRC-32 of each range.",
-        rule=ColumnRule(least=0, most=(1 << 32) - 1),
-        dtype=np.int64,
-        also_in=(SAMPLE,),
+        list_of(pa.int64()), rule=ColumnRule(least=0, most=(1 << 32) - 1), also_in=(SAMPLE,)
     )
     packet_size: NDArray[np.int32] = column(
-        list_of(pa.int32()),
-        "Sizes of the packets that the joined ranges hold; the packets of one picture count as one.",
-        unit="bytes",
-        nullable=False,
-        rule=COUNT,
-        dtype=np.int32,
-        also_in=(SAMPLE,),
+        list_of(pa.int32()), unit="bytes", nullable=False, rule=COUNT, also_in=(SAMPLE,)
     )
-    packet_rank: NDArray[np.int32] = column(
-        list_of(pa.int32()),
-        "Presentation rank of each packet within the clip's own stream, from 0.",
-        nullable=False,
-        rule=COUNT,
-        dtype=np.int32,
-        also_in=(SAMPLE,),
-    )
-    run_first: NDArray[np.int32] = column(
-        list_of(pa.int32()),
-        "Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own.",
-        nullable=False,
-        rule=COUNT,
-        dtype=np.int32,
-        also_in=(SAMPLE,),
-    )
-    run_open: NDArray[np.bool_] = column(
-        list_of(pa.bool_()),
-        "Whether the run begins at an open start point.",
-        nullable=False,
-        rule=NEEDED,
-        dtype=np.bool_,
-        also_in=(SAMPLE,),
-    )
-    run_state: NDArray[np.int32] = column(
-        list_of(pa.int32()),
-        "Which of `media.states` each run's decoder must be given before its first packet.",
-        nullable=False,
-        rule=COUNT,
-        dtype=np.int32,
-    )
-    damaged: bool = column(
-        pa.bool_(), "Some wanted frame lies in a damaged GOP.", nullable=False, rule=NEEDED, also_in=(SAMPLE,)
-    )
+    packet_rank: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=COUNT, also_in=(SAMPLE,))
+    run_first: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=COUNT, also_in=(SAMPLE,))
+    run_open: NDArray[np.bool_] = column(list_of(pa.bool_()), nullable=False, also_in=(SAMPLE,))
+    run_state: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=COUNT)
+    damaged: bool = column(pa.bool_(), nullable=False, also_in=(SAMPLE,))
     position: NDArray[np.int32] = column(
-        list_of(pa.int32()),
-        "For each wanted frame, its packet's rank; -1 for padding.",
-        nullable=False,
-        rule=ColumnRule(least=PAD, most=INT32, needed=True),
-        dtype=np.int32,
-        also_in=(SAMPLE,),
+        list_of(pa.int32()), nullable=False, rule=ColumnRule(least=PAD, most=INT32, needed=True), also_in=(SAMPLE,)
     )
     packet_pts: NDArray[np.int64] | None = None
     packet_shown: NDArray[np.bool_] | None = None
@@ -125,15 +76,6 @@ class Recipe:
 
 
 AUDIO = "audio_"  # prefix of the columns below
-RANGE_OFFSET: Any = column(
-    list_of(pa.int64()),
-    "Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null where nobody "
-    "asked for audio.",
-    unit="bytes",
-    rule=BYTES,
-    dtype=np.int64,
-)
-RANGE_LENGTH: Any = column(list_of(pa.int64()), "How long each is.", unit="bytes", rule=BYTES, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,29 +84,27 @@ class AudioRecipe:
 
     There are no ranges if the packets are not byte ranges of the file. The interval of samples may extend beyond what
     the medium presents; that part is filled with silence.
+
+    Attributes:
+        range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
+            where nobody asked for audio.
+        range_length: How long each is.
+        range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
+            where nobody asked for audio.
+        range_length: How long each is.
+        packet_size: Sizes of the packets that the joined ranges hold, those first that are decoded and dropped; null
+            where the range is a FLAC or WAV file.
+        packet_sample: Where each packet's first decoded sample lies, as `frames.audio_sample` of an index.
+        begin_sample: The first sample that is needed, at the medium's own rate.
+        end_sample: Behind the last one.
     """
 
-    range_offset: NDArray[np.int64] = RANGE_OFFSET
-    range_length: NDArray[np.int64] = RANGE_LENGTH
-    packet_size: NDArray[np.int32] = column(
-        list_of(pa.int32()),
-        "Sizes of the packets that the joined ranges hold, those first that are decoded and dropped; null where the "
-        "range is a FLAC or WAV file.",
-        unit="bytes",
-        rule=COUNT,
-        dtype=np.int32,
-    )
-    packet_sample: NDArray[np.int64] = column(
-        list_of(pa.int64()),
-        "Where each packet's first decoded sample lies, as `frames.audio_sample` of an index.",
-        unit="samples",
-        rule=SAMPLES,
-        dtype=np.int64,
-    )
-    begin_sample: int = column(
-        pa.int64(), "The first sample that is needed, at the medium's own rate.", unit="samples", rule=SAMPLES
-    )
-    end_sample: int = column(pa.int64(), "Behind the last one.", unit="samples", rule=SAMPLES)
+    range_offset: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
+    range_length: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
+    packet_size: NDArray[np.int32] = column(list_of(pa.int32()), unit="bytes", rule=COUNT)
+    packet_sample: NDArray[np.int64] = column(list_of(pa.int64()), unit="samples", rule=SAMPLES)
+    begin_sample: int = column(pa.int64(), unit="samples", rule=SAMPLES)
+    end_sample: int = column(pa.int64(), unit="samples", rule=SAMPLES)
 
     def __post_init__(self) -> None:
         if len(self.range_offset) != len(self.range_length) or len(self.packet_size) != len(self.packet_sample):
@@ -180,47 +120,38 @@ class AudioFile:
     """A clip's audio in a FLAC or WAV file of its own, for instance in a tar: columns of `recipes` as in `AudioRecipe`.
 
     The range is one, the file.
+
+    Attributes:
+        range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
+            where nobody asked for audio.
+        range_length: How long each is.
+        range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
+            where nobody asked for audio.
+        range_length: How long each is.
+        present: Of an audio file: begin and end of each stretch of samples that the medium presents, in turn; the
+            others are silence.
     """
 
-    range_offset: NDArray[np.int64] = RANGE_OFFSET
-    range_length: NDArray[np.int64] = RANGE_LENGTH
+    range_offset: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
+    range_length: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
     present: NDArray[np.int64] = column(
-        list_of(pa.int64()),
-        "Of an audio file: begin and end of each stretch of samples that the medium presents, in turn; the others are "
-        "silence.",
-        unit="samples",
-        rule=ColumnRule(least=0, most=FAR, needed=True),
-        dtype=np.int64,
-        also_in=(SAMPLE,),
+        list_of(pa.int64()), unit="samples", rule=ColumnRule(least=0, most=FAR, needed=True), also_in=(SAMPLE,)
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipAudioPlan:
-    """A clip's audio and how to get it: columns of `recipes` with the prefix `audio_`."""
+    """A clip's audio and how to get it: columns of `recipes` with the prefix `audio_`.
+
+    Attributes:
+        rate: The clip's sample rate.
+        channels: Its channels.
+        first: Its first sample: sample k is at k / `audio_rate` seconds on the container's clock.
+        count: How many samples it has.
+    """
 
     recipe: AudioRecipe | AudioFile
-    rate: int = column(
-        pa.int32(),
-        "The clip's sample rate.",
-        unit="Hz",
-        rule=ColumnRule(least=1, most=INT32, needed=True),
-        also_in=(SAMPLE,),
-    )
-    channels: int = column(
-        pa.int32(), "Its channels.", rule=ColumnRule(least=1, most=1024, needed=True), also_in=(SAMPLE,)
-    )
-    first: int = column(
-        pa.int64(),
-        "Its first sample: sample k is at k / `audio_rate` seconds on the container's clock.",
-        unit="samples",
-        rule=SAMPLES,
-        also_in=(SAMPLE,),
-    )
-    count: int = column(
-        pa.int64(),
-        "How many samples it has.",
-        unit="samples",
-        rule=ColumnRule(least=0, most=FAR, needed=True),
-        also_in=(SAMPLE,),
-    )
+    rate: int = column(pa.int32(), unit="Hz", rule=ColumnRule(least=1, most=INT32, needed=True), also_in=(SAMPLE,))
+    channels: int = column(pa.int32(), rule=ColumnRule(least=1, most=1024, needed=True), also_in=(SAMPLE,))
+    first: int = column(pa.int64(), unit="samples", rule=SAMPLES, also_in=(SAMPLE,))
+    count: int = column(pa.int64(), unit="samples", rule=ColumnRule(least=0, most=FAR, needed=True), also_in=(SAMPLE,))

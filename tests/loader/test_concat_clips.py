@@ -147,7 +147,7 @@ def test_set_epoch_reaches_all_datasets_and_their_workers(folder: Path) -> None:
         (batch,) = loader
         assert [dataset.epoch for dataset in planned] == [epoch, epoch]
         epochs.append(batch["frame_index"].tolist())
-        expected = [joined.clip(number, epoch=epoch).frame_index.tolist() for number in range(6)]
+        expected = [joined.clip(number, epoch=epoch).frames.tolist() for number in range(6)]
         assert epochs[-1] == expected
     loader.close()
     assert epochs[0][:3] != epochs[1][:3]

@@ -114,8 +114,8 @@ def test_a_page_shows_every_frame_with_its_number_time_and_pixels(dataset: Path,
         clip = clips.clip(number)
         assert article.all("h2")[0].text == clip.clip_id
         figures = article.all("figure")
-        assert len(figures) == len(clip.frame_index)
-        for figure, frame, seconds, real in zip(figures, clip.frame_index, clip.seconds, clip.mask, strict=True):
+        assert len(figures) == len(clip.frames)
+        for figure, frame, seconds, real in zip(figures, clip.frames, clip.seconds, clip.mask, strict=True):
             assert ("padding" in figure.text) == (not real)
             if real:
                 assert [node.text for node in figure.all("span", "number")] == [f"#{frame}"]

@@ -51,7 +51,7 @@ def expected_frames(dataset: ClipDataset, number: int, epoch: int = 0) -> NDArra
     """Return a clip's frames, scaled as a whole by `size` and cut with numpy."""
     clip, pixels = dataset.clip(number), dataset.pixels
     size = clip.medium.height, clip.medium.width
-    cutout = pixels.cutout(size, len(clip.frame_index), pixels.draw(clip, epoch))
+    cutout = pixels.cutout(size, len(clip.frames), pixels.draw(clip, epoch))
     scaled = dataset.resized(cutout.scaled if pixels.framing.scales else None)[number]["frames"]
     return cut(scaled, cutout)
 

@@ -42,7 +42,7 @@ def test_frames_of_joined_clips_are_those_of_a_full_decode(
         unique, place = np.unique(clip.recipe.position[clip.recipe.position >= 0], return_index=True)
         movies.append(movie)
         wanted.append(unique.astype(np.int32))
-        expected.append([truth[number] for number in clip.frame_index[place].tolist()])
+        expected.append([truth[number] for number in clip.frames[place].tolist()])
     together = groups(movies, [None] * len(movies))
     assert sorted(number for group in together for number in group) == list(range(len(WANTED)))
     assert max(map(len, together)) > 1

@@ -271,8 +271,8 @@ def listed_as(folder: Path, medium: Medium, start: str, end: str, ranges: list[t
 def test_per_row_finds_columns_that_look_like_start_and_end(seconds_listed: Path, tmp_path: Path) -> None:
     named = PER_ROW | {"start": "start_sec", "end": "end_sec"}
     found, told = (ClipDataset.from_index(seconds_listed, policy) for policy in (PER_ROW, named))
-    assert [found.clip(number).frame_index.tolist() for number in range(len(found))] == [
-        told.clip(number).frame_index.tolist() for number in range(len(told))
+    assert [found.clip(number).frames.tolist() for number in range(len(found))] == [
+        told.clip(number).frames.tolist() for number in range(len(told))
     ]
     assert len(found) == 2
 

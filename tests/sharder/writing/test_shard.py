@@ -198,7 +198,7 @@ def test_parts_and_row_groups_do_not_show(index: Index, tmp_path: Path, monkeypa
     clips = [{"uri": "h264_vfr.mp4", "frames": [number % 50]} for number in range(200)]
     dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
     assert len(dataset) == 200
-    assert [dataset.clip(number).frame_index[0] for number in range(200)] == [number % 50 for number in range(200)]
+    assert [dataset.clip(number).frames[0] for number in range(200)] == [number % 50 for number in range(200)]
 
 
 def test_a_dataset_without_clips_is_empty_and_valid(index: Index, tmp_path: Path) -> None:
