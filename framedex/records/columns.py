@@ -27,19 +27,19 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What a field declares about its column.
+    """The declaration of a column.
 
     Attributes:
         kind: The Arrow type.
         doc: The meaning, for docs/format.md. It is stored in the metadata of the file's schema, as is `unit`.
-        unit: Of the values; empty if they have none.
+        unit: Unit of the values, or empty.
         nullable: Whether the table may have null.
         rule: The values that a row may have that is used.
         since: The version of the format from which on tables have the column. In files of an earlier version, a column
             of this name is the user's. None: from the first on.
         also_in: Names of other places that store the column. The record's module has their names.
         key: The key of the value in items of loaders; None if items lack it.
-        dtype: Of the numpy array that the record holds; None if it holds a Python object.
+        dtype: Type of the numpy array that the record holds; None if it holds a Python object.
         padding: The element that pads such an array, and that stands for null where elements may be null.
     """
 
@@ -78,7 +78,7 @@ def column(
     A field defaults to None if a row that is used may have null. For the other arguments, see `Column`.
 
     Args:
-        dtype: Default: that of the elements of a list of numbers or bools.
+        dtype: Default: the type of the elements of a list of numbers or bools.
         of_table: The column is a link between rows of tables, which a record has only once its row is written.
     """
     if rule is None and not nullable and not of_table:
@@ -257,7 +257,7 @@ def values_of_row(
         prefix: In front of the names of columns, but not of those that are returned.
 
     Raises:
-        FormatError: A value breaks its rule, is null where it may not be, or is none that Python has.
+        FormatError: A value breaks its rule, is null and may not be, or is not possible in Python.
     """
     found: Row = {}
     for name, one in columns_of(record).items():

@@ -41,12 +41,11 @@ class MediumRecord:
             absolute path.
         member: Which of several media in its file (a sequence of images in a tar, or a video in it); null: the only
             one.
-        member_offset: Of a video inside a file: its first byte. Null: the video is the file, or a value of a compressed
+        member_offset: First byte of a video inside a file. Null: the video is the file, or a value of a compressed
             column.
-        member_bytes: Of a video inside a file: how many bytes it has (0 where it was not read). Null: the video is the
-            file.
-        sidecars: Of a video inside a file: what is beside it, as JSON. In a tar: the contents of its sidecars, by kind;
-            in a Parquet file: the other columns of its row (`columns`). The user's columns in the listing come from it.
+        member_bytes: Bytes of a video inside a file (0 if it was not read). Null: the video is the file.
+        sidecars: Data beside a video inside a file, as JSON. In a tar: the contents of its sidecars, by kind; in a
+            Parquet file: the other columns of its row (`columns`). The user's columns in the listing come from it.
         stream_index: Number of the video stream in its container; -1 where none was found.
         video_streams: Video streams in the file, cover art not counted.
         status: `ok`; `refused`: readable, but frame-exactness is not shown, or a file without video that a search found
@@ -57,14 +56,14 @@ class MediumRecord:
         error_traceback: Where framedex itself failed (`error_kind` is `internal_error`), as Python prints it; else
             null.
         probed_by: framedex version that probed the medium; another version looks at refused and failed media again.
-        tried: Of failed media: by which FFmpeg and with which options, for a rerun tries them again with others alone;
-            else null.
+        tried: The FFmpeg and the options with which a failed medium was tried, since a rerun tries only others; else
+            null.
         size_bytes: File size when probed; of loose images, their sum.
         mtime_ns: Modification time when probed, of loose images the latest; a new one only makes us look again.
-        fingerprint: BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole. Of loose images: over
-            their names, sizes and modification times, and over how they are timed. Of an object: `etag` and its ETag,
-            or `modified` and a time where its store has none; of loose ones, over those.
-        container: `mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), else libavformat's name. Of images: `files` (loose
+        fingerprint: BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole. For loose images, it
+            is over their names, sizes and modification times, and over how they are timed. An object has `etag` and its
+            ETag, or `modified` and a time if its store has none; loose ones, a hash over those.
+        container: `mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), else libavformat's name. Images have `files` (loose
             ones) or `tar`.
         depth: `packets`: every packet was read; `tables`: sample tables and start points alone.
         hashed: Every frame was decoded (--verify): `frames.md5` holds their hashes.

@@ -6,7 +6,7 @@ from framedex.records.clip import SAMPLE, ClipRecord
 from framedex.records.columns import columns_of, keys_of
 from framedex.records.medium import MediumRecord
 
-# Keys of items of loaders that are no columns.
+# Keys of items that do not come from columns.
 PICTURE_KEYS = frozenset({"frames", "movie", "positions"})
 AUDIO_KEYS = frozenset({"audio", "audio_mask", "audio_rate"})
 ITEM_KEYS = keys_of(ClipRecord).keys() | keys_of(MediumRecord).keys() | PICTURE_KEYS | AUDIO_KEYS

@@ -27,8 +27,8 @@ class Recipe:
     Attributes:
         range_offset: Byte ranges to read, in decode order: where each begins.
         range_length: How long each is.
-        range_path: Of loose images: the file of each range, relative to the medium's folder.
-        range_crc32: Of images: CRC-32 of each range.
+        range_path: The file of each range of loose images, relative to the medium's folder.
+        range_crc32: CRC-32 of each range of images.
         packet_size: Sizes of the packets that the joined ranges hold; the packets of one picture count as one.
         packet_rank: Presentation rank of each packet within the clip's own stream, from 0.
         run_first: Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own.
@@ -87,10 +87,10 @@ class AudioRecipe:
 
     Attributes:
         range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
-            where nobody asked for audio.
+            without audio.
         range_length: How long each is.
         range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
-            where nobody asked for audio.
+            without audio.
         range_length: How long each is.
         packet_size: Sizes of the packets that the joined ranges hold, those first that are decoded and dropped; null
             where the range is a FLAC or WAV file.
@@ -123,13 +123,13 @@ class AudioFile:
 
     Attributes:
         range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
-            where nobody asked for audio.
+            without audio.
         range_length: How long each is.
         range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
-            where nobody asked for audio.
+            without audio.
         range_length: How long each is.
-        present: Of an audio file: begin and end of each stretch of samples that the medium presents, in turn; the
-            others are silence.
+        present: Begin and end of each stretch of samples in an audio file that the medium presents, in turn; the others
+            are silence.
     """
 
     range_offset: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
