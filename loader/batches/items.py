@@ -78,7 +78,6 @@ def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:
 
 def describe(clip: Clip) -> dict[str, Any]:
     """Return the part of an item that describes its frames."""
-    own = item_of(clip)
     # Arrow's memory is read-only, which torch warns about.
-    own |= {key: own[key].copy() for key in ("pts", "seconds", "view_away_seconds") if key in own}
+    own = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in item_of(clip).items()}
     return own | item_of(clip.medium) | clip.columns

@@ -12,16 +12,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import FAR, RowAt
 from framedex.indexer.timeline import reorder_depth_needed
-from framedex.records.clip import PAD
+from framedex.records.clip import PAD, ClipRecord
+from framedex.records.columns import columns_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.medium import Medium
 
 Row = Mapping[str, Any]
+PER_FRAME = tuple(name for name, one in columns_of(ClipRecord).items() if pa.types.is_list(one.kind))
 
 
 def check_wanted(row: Row, medium: Medium, at: RowAt) -> None:
@@ -31,7 +34,7 @@ def check_wanted(row: Row, medium: Medium, at: RowAt) -> None:
         FormatError: A column is inconsistent.
     """
     frames = row["frames"]
-    _same_length(row, "frames", ("mask", "pts", "seconds", "md5", "view_away_seconds"), at)
+    _same_length(row, "frames", PER_FRAME, at)
     if len(frames) and frames.max() >= medium.frame_count:
         raise at.wrong("frames", frames.max(), f"{PAD} to {medium.frame_count - 1}, which its medium has")
     if (row["mask"] & (frames == PAD)).any():
