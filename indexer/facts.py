@@ -5,15 +5,12 @@ Fields are named after their columns (docs/format.md). Fields of audio lack the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from framedex.errors import MediaError
 from framedex.indexer.timeline import Summary
 from framedex.records.medium import FAILED, REFUSED
+from framedex.records.packets import AudioPackets, PacketColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,42 +109,6 @@ def problem_of(error: MediaError) -> Problem:
     """Return the problem of a medium that is not usable, from the error that probing raised."""
     status = REFUSED if error.refused else FAILED
     return Problem(status=status, kind=error.kind, message=error.what, traceback=error.traceback)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PacketColumns:
-    """The packets of a medium in decode order, in columns of n packets.
-
-    Attributes:
-        pts: int64 [n]; masked elements are null.
-        offset: int64 [n]. None: packets are not one byte range of the file each.
-        size: int64 [n].
-        flags: int32 [n]; masked elements are null.
-        slots: int32 [n]. None: not read.
-        start_state: int32 [starts].
-        md5: with --verify: 16 bytes or None for each packet.
-        crc32: of images: int64 [n].
-        path: of images: n names.
-    """
-
-    pts: NDArray[np.int64]
-    offset: NDArray[np.int64] | None
-    size: NDArray[np.int64]
-    flags: NDArray[np.int32]
-    slots: NDArray[np.int32] | None = None
-    start_state: NDArray[np.int32] | None = None
-    md5: Sequence[bytes | None] | None = None
-    crc32: NDArray[np.int64] | None = None
-    path: Sequence[str] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioPackets:
-    """The packets of an audio stream in decode order: int64 [n] each. `offset` is as in `PacketColumns`."""
-
-    sample: NDArray[np.int64]
-    offset: NDArray[np.int64] | None
-    size: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

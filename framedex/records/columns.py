@@ -268,14 +268,26 @@ def values_of_row(
         elif one.dtype is None:
             found[name] = plain_value(row, column_name, at)
         else:
-            found[name] = array_value(row, column_name, at, one.padding if one.has_nulls else None)
-    # Before numbers are made narrower: any file has the integers that its writer chose.
-    check_row({prefix + name: value for name, value in found.items()}, rules_of(record, prefix=prefix), at)
-    return {name: _as_declared(value, columns_of(record)[name]) for name, value in found.items()}
+            found[name] = _array_of(row, column_name, one, at)
+        if not isinstance(found[name], np.ndarray) and one.rule is not None:
+            check_row({column_name: found[name]}, {column_name: one.rule}, at)
+    return found
 
 
-def _as_declared(value: Any, declared: Column) -> Any:
-    return value.astype(declared.dtype, copy=False) if isinstance(value, np.ndarray) else value
+def _array_of(row: pa.RecordBatch, name: str, declared: Column, at: RowAt) -> NDArray[Any]:
+    """Return the elements of a list in a batch of one row, with padding in place of nulls. Raises FormatError."""
+    if row[name].null_count:
+        raise at.wrong(name, "null", "a list")
+    values = row[name].flatten()
+    if values.null_count and not declared.has_nulls:
+        raise at.wrong(name, "null", "a value at each place")
+    if declared.rule is not None:
+        # Before numbers are made narrower: any file has the integers that its writer chose.
+        known = values.drop_null() if values.null_count else values
+        check_row({name: as_numpy(known)}, {name: declared.rule}, at)
+    if values.null_count:
+        values = values.fill_null(declared.padding)
+    return as_numpy(values).astype(declared.dtype, copy=False)
 
 
 def plain_value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
@@ -288,19 +300,3 @@ def plain_value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
         return row[name][0].as_py()
     except (ValueError, OverflowError, TypeError, RecursionError, pa.ArrowException) as error:
         raise at.wrong(name, error, "a value that Python has") from error
-
-
-def array_value(row: pa.RecordBatch, name: str, at: RowAt, null: object = None) -> NDArray[Any]:
-    """Return the elements of a list in a batch of one row. Raises FormatError.
-
-    Args:
-        null: Replacement for null elements; None if they are not allowed.
-    """
-    if row[name].null_count:
-        raise at.wrong(name, "null", "a list")
-    values = row[name].flatten()
-    if values.null_count:
-        if null is None:
-            raise at.wrong(name, "null", "a value at each place")
-        values = values.fill_null(null)
-    return as_numpy(values)

@@ -24,10 +24,11 @@ from framedex.indexer.bitstream.audio import CONSTANT, HEADERS, fixed_header
 from framedex.indexer.containers.medium_file import Probed, ProbedFile
 from framedex.indexer.containers.opening import demux_packets, memory_errors
 from framedex.indexer.containers.payloads import PayloadFinder
-from framedex.indexer.facts import AudioFacts, AudioPackets
+from framedex.indexer.facts import AudioFacts
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import read_layout
 from framedex.records.clip import NO_PTS
+from framedex.records.packets import AudioPackets
 
 LOOKED_AT = 4  # packets at the beginning, and as many at the end, that are decoded to see how many samples they hold
 NEAR_BYTES = 32 << 10  # how far they may be from the very first or last one where reading is expensive

@@ -17,16 +17,7 @@ from framedex.errors import MediaError
 from framedex.files.fingerprint import first_packets
 from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.containers.opened_file import check_unchanged, opened_file
-from framedex.indexer.facts import (
-    CodingFacts,
-    Identity,
-    MediumFacts,
-    PacketColumns,
-    Problem,
-    StreamFacts,
-    TimelineFacts,
-    problem_of,
-)
+from framedex.indexer.facts import CodingFacts, Identity, MediumFacts, Problem, StreamFacts, TimelineFacts, problem_of
 from framedex.indexer.images.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
 from framedex.indexer.sources.file_member import FileImage
 from framedex.indexer.sources.image_times import TIMES_NAME, ImageTimes, at_rate, at_seconds, read_times
@@ -35,6 +26,7 @@ from framedex.indexer.sources.sequences import group_names
 from framedex.indexer.sources.tar_members import read_tar
 from framedex.indexer.timeline import CLOSED, DAMAGED, summarise
 from framedex.records.medium import IMAGES
+from framedex.records.packets import PacketColumns
 
 MOST_IMAGE_BYTES = 1 << 30
 MOST_TIMES_BYTES = 1 << 28

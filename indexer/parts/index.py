@@ -25,15 +25,14 @@ from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, REMEDY, V
 from framedex.indexer.parts.packets import (
     AUDIO_COLUMNS,
     VIDEO_COLUMNS,
-    AudioPackets,
     Packets,
     audio_packets_of,
-    lists_of,
     packets_of,
 )
 from framedex.indexer.parts.row_checks import check_video
 from framedex.indexer.schema import FRAMES, LISTING, NO_VIDEO, PROVES, SCANNED, UNPROVEN, VIDEO_RULES, VIDEOS
 from framedex.records.medium import EVERY_FRAME, GONE, MOST_PIXELS, OK, REFUSED, VIDEO
+from framedex.records.packets import AudioPackets
 from framedex.storage.locations import OWN_STORE, Access, Locations
 from framedex.storage.places import Place, parquet_file, place, read_each, state_of
 
@@ -292,7 +291,7 @@ class Index:
     def packets(self, media_id: str) -> Packets:
         """Return the packets of one medium. Raises KeyError for an unknown medium."""
         record, at = self._record(media_id, VIDEO_COLUMNS)
-        packets = packets_of(lists_of(record, VIDEO_COLUMNS, at), at)
+        packets = packets_of(record, at)
         if packets.offset is None and len(packets.size) and self.video(media_id)["byte_addressable"]:
             raise at.unlike("gap", "byte_addressable of videos", "null")
         if packets.state.any():
@@ -304,9 +303,9 @@ class Index:
     def audio(self, media_id: str) -> AudioPackets | None:
         """Return the audio packets of one medium, or None if it has none. Raises KeyError for an unknown medium."""
         record, at = self._record(media_id, AUDIO_COLUMNS)
-        return audio_packets_of(lists_of(record, AUDIO_COLUMNS, at), at)
+        return audio_packets_of(record, at)
 
-    def _record(self, media_id: str, columns: tuple[str, ...]) -> tuple[pa.Table, RowAt]:
+    def _record(self, media_id: str, columns: tuple[str, ...]) -> tuple[pa.RecordBatch, RowAt]:
         """Return some columns of one medium's row of `frames`, and where that row lies."""
         number = int(self._numbers[self._row_of[media_id]])
         file, first_rows = self._file(FRAMES_FOLDER, int(self._part[number]))
@@ -320,7 +319,7 @@ class Index:
         read = self._shared_group if shared else self._read_group
         with reading(at.file, REMEDY):
             table = read(int(self._part[number]), group, columns)
-            record = table.slice(row - int(first_rows[group]), 1)
+            [record] = table.slice(row - int(first_rows[group]), 1).combine_chunks().to_batches()
             found = record["media_id"][0].as_py()
         if found != media_id:
             raise at.wrong("media_id", found, f"{media_id}, as in the part of videos")

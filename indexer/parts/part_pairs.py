@@ -9,8 +9,8 @@ from pathlib import Path
 from framedex.files.parquet_parts import PartWriter, part_numbers, part_path, table_of, write_part
 from framedex.indexer.media_rows import Row
 from framedex.indexer.parts.layout import FRAMES_FOLDER, VIDEOS_FOLDER
-from framedex.indexer.parts.packets import gaps_of
 from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS
+from framedex.records.packets import gaps_of
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from framedex.indexer.facts import AudioFacts, MediumFacts, PacketColumns, Problem
+from framedex.indexer.facts import AudioFacts, MediumFacts, Problem
 from framedex.indexer.sources.file_member import FileMember
+from framedex.records.packets import PacketColumns
 
 
 def named_member(medium: MediumFacts, member: FileMember) -> MediumFacts:

@@ -9,14 +9,7 @@ from framedex.core.pyav import ffmpeg_version
 from framedex.errors import MediaError
 from framedex.files.fingerprint import first_packets
 from framedex.indexer.bitstream.base.pictures import Pictures
-from framedex.indexer.facts import (
-    CodingFacts,
-    PacketColumns,
-    Problem,
-    ProofFacts,
-    StreamFacts,
-    TimelineFacts,
-)
+from framedex.indexer.facts import CodingFacts, Problem, ProofFacts, StreamFacts, TimelineFacts
 from framedex.indexer.probing.by_packets import Demuxed
 from framedex.indexer.timeline import (
     FLAGS,
@@ -31,6 +24,7 @@ from framedex.indexer.timeline import (
     summarise,
 )
 from framedex.records.clip import NO_PTS
+from framedex.records.packets import PacketColumns
 
 
 def summary_of(described: StreamFacts, demuxed: Demuxed, pts: Pts, flags: Flags) -> Summary:

@@ -16,7 +16,7 @@ import numpy as np
 
 from framedex.errors import PolicyError
 from framedex.indexer.audio.audio_decoding import AudioCoding
-from framedex.indexer.parts.packets import AudioPackets
+from framedex.records.packets import AudioPackets
 from framedex.records.recipe import AudioRecipe
 from framedex.sharder.clips.recipe import coalesce
 

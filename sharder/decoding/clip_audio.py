@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from framedex.core.memory import check_room
 from framedex.errors import DecodeError, PolicyError
-from framedex.indexer.parts.packets import AudioPackets
 from framedex.records.clip import NO_PTS
+from framedex.records.packets import AudioPackets
 from framedex.records.recipe import AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.sharder.clips.audio import AudioFacts, AudioOptions, plan_audio
 from framedex.sharder.clips.byte_source import ByteSource

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError, StaleError
 from framedex.indexer.parts.index import Index
-from framedex.indexer.parts.packets import AudioPackets, Packets
+from framedex.indexer.parts.packets import Packets
 from framedex.indexer.plans.reach import drops_leading
 from framedex.indexer.probing.unread_headers import UnreadHeaders, settled
 from framedex.indexer.timeline import DAMAGED
 from framedex.records.clip import NO_PTS, PAD
 from framedex.records.columns import values_of
+from framedex.records.packets import AudioPackets
 from framedex.records.recipe import ClipAudioPlan
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.byte_source import ByteSource

@@ -15,7 +15,7 @@ from av.audio.stream import AudioStream
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
-from framedex.indexer.parts.packets import AudioPackets
+from framedex.records.packets import AudioPackets
 from framedex.records.recipe import AudioRecipe
 from framedex.sharder.clips.audio import AudioFacts
 from tests.support.ffmpeg import ffmpeg

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from framedex import AudioOptions
 from framedex.errors import PolicyError
-from framedex.indexer.parts.packets import AudioPackets
+from framedex.records.packets import AudioPackets
 from framedex.records.recipe import AudioRecipe
 from framedex.sharder.clips.audio import PRE_ROLL, AudioFacts, audio_facts, plan_audio, pre_roll
 from framedex.sharder.decoding.clip_audio import clip_interval, plan_clip_audio
