@@ -55,6 +55,11 @@ class Column:
     padding: Any
 
     @property
+    def is_needed(self) -> bool:
+        """Whether a row that is used must have a value."""
+        return not self.nullable or (self.rule is not None and self.rule.needed)
+
+    @property
     def has_nulls(self) -> bool:
         """Whether elements of its lists may be null."""
         return pa.types.is_list(self.kind) and bool(self.kind.value_field.nullable)
@@ -97,10 +102,8 @@ def column(
         dtype=None if dtype is None else np.dtype(dtype),
         padding=padding,
     )
-    is_needed = not of_table and (not nullable or (rule is not None and rule.needed))
-    return dataclasses.field(
-        default=dataclasses.MISSING if is_needed else None, compare=not of_table, metadata={COLUMN: declared}
-    )
+    default = dataclasses.MISSING if declared.is_needed and not of_table else None
+    return dataclasses.field(default=default, compare=not of_table, metadata={COLUMN: declared})
 
 
 def field_of(name: str, kind: pa.DataType, doc: str, *, unit: str = "", nullable: bool = True) -> pa.Field:

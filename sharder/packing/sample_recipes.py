@@ -42,7 +42,7 @@ Row = dict[str, Any]
 KEY = "framedex"  # of the text in a sample's JSON
 VERSION = 1  # of the text; readers accept this one
 # Columns of the medium that a decoder and an item need.
-TOLD = tuple(name for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in)
+TOLD = {name: one for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in}
 UNTOLD: Row = dict.fromkeys(MEDIA.names) | {"states": [b""]}
 REMEDY = "fetch the tar again from where it came, or pack the clips again"
 
@@ -183,7 +183,8 @@ def _check_files(files: Sequence[str], sizes: Mapping[str, int], where: str) -> 
 
 
 def _medium(told: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
-    facts = UNTOLD | {name: told[name] for name in TOLD}
+    # A tar of an earlier version may lack a later column.
+    facts = UNTOLD | {name: told[name] if one.is_needed else told.get(name) for name, one in TOLD.items()}
     facts["extradata"] = None if told["extradata"] is None else base64.b64decode(told["extradata"], validate=True)
     for name in TOLD:
         _check_type(name, facts[name], at)
@@ -196,7 +197,8 @@ def _medium(told: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
 def _check_type(name: str, value: object, at: RowAt) -> None:
     """Raise FormatError for a value that column `name` of the media never has."""
     kind = MEDIA.field(name).type
-    expected = bool if pa.types.is_boolean(kind) else int if pa.types.is_integer(kind) else str
+    types = {pa.bool_(): bool, pa.float64(): float, pa.int32(): int, pa.int64(): int}
+    expected = types.get(kind, str)
     if type(value) is not expected and not (value is None and MEDIA.field(name).nullable):
         raise at.wrong(name, repr(value), f"a value of type {expected.__name__}")
 
