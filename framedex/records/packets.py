@@ -37,16 +37,17 @@ class PacketRecord:
             an open one); 2048 carries parameter sets that differ from those in force (never left out); 4096 not
             reproducible (with 256: some frame of the GOP differs when it is reached as a clip reaches it). Null: not
             read (depth `tables`).
-        slots: Of AV1 and HEVC: bits 0 to 7, the reference slots that the packet's frames use, as they are before the
-            packet (slots of HEVC are numbered by the index, not by the stream); bits 8 to 15, the slots that they
-            refresh; bit 16, set if both are known (if not, the packet may need every packet before it). Null: not read.
+        slots: In AV1 and HEVC, bits 0 to 7 are the reference slots that the packet's frames use, as they are before the
+            packet (slots of HEVC are numbered by the index, not by the stream); bits 8 to 15 are the slots that
+            they refresh; bit 16 is set if both are known (if not, the packet may need every packet before it). Null: not
+            read.
         start_state: For each start point in turn, which of `videos.states` a decoder must be given there; null: none of
             them needs any.
         md5: With --verify: MD5 over the native planes of each packet's picture, rows cropped to what is visible, then
             `{pixel format}{width}x{height}`; of an image, over the rows of its RGB bytes, then `rgb24{width}x{height}`;
             null where nothing is presented.
-        path: Of loose images: the file of each, relative to `videos.uri`.
-        crc32: Of images: CRC-32 (ISO/IEC 8802-3) of each one's bytes.
+        path: The file of each loose image, relative to `videos.uri`.
+        crc32: CRC-32 (ISO/IEC 8802-3) of each image's bytes.
     """
 
     pts: NDArray[np.int64] = column(
@@ -92,8 +93,8 @@ class PacketColumns:
         slots: int32 [n]. None: not read.
         start_state: int32 [starts].
         md5: with --verify: 16 bytes or None for each packet.
-        crc32: of images: int64 [n].
-        path: of images: n names.
+        crc32: int64 [n]; None for videos.
+        path: n names of loose images; None for other media.
     """
 
     pts: NDArray[np.int64]
