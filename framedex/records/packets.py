@@ -39,8 +39,8 @@ class PacketRecord:
             read (depth `tables`).
         slots: In AV1 and HEVC, bits 0 to 7 are the reference slots that the packet's frames use, as they are before the
             packet (slots of HEVC are numbered by the index, not by the stream); bits 8 to 15 are the slots that
-            they refresh; bit 16 is set if both are known (if not, the packet may need every packet before it). Null: not
-            read.
+            they refresh; bit 16 is set if both are known (if not, the packet may need every packet before it). Null:
+            not read.
         start_state: For each start point in turn, which of `videos.states` a decoder must be given there; null: none of
             them needs any.
         md5: With --verify: MD5 over the native planes of each packet's picture, rows cropped to what is visible, then
