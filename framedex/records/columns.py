@@ -41,6 +41,7 @@ class Column:
         key: The key of the value in items of loaders; None if items lack it.
         dtype: Type of the numpy array that the record holds; None if it holds a Python object.
         padding: The element that pads such an array, and that stands for null where elements may be null.
+        has_nulls: Whether elements of its lists may be null.
     """
 
     kind: pa.DataType
@@ -53,16 +54,12 @@ class Column:
     key: str | None
     dtype: np.dtype[Any] | None
     padding: Any
+    has_nulls: bool
 
     @property
     def is_needed(self) -> bool:
         """Whether a row that is used must have a value."""
         return not self.nullable or (self.rule is not None and self.rule.needed)
-
-    @property
-    def has_nulls(self) -> bool:
-        """Whether elements of its lists may be null."""
-        return pa.types.is_list(self.kind) and bool(self.kind.value_field.nullable)
 
 
 def column(
@@ -101,6 +98,7 @@ def column(
         key=key,
         dtype=None if dtype is None else np.dtype(dtype),
         padding=padding,
+        has_nulls=pa.types.is_list(kind) and bool(kind.value_field.nullable),
     )
     default = dataclasses.MISSING if declared.is_needed and not of_table else None
     return dataclasses.field(default=default, compare=not of_table, metadata={COLUMN: declared})
@@ -207,7 +205,7 @@ def json_of(instance: Any, also_in: str) -> Row:
 
 
 def _with_nulls(value: Any, declared: Column) -> Any:
-    if not isinstance(value, np.ndarray) or not declared.has_nulls:
+    if not declared.has_nulls or not isinstance(value, np.ndarray):
         return value
     null = np.isnan(value) if value.dtype.kind == "f" else value == declared.padding
     return np.ma.masked_array(value, null) if null.any() else value
@@ -263,34 +261,37 @@ def values_of_row(
         FormatError: A value breaks its rule, is null and may not be, or is not possible in Python.
     """
     found: Row = {}
+    there = set(row.schema.names).intersection(row.schema.names if names is None else names)
     for name, one in columns_of(record).items():
-        column_name = prefix + name
-        there = column_name in row.schema.names and (names is None or name in names)
-        if not there or (one.nullable and row[column_name].null_count):
+        stored = prefix + name
+        values = row[stored] if stored in there else None
+        if values is None or (one.nullable and values.null_count):
             found[name] = None
         elif one.dtype is None:
-            found[name] = plain_value(row, column_name, at)
+            found[name] = plain_value(row, stored, at)
         else:
-            found[name] = _array_of(row, column_name, one, at)
-        if not isinstance(found[name], np.ndarray) and one.rule is not None:
-            check_row({column_name: found[name]}, {column_name: one.rule}, at)
+            found[name] = _array_of(values, stored, one, at)
+            continue
+        if one.rule is not None:
+            check_row({stored: found[name]}, {stored: one.rule}, at)
     return found
 
 
-def _array_of(row: pa.RecordBatch, name: str, declared: Column, at: RowAt) -> NDArray[Any]:
-    """Return the elements of a list in a batch of one row, with padding in place of nulls. Raises FormatError."""
-    if row[name].null_count:
+def _array_of(lists: pa.Array, name: str, declared: Column, at: RowAt) -> NDArray[Any]:
+    """Return the elements of the one list of a column, with padding in place of nulls. Raises FormatError."""
+    if lists.null_count:
         raise at.wrong(name, "null", "a list")
-    values = row[name].flatten()
-    if values.null_count and not declared.has_nulls:
+    values = lists.flatten()
+    nulls = values.null_count
+    if nulls and not declared.has_nulls:
         raise at.wrong(name, "null", "a value at each place")
-    if declared.rule is not None:
+    array = as_numpy(values.drop_null() if nulls else values)
+    if declared.rule is not None and declared.rule.least is not None:
         # Before numbers are made narrower: any file has the integers that its writer chose.
-        known = values.drop_null() if values.null_count else values
-        check_row({name: as_numpy(known)}, {name: declared.rule}, at)
-    if values.null_count:
-        values = values.fill_null(declared.padding)
-    return as_numpy(values).astype(declared.dtype, copy=False)
+        check_row({name: array}, {name: declared.rule}, at)
+    if nulls:
+        array = as_numpy(values.fill_null(declared.padding))
+    return array if array.dtype == declared.dtype else array.astype(declared.dtype)
 
 
 def plain_value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
