@@ -86,7 +86,7 @@ def column(
     if rule is None and not nullable and not of_table:
         rule = NEEDED
     if dtype is None and pa.types.is_list(kind) and pa.types.is_primitive(kind.value_type):
-        dtype = kind.value_type.to_pandas_dtype()
+        dtype = str(kind.value_type)  # to_pandas_dtype of an early pyarrow needs pandas
     declared = Column(
         kind=kind,
         doc="",
