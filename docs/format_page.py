@@ -96,8 +96,8 @@ A clip's packets lie in its ranges one after the other, in decode order. Each ru
 has a `shard`, ranges point into that tar, and its medium is described as its packets lie there.
 
 Readers check what they read, and raise a FormatError with the file, the row and the column: types of columns, values \
-(`*_RULES` in
-`framedex/records` and `indexer/schema.py`), lengths of lists that belong together, ranges within their file, and \
+(the rules of the
+records in `framedex/records`), lengths of lists that belong together, ranges within their file, and \
 ranks: those of a run are
 a permutation of its packets' numbers, wanted frames have them in their own order (of images, each has one), and none \
 is reordered further

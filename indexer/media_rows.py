@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from framedex.indexer.facts import AudioFacts, MediumFacts
+from framedex.records.columns import values_of
 from framedex.records.medium import OK
 
 Row = dict[str, Any]
@@ -37,9 +37,9 @@ def _video_row(medium: MediumFacts) -> Row:
     """Return the columns of `videos`. Columns of a missing record are left out, so they become null."""
     row = {name: getattr(medium, name) for name in SINGLE} | {"status": OK}
     for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline, medium.proof):
-        row |= {} if record is None else _columns(record)
+        row |= {} if record is None else values_of(record)
     if medium.timeline is not None:
-        row |= _columns(row.pop("summary"))
+        row |= values_of(row.pop("summary"))
     if medium.problem is not None:
         row |= {
             "status": medium.problem.status or OK,
@@ -51,7 +51,7 @@ def _video_row(medium: MediumFacts) -> Row:
 
 
 def _audio_row(audio: AudioFacts) -> Row:
-    columns = _columns(audio)
+    columns = values_of(audio)
     del columns["packets"]
     return {f"audio_{name}": value for name, value in columns.items()}
 
@@ -59,12 +59,7 @@ def _audio_row(audio: AudioFacts) -> Row:
 def _frames_row(medium: MediumFacts) -> Row:
     if medium.packets is None or not medium.is_usable:
         return no_frames()
-    row = _columns(medium.packets)
+    row = values_of(medium.packets)
     if medium.audio is not None and medium.audio.packets is not None:
-        row |= {f"audio_{name}": value for name, value in _columns(medium.audio.packets).items()}
+        row |= {f"audio_{name}": value for name, value in values_of(medium.audio.packets).items()}
     return row
-
-
-def _columns(record: Any) -> Row:
-    """Return the fields of a record by name. The values are not copied (`asdict` would copy arrays)."""
-    return {one.name: getattr(record, one.name) for one in fields(record)}

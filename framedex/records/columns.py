@@ -1,7 +1,7 @@
 """Records whose fields declare the columns of a table.
 
-A field that `column` makes says all that is known of its column. The table's schema, the rules for its values, its
-rows, its JSON, its keys in items and the names that it reserves come from there.
+A field made by `column` declares everything about one column. The table's schema, the rules for its values, its rows,
+its JSON, its keys in items and its reserved names are derived from these fields.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
 
 
 def documented(record: type[object]) -> dict[str, str]:
-    """Return the meaning of each field, as the docstrings of a record and of those that it extends have it."""
+    """Return the meaning of each field from the docstrings of a record and its base classes."""
     found: dict[str, str] = {}
     for one in reversed(record.__mro__[:-1]):
         section = (inspect.getdoc(one) or "").partition("\n\nAttributes:\n")[2].partition("\n\n")[0]
@@ -177,7 +177,7 @@ def keys_of(record: type[object]) -> dict[str, Column]:
 
 
 def item_of(instance: Any) -> Row:
-    """Return the values of a record that items of loaders have, without those that are None."""
+    """Return the values of a record for an item of a loader, by key. Values that are None are left out."""
     values = {one.key: getattr(instance, name) for name, one in columns_of(type(instance)).items() if one.key}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -194,7 +194,7 @@ def row_of(instance: Any, *, prefix: str = "") -> Row:
 
 
 def json_of(instance: Any, also_in: str) -> Row:
-    """Return the values of a record for one of the places in `Column.also_in`, without those that are None."""
+    """Return the values of a record for a place of `Column.also_in`. Values that are None are left out."""
     found: Row = {}
     for name, one in columns_of(type(instance)).items():
         value = getattr(instance, name) if also_in in one.also_in else None
@@ -222,7 +222,7 @@ def values_of_json(
         content: The JSON object.
         also_in: As for `json_of`.
         at: Where it lies, for errors.
-        prefix: In front of the names of columns, but not of those that are returned.
+        prefix: Stands in front of the stored names. The returned names lack it.
 
     Raises:
         FormatError: A value breaks its rule.
@@ -255,7 +255,7 @@ def values_of_row(
         row: A batch of one row.
         at: Where it lies, for errors.
         names: The columns that are not the user's (`names_in`); None for all.
-        prefix: In front of the names of columns, but not of those that are returned.
+        prefix: Stands in front of the stored names. The returned names lack it.
 
     Raises:
         FormatError: A value breaks its rule, is null and may not be, or is not possible in Python.

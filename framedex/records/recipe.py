@@ -79,19 +79,27 @@ AUDIO = "audio_"  # prefix of the columns below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AudioRecipe:
+class AudioRanges:
+    """The bytes of a clip's audio: columns of `recipes` with the prefix `audio_`.
+
+    Attributes:
+        range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
+            without audio.
+        range_length: How long each is.
+    """
+
+    range_offset: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
+    range_length: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioRecipe(AudioRanges):
     """How to read and decode a stretch of a medium's audio samples: columns of `recipes` with the prefix `audio_`.
 
     There are no ranges if the packets are not byte ranges of the file. The interval of samples may extend beyond what
     the medium presents; that part is filled with silence.
 
     Attributes:
-        range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
-            without audio.
-        range_length: How long each is.
-        range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
-            without audio.
-        range_length: How long each is.
         packet_size: Sizes of the packets that the joined ranges hold, those first that are decoded and dropped; null
             where the range is a FLAC or WAV file.
         packet_sample: Where each packet's first decoded sample lies, as `frames.audio_sample` of an index.
@@ -99,8 +107,6 @@ class AudioRecipe:
         end_sample: Behind the last one.
     """
 
-    range_offset: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
-    range_length: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
     packet_size: NDArray[np.int32] = column(list_of(pa.int32()), unit="bytes", rule=COUNT)
     packet_sample: NDArray[np.int64] = column(list_of(pa.int64()), unit="samples", rule=SAMPLES)
     begin_sample: int = column(pa.int64(), unit="samples", rule=SAMPLES)
@@ -116,24 +122,16 @@ class AudioRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AudioFile:
+class AudioFile(AudioRanges):
     """A clip's audio in a FLAC or WAV file of its own, for instance in a tar: columns of `recipes` as in `AudioRecipe`.
 
     The range is one, the file.
 
     Attributes:
-        range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
-            without audio.
-        range_length: How long each is.
-        range_offset: Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null
-            without audio.
-        range_length: How long each is.
         present: Begin and end of each stretch of samples in an audio file that the medium presents, in turn; the others
             are silence.
     """
 
-    range_offset: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
-    range_length: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
     present: NDArray[np.int64] = column(
         list_of(pa.int64()), unit="samples", rule=ColumnRule(least=0, most=FAR, needed=True), also_in=(SAMPLE,)
     )

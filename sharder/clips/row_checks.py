@@ -43,7 +43,7 @@ def check_wanted(row: Row, medium: Medium, at: RowAt) -> None:
         for name, allowed in (("view_name", "the name of a view"), ("view_away_seconds", "a list")):
             if row[name] is None:
                 raise at.wrong(name, "null", allowed)
-    if row.get("stretch_first") is not None:
+    if row["stretch_first"] is not None:
         first, stop = row["stretch_first"], row["stretch_stop"]
         if stop is None or not first < stop <= medium.frame_count:
             raise at.wrong("stretch_stop", stop, f"{first + 1} to {medium.frame_count}")
@@ -194,5 +194,5 @@ def _same_length(row: Row, name: str, others: tuple[str, ...], at: RowAt) -> Non
     """Check that other lists are as long as a given one; null lists are skipped."""
     expected = len(row[name])
     for other in others:
-        if row.get(other) is not None and len(row[other]) != expected:
+        if row[other] is not None and len(row[other]) != expected:
             raise at.unlike(other, name, f"{len(row[other])} elements for {expected}")
