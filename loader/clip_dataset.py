@@ -42,6 +42,7 @@ from framedex.sharder.clips.labels import LabelsArgument, plain
 from framedex.sharder.clips.multiview import JoinedViews
 from framedex.sharder.decoding.video import SHOWN_BY_VERIFY, Size
 from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.selection.where import Where, clips_where
 from framedex.storage.cache import DiskCache
 from framedex.storage.locations import Access, Root
 from framedex.storage.places import Stored, place
@@ -98,7 +99,8 @@ class ClipDataset:
             {old prefix: new prefix}.
         allow_remote: whether sources may lie in another store than the dataset, such as another bucket or web server.
             See docs/storage.md.
-        where: keep only the clips whose columns have these values, such as {"split": "train"}, numbered from 0.
+        where: keep only some clips, numbered from 0: the values of columns, such as {"split": "train"} or {"codec":
+            ["h264", "hevc"]}, or an expression, as policies have it for `filter`. The columns are those of `column`.
         frame_columns: columns of the table that the listing names in `frame_table`, such as states and actions. A list
             of names gives their values at the clip's frames. A mapping {name: seconds} gives their values at these
             times from the clip's anchor (or its first frame), and which times have a value; {name: None} is as in a
@@ -134,7 +136,7 @@ class ClipDataset:
         threads: int = 1,
         root: Root | None = None,
         allow_remote: bool = False,
-        where: Mapping[str, object] | None = None,
+        where: Where | None = None,
         frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
@@ -170,7 +172,7 @@ class ClipDataset:
         threads: int = 1,
         root: Root | None = None,
         allow_remote: bool = False,
-        where: Mapping[str, object] | None = None,
+        where: Where | None = None,
         frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
@@ -239,7 +241,7 @@ class ClipDataset:
     def _hold(
         self,
         origin: Origin,
-        where: Mapping[str, object] | None,
+        where: Where | None,
         labels: LabelsArgument | None,
         epoch: SharedNumber,
         options: ItemOptions,
@@ -250,7 +252,7 @@ class ClipDataset:
         self.sources = SourceFiles(cache)
         wanted = options.frame_columns
         self._frame_tables = None if wanted is None else FrameTables(wanted, origin.locate, cache)
-        self._numbers = None if where is None else origin.where(where)
+        self._numbers = None if where is None else clips_where(origin, where, str(origin.path))
         self._labels = labels_of(origin, labels, self._numbers)
         self._lost_bits = LostBits(str(origin.path))
         self._epoch = epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -41,6 +41,7 @@ from framedex.sharder.clips.labels import LabelsArgument
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.held_bytes import HeldBytes
 from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.selection.where import Where, clips_where
 from framedex.storage.cache import DiskCache
 from framedex.storage.locations import Access, Root
 from framedex.storage.places import Stored
@@ -78,7 +79,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         dtype: as for ClipDataset.
         transform: as for ClipDataset.
         threads: decoder threads per clip. 1 is right under DataLoader workers.
-        where: keep only the clips whose columns have these values, such as {"split": "train"}.
+        where: keep only some clips, as for ClipDataset.
         frame_columns: columns of the frames' tables: as for ClipDataset.
         labels: numbers for the values of a column: as for ClipDataset.
         root: where the sources are now, if they moved. Only `frame_columns` needs them.
@@ -108,7 +109,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         dtype: Dtype = "uint8",
         transform: Transform | None = None,
         threads: int = 1,
-        where: Mapping[str, object] | None = None,
+        where: Where | None = None,
         frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
         root: Root | None = None,
@@ -132,7 +133,9 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         self._sources = SourceFiles(cache)
         self._tables = None if frame_columns is None else FrameTables(frame_columns, self._manifest.locate, cache)
         tars = self._manifest.packed_rows()
-        self._numbers = np.arange(len(tars)) if where is None else self._manifest.where(where)
+        self._numbers = np.arange(len(tars))
+        if where is not None:
+            self._numbers = clips_where(self._manifest, where, str(self._manifest.path))
         self._labels = labels_of(self._manifest, labels, self._numbers)
         self._order = Order(
             tar_of=tars[self._numbers],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
@@ -18,16 +17,6 @@ from framedex.errors import FramedexError
 
 LARGEST = Fraction(sys.float_info.max)
 EXACT = Context(prec=100)  # more digits than a column of decimals has
-
-
-def check_where(where: object) -> None:
-    """Raise FramedexError if `where` of a dataset is no mapping of columns to values."""
-    if not isinstance(where, Mapping) or any(not isinstance(name, str) for name in where):
-        raise FramedexError(
-            "where is the value of each column",
-            found=repr(where)[:80],
-            allowed="a mapping, such as {'split': 'train'}",
-        )
 
 
 def equal_values(column: pa.ChunkedArray, value: object, name: str, where: str) -> NDArray[np.bool_]:

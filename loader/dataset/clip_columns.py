@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, reading
-from framedex.core.equal_values import check_where, equal_values
-from framedex.core.tallies import counted, no_clip_has, tally
+from framedex.core.tallies import counted
 from framedex.errors import FormatError, FramedexError
 from framedex.files.parquet_parts import part_path
 from framedex.files.row_groups import check_file, read_file
@@ -92,7 +91,9 @@ class ClipColumns:
         raise NotImplementedError
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips. Texts may be encoded.
+        """Return a column of the user's, a field of `sharder.clips.fields`, or one that no list is, of all clips.
+
+        Texts may be encoded.
 
         Reads only what it is made of.
 
@@ -105,6 +106,8 @@ class ClipColumns:
         own = self._user_columns()
         if name in own:
             return self._part_column(name)
+        if name in self._own and not pa.types.is_list(CLIPS.field(name).type):
+            return self._clip_column(name)
         if name not in FIELD_NAMES:
             raise no_such_column(name, own, self.path)
         if self._filed is not None and name in FIELDS.names:
@@ -276,34 +279,6 @@ class ClipColumns:
         """Return int64 [clips]: the tar of every clip, -1 for a clip that is not in one."""
         rows: NDArray[np.int64] = self._clip_column("shard").fill_null(-1).to_numpy().astype(np.int64)
         return rows
-
-    def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
-        """Return int64: the numbers of the clips whose columns have these values, ascending.
-
-        Reads only these columns.
-
-        Raises:
-            FramedexError: `wanted` is no mapping, the clips have no such column, the column's type has no such value,
-                or no clip has these values.
-        """
-        check_where(wanted)
-        chosen = np.ones(len(self), np.bool_)
-        for name, value in wanted.items():
-            try:
-                column = self._clip_column(name)
-            except KeyError:
-                raise FramedexError(
-                    "the clips have no such column",
-                    where=str(self.path),
-                    found=name,
-                    allowed=", ".join([*self._own, *self._user_columns()]),
-                ) from None
-            chosen &= equal_values(column, value, name, str(self.path))
-        found = np.flatnonzero(chosen)
-        if wanted and not len(found):
-            values = {name: tally(self._clip_column(name).chunks) for name in wanted}
-            raise no_clip_has(wanted, values, self.path)
-        return found
 
     def find_all(self, name: str) -> list[int]:
         """Return the number of the clip with this name, or of all views that share it. Raises FramedexError."""

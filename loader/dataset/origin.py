@@ -44,10 +44,6 @@ class Origin(Protocol):
         """Return a clip. `epoch` is that of random draws."""
         ...
 
-    def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
-        """Return the numbers of the clips whose columns have these values."""
-        ...
-
     @property
     def column_types(self) -> Mapping[str, pa.DataType]:
         """The types of the user's columns."""

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from framedex.core.equal_values import check_where, equal_values
-from framedex.core.tallies import no_clip_has, tally
-from framedex.errors import FormatError, FramedexError, PolicyError, StaleError
+from framedex.errors import FormatError, PolicyError, StaleError
 from framedex.indexer.parts.index import Index
+from framedex.records.clip import PAD
 from framedex.records.medium import OK
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
@@ -32,8 +31,7 @@ from framedex.sharder.clips.fields import (
     CLIP_FIELDS,
     FIELD_NAMES,
     FRAME_FIELDS,
-    MADE_FIELDS,
-    MEDIA_FIELDS,
+    frame_field,
     media_columns_of,
     media_field,
     no_such_column,
@@ -45,6 +43,7 @@ from framedex.sharder.planning.counting import FACTS, OPEN_MEDIA, Counting, Open
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.units import RowUnits, SceneUnits, UnitClip, Units, UnitSampling
 from framedex.sharder.policies.reading import PolicyFile
+from framedex.sharder.schema import CLIPS
 from framedex.sharder.selection.left_out import left_out, no_clips
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import KEPT_NAMES, all_mentions, user_columns
@@ -191,10 +190,12 @@ class ClipPlans:
         return {name: self._table.columns.schema.field(name).type for name in self.columns}
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips. Plans no clip.
+        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips in epoch 0.
+
+        Plans no clip. For CLIP_FIELDS and FRAME_FIELDS, all clips are sampled, which reads the packets of all media.
 
         Raises:
-            FramedexError: The clips have no such column, or only planning them shows it.
+            FramedexError: The clips have no such column.
             FormatError: The index was changed in the meantime.
         """
         if name in self.columns:
@@ -202,17 +203,39 @@ class ClipPlans:
         if name not in FIELD_NAMES:
             raise no_such_column(name, self.columns, self.path)
         if name in CLIP_FIELDS or name in FRAME_FIELDS:
-            raise FramedexError(
-                "only planning the clips shows this field",
-                where=str(self.path),
-                found=name,
-                allowed=", ".join([*self.columns, *MEDIA_FIELDS, *MADE_FIELDS]),
-                remedy="write a dataset with `framedex shard`, or read it from each item",
-            )
+            with self._lock:
+                return self._sampled_column(name)
         with self._lock:
             media = self._index.columns(["status", *media_columns_of(name)])
         usable = media.filter(pc.equal(media["status"], OK))
         return media_field(name, usable).take(pa.array(self.media_rows()))
+
+    def _sampled_column(self, name: str) -> pa.ChunkedArray:
+        """Return a field of all clips that only sampling them shows."""
+        clips = list(self._sampled())
+        if name == "clip_id":
+            return pa.chunked_array([pa.array([self._wanted(clip).clip_id for clip in clips], pa.string())])
+        if name in FRAME_FIELDS:
+            column = FRAME_FIELDS[name]
+            lists = [clip.sampled.frames if column == "frames" else self._seconds(clip) for clip in clips]
+            kind = CLIPS.field(column).type
+            return frame_field(name, pa.chunked_array([pa.array(lists, kind, from_pandas=True)]))
+        values = [None if clip.multiview is None else getattr(clip.multiview, name) for clip in clips]
+        return pa.chunked_array([pa.array(values, pa.string())])
+
+    def _seconds(self, clip: UnitClip) -> NDArray[np.float64]:
+        """Return float64 [F]: the times of a clip's frames, NaN for padding by a constant."""
+        medium, frames = self._medium_of(clip), clip.sampled.frames
+        tick = medium.timeline.time_base
+        return np.where(frames == PAD, np.nan, medium.planner.pts[frames] * tick.numerator / tick.denominator)
+
+    def _sampled(self) -> Iterator[UnitClip]:
+        """Yield the clips of epoch 0 before they are planned. This reads the packets of all media."""
+        for unit in range(len(self._units)):
+            if self._first[unit] < self._first[unit + 1]:
+                clips = self._sampling(unit, 0).clips
+                planned = self._planned.get(unit)
+                yield from clips if planned is None else [clips[place] for place in planned.tolist()]
 
     def shapes(self, *, upright: bool) -> NDArray[np.int64]:
         """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright.
@@ -234,15 +257,7 @@ class ClipPlans:
         policy = self._policy
         if policy.length is not None and policy.last != "partial" and policy.views is None:
             return np.full(len(self), policy.length, np.int64)
-        counts: list[int] = []
-        for unit in range(len(self._units)):
-            if self._first[unit] == self._first[unit + 1]:
-                continue
-            clips = self._sampling(unit, 0).clips
-            planned = self._planned.get(unit)
-            chosen = clips if planned is None else [clips[place] for place in planned.tolist()]
-            counts += [len(clip.sampled.frames) for clip in chosen]
-        return np.array(counts, np.int64)
+        return np.array([len(clip.sampled.frames) for clip in self._sampled()], np.int64)
 
     @property
     def labels(self) -> None:
@@ -270,29 +285,6 @@ class ClipPlans:
     def views(self) -> ViewsOfClips | None:
         """Return which clips are views of one clip of several views; None if each clip stands alone."""
         return self._views
-
-    def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
-        """Return int64, ascending: the numbers of clips whose columns of the listing or the split have these values.
-
-        Raises:
-            FramedexError: `wanted` is no mapping, the clips do not have a column, its type has no such value, or no
-                clip matches.
-        """
-        check_where(wanted)
-        columns, chosen = self._table.columns, np.ones(len(self._table), np.bool_)
-        own = self.columns
-        for name, value in wanted.items():
-            if name not in own:
-                raise FramedexError(
-                    "the clips have no such column", where=str(self.path), found=name, allowed=", ".join(own)
-                )
-            chosen &= equal_values(columns[name], value, name, str(self.path))
-        mentions = self._mentions()
-        found = np.flatnonzero(chosen[mentions])
-        if wanted and not len(found):
-            values = {name: tally(columns[name].take(pa.array(mentions)).chunks) for name in wanted}
-            raise no_clip_has(wanted, values, self.path)
-        return found
 
     def failures(self) -> Iterator[Failure]:
         """Yield why clips that the policy wants are missing, as in `failures.parquet` of a dataset.

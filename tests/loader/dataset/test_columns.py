@@ -6,7 +6,9 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,8 +76,7 @@ def test_fields_of_media_are_those_of_the_clips(dataset: ClipDataset) -> None:
     assert dataset.column("duration_seconds").tolist() == expected
 
 
-def test_fields_of_frames_are_those_of_the_items(listed: Path) -> None:
-    dataset = ClipDataset(listed / "D")
+def test_fields_of_frames_are_those_of_the_items(dataset: ClipDataset) -> None:
     items = [dataset[number] for number in range(len(dataset))]
     assert not all(item["mask"].all() for item in items)  # some clips are padded
     assert dataset.column("clip_id").tolist() == [item["clip_id"] for item in items]
@@ -84,8 +85,7 @@ def test_fields_of_frames_are_those_of_the_items(listed: Path) -> None:
     assert dataset.column("end_seconds").tolist() == [np.nanmax(item["seconds"]) for item in items]
 
 
-def test_every_field_can_be_had_and_has_a_value_for_each_clip(listed: Path) -> None:
-    dataset = ClipDataset(listed / "D")
+def test_every_field_can_be_had_and_has_a_value_for_each_clip(dataset: ClipDataset) -> None:
     assert {len(dataset.column(name)) for name in FIELD_NAMES} == {len(dataset)}
 
 
@@ -113,9 +113,68 @@ def test_a_number_that_no_clip_has_is_refused_with_those_that_there_are(listed: 
         ClipDataset.from_index(listed / "INDEX", POLICY, where={"score": value})
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"codec": "hevc"},
+        {"codec": ["hevc", "av1"]},
+        {"uri": ("hevc_closed.mp4", "h264_vfr.mkv"), "label": "walk"},
+        "codec != 'h264'",
+        "frame_rate < 24 and label is not None",
+        "duration_seconds > 0 and not (label == 'walk')",
+        "label in ['run'] or score >= 4",
+        "end_seconds - begin_seconds < 0.5",
+        "wanted_frames == 5 and begin_seconds > 1",
+    ],
+)
+def test_clips_are_chosen_by_own_columns_and_those_of_clips_and_media(listed: Path, where: Any) -> None:
+    whole = ClipDataset(listed / "D")
+    table = pa.table({name: whole.column(name, as_arrow=True) for name in ("label", "score", *FIELD_NAMES)})
+    if isinstance(where, str):
+        text = where.replace("!=", "<>").replace("==", "=").replace("[", "(").replace("]", ")").replace("None", "NULL")
+    else:
+        lists = {name: value if isinstance(value, list | tuple) else [value] for name, value in where.items()}
+        text = " AND ".join(f"{name} IN ({', '.join(map(repr, values))})" for name, values in lists.items())
+    expected = duckdb.from_arrow(table).filter(text).project("clip_id").fetchall()
+    assert 0 < len(expected) < len(whole)
+    for chosen in (
+        ClipDataset(listed / "D", where=where),
+        ClipDataset.from_index(listed / "INDEX", POLICY, where=where),
+    ):
+        assert [chosen.clip(number).clip_id for number in range(len(chosen))] == [name for (name,) in expected]
+
+
+def test_a_clip_is_chosen_by_its_name(listed: Path) -> None:
+    whole = ClipDataset(listed / "D")
+    name = whole.clip(3).clip_id
+    for chosen in (
+        ClipDataset(listed / "D", where={"clip_id": name}),
+        ClipDataset.from_index(listed / "INDEX", POLICY, where={"clip_id": name}),
+    ):
+        assert [chosen.clip(number).clip_id for number in range(len(chosen))] == [name]
+
+
+@pytest.mark.parametrize("where", [{"codecs": "h264"}, "codecs == 'h264'"])
+def test_a_column_that_does_not_exist_is_an_error_with_near_names(listed: Path, where: Any) -> None:
+    for open_dataset in (
+        lambda: ClipDataset(listed / "D", where=where),
+        lambda: ClipDataset.from_index(listed / "INDEX", POLICY, where=where),
+    ):
+        with pytest.raises(FramedexError, match=r"no such column(.|\n)*did you mean 'codec'"):
+            open_dataset()
+
+
+@pytest.mark.parametrize(("where", "said"), [("codec ==", "cannot be parsed"), ("codec == 'x'", "no clip has")])
+def test_an_expression_that_is_wrong_or_keeps_no_clip_is_an_error(listed: Path, where: str, said: str) -> None:
+    with pytest.raises(FramedexError, match=said):
+        ClipDataset(listed / "D", where=where)
+    with pytest.raises(FramedexError, match=said):
+        ClipDataset.from_index(listed / "INDEX", POLICY, where=where)
+
+
 def test_a_choice_or_a_name_of_a_wrong_type_says_what_is_allowed(listed: Path) -> None:
-    with pytest.raises(FramedexError, match=r"found:\s+'x'\n\s+allowed:\s+a mapping, such as"):
-        ClipDataset(listed / "D", where="x")  # type: ignore[arg-type]
+    with pytest.raises(FramedexError, match=r"found:\s+3\n\s+allowed:\s+such as"):
+        ClipDataset(listed / "D", where=3)  # type: ignore[arg-type]
     with pytest.raises(FramedexError, match=r"never has such a value(.|\n)*allowed:\s+values of type string"):
         ClipDataset(listed / "D", where={"label": 3})
     with pytest.raises(FramedexError, match=r"name of a column is a text(.|\n)*found:\s+3"):
@@ -131,11 +190,6 @@ def test_arrow_keeps_types_and_nulls(dataset: ClipDataset) -> None:
 def test_an_unknown_column_names_a_close_one_and_all_there_are(dataset: ClipDataset) -> None:
     with pytest.raises(FramedexError, match=r"your columns: .*label.*clip_id(.|\n)*did you mean 'label'\?"):
         dataset.column("lable")
-
-
-def test_what_only_planning_shows_is_refused(listed: Path) -> None:
-    with pytest.raises(FramedexError, match="only planning the clips shows"):
-        ClipDataset.from_index(listed / "INDEX", POLICY).column("wanted_frames")
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
