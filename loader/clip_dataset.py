@@ -28,7 +28,6 @@ from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.dataset.labelled import classes_of, labels_of
 from framedex.loader.dataset.manifest import Manifest
-from framedex.loader.dataset.origin import Origin
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.layouts import Layout
 from framedex.loader.pixels.options import Dtype, PixelOptions
@@ -36,6 +35,7 @@ from framedex.loader.pixels.sizes import delivered_sizes
 from framedex.loader.pixels.transforms import Transform
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.clip_source import ClipSource
 from framedex.sharder.clips.fields import check_column_name
 from framedex.sharder.clips.label_counts import LABEL, SPLIT, label_counts_of, lacking
 from framedex.sharder.clips.labels import LabelsArgument, plain
@@ -240,7 +240,7 @@ class ClipDataset:
 
     def _hold(
         self,
-        origin: Origin,
+        origin: ClipSource,
         where: Where | None,
         labels: LabelsArgument | None,
         epoch: SharedNumber,

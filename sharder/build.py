@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -19,30 +18,27 @@ from framedex.indexer.parts.index import Index
 from framedex.records.names import SAMPLE_KEYS
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Failure
-from framedex.sharder.clips.labels import WantedLabels
+from framedex.sharder.clips.labels import WantedLabels, check_is_own, checked_labels
 from framedex.sharder.clips.samples import Step
-from framedex.sharder.packing.cutting import ClipCutter, Making, cut_in_workers
+from framedex.sharder.packing.cutting import ClipCutter, ClipFileOptions, cut_in_workers
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.encoders import encoder_version
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import Pack, encoded_packing, image_packing
 from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
-from framedex.sharder.plan_in_workers import planned_in_workers
-from framedex.sharder.planning.batches import Round, behind, plan
-from framedex.sharder.planning.pieces import Media, Piece, explicit_pieces, policy_pieces, scene_pieces
+from framedex.sharder.plan_in_workers import MEDIA_IN_MEMORY, PlanningRun, planned_in_workers
+from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
+from framedex.sharder.planning.pieces import Piece, explicit_pieces, policy_pieces
 from framedex.sharder.planning.spools import Spools
+from framedex.sharder.planning.steps import ReadGroup, behind, plan
+from framedex.sharder.planning.units import units_of
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.sampling.frames_at import Choose
 from framedex.sharder.schema import CLIPS, MOST_VIEWS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
-from framedex.sharder.selection.labelled_rows import labels_of_clips, labels_of_rows
-from framedex.sharder.selection.left_out import left_out
-from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import user_columns
-from framedex.sharder.selection.scenes import listed_scenes
-from framedex.sharder.slices import Planning, plan_slice, remove_slices, sliced_rows
-from framedex.sharder.writing.planned_rows import PlannedRows
+from framedex.sharder.slices import plan_slice, remove_slices, sliced_rows
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.sharder.writing.shipment import as_row, shipped
 from framedex.sharder.writing.tar_filling import TarLayout
@@ -101,15 +97,14 @@ class ShardOptions:
         """Whether one process does everything."""
         return self.workers < 2 and self.engine is run_local
 
-    def making(self, index: Index) -> Making:
+    def planning(self, index: Index) -> PlanningOptions:
         """Return the options that concern the clips themselves."""
-        return Making(
+        copied = self.pack == "clips" and self.encode is None
+        return PlanningOptions(
             access=index.access,
             keep_damaged=self.keep_damaged,
-            pack=self.pack,
-            encoded=self.encode is not None,
+            one_stream="all" if copied else "not addressable" if self.pack == "needed" else "none",
             audio=self.audio,
-            audio_format=self.audio_format,
         )
 
 
@@ -123,25 +118,26 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     A clip that cannot be made becomes a row of failures.parquet.
     """
     schema = user_columns(index, file.split)
-    check_ranges(index, file)
-    skipped = left_out(index, file)
-    views = file.policy.views
-    facts = {} if options.labels is None else {"labels": labels_of_rows(index, file, options.labels).stored()}
-    if views is not None:
-        listed = listed_scenes(index, file, views)
-        if len(listed.scenes.names) > MOST_VIEWS:
+    units, views = units_of(index, file, ("frame_count",)), file.policy.views
+    facts: Row = {}
+    if options.labels is not None:
+        check_is_own(options.labels, schema.names, str(index.path))
+        values = units.table.columns[options.labels.column]
+        labels = checked_labels(options.labels, values, schema.names, str(index.path), unit="row")
+        facts["labels"] = labels.stored()
+    total = len(index) - index.unusable - units.left_out.count
+    if units.scenes is not None and views is not None:
+        names, total = units.scenes.names, len(units)
+        if len(names) > MOST_VIEWS:
             raise PolicyError(
                 "there are more views than a clip may have",
                 where=f"column {views.view!r}",
-                found=f"{len(listed.scenes.names):,}",
+                found=f"{len(names):,}",
                 allowed=f"at most {MOST_VIEWS}",
             )
-        facts["views"] = {"names": listed.scenes.names, "missing": views.missing}
-        pieces, total = scene_pieces(listed, file), len(listed.scenes.scenes) + len(listed.scenes.strays)
-    else:
-        pieces, total = policy_pieces(index, file), len(index) - index.unusable - skipped.count
-    report = _build(index, out, file.resolved, schema, pieces, total, options, facts)
-    return replace(report, filtered=skipped)
+        facts["views"] = {"names": names, "missing": views.missing}
+    report = _build(index, out, file.resolved, schema, policy_pieces(units, file.policy), total, options, facts)
+    return replace(report, filtered=units.left_out)
 
 
 def build_from_requests(
@@ -161,8 +157,11 @@ def build_from_requests(
     pieces = explicit_pieces(index, requests, choose, outside)
     facts = {}
     if options.labels is not None:
-        columns = (request.columns for request in requests)
-        facts["labels"] = labels_of_clips(columns, requests.user_schema, options.labels, str(requests.path)).stored()
+        schema, column, where = requests.user_schema, options.labels.column, str(requests.path)
+        check_is_own(options.labels, schema.names, where)
+        values = pa.array([request.columns.get(column) for request in requests], schema.field(column).type)
+        labels = checked_labels(options.labels, pa.chunked_array([values]), schema.names, where)
+        facts["labels"] = labels.stored()
     return _build(index, out, resolved, requests.user_schema, pieces, len(requests), options, facts)
 
 
@@ -190,21 +189,29 @@ def _build(
     if not options.overwrite and (before := finished_report(out, job, index)) is not None:
         return with_labels(before, options.labels)
     if options.part is not None:
-        return plan_slice(out, job, pieces, _planning(index, user_schema, options), options.part)
+        return plan_slice(out, job, pieces, _planning_run(index, user_schema, options), options.part)
     prefix = "images" if options.pack == "images" else "clips"
     tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
     how = {"job": job, "user_schema": user_schema, "tars": tars}
 
     def write(writer: DatasetWriter) -> ShardReport:
         if options.finish or (options.pack is None and not options.alone):
-            planned = _planned_rows(index, out, job, pieces, options, writer)
-            _write_planned(planned, total, options, writer)
+            if options.finish:
+                planned = sliced_rows(out, job, pieces, done=writer.done)
+            else:
+                planned = planned_in_workers(_planning_run(index, user_schema, options), pieces, done=writer.done)
+            for rows in planned:
+                writer.add_planned(rows)
+                if rows.error is not None:
+                    raise rows.error
+                if len(rows.is_clip):
+                    options.on_progress(rows.done, total)
             writer.check_clips(index)
             return writer.commit(index=index, resolved=resolved, facts=pack | facts)
-        media = Media(index, functools.partial(options.making(index).open, index))
-        rounds = (piece.round(media) for piece in pieces)
+        media = OpenMedia(index, options.planning(index), kept=MEDIA_IN_MEMORY)
+        groups = (piece.items(media) for piece in pieces)
         with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
-            for step in _steps(index, behind(rounds, writer.done), spools, options):
+            for step in _steps(index, behind(groups, writer.done), spools, options):
                 if isinstance(step.outcome, Failure):
                     writer.fail(step.outcome)
                 else:
@@ -228,32 +235,14 @@ def _build(
     return with_labels(report, options.labels)
 
 
-def _planning(index: Index, user_schema: pa.Schema, options: ShardOptions) -> Planning:
-    """Return how a slice is planned."""
-    schema = pa.unify_schemas([CLIPS, user_schema])
-    return Planning(
-        index=index, making=options.making(index), schema=schema, workers=options.workers, engine=options.engine
+def _planning_run(index: Index, user_schema: pa.Schema, options: ShardOptions) -> PlanningRun:
+    return PlanningRun(
+        index=index,
+        options=options.planning(index),
+        schema=pa.unify_schemas([CLIPS, user_schema]),
+        workers=options.workers,
+        engine=options.engine,
     )
-
-
-def _planned_rows(
-    index: Index, out: Place, job: Row, pieces: Iterable[Piece], options: ShardOptions, writer: DatasetWriter
-) -> Iterator[PlannedRows]:
-    """Return the rows of a plan: planned in workers now, or by slices before."""
-    if options.finish:
-        return sliced_rows(out, job, pieces, done=writer.done)
-    spread = functools.partial(planned_in_workers, done=writer.done, workers=options.workers, engine=options.engine)
-    return spread(index, options.making(index), pieces, writer.schema)
-
-
-def _write_planned(planned: Iterable[PlannedRows], total: int, options: ShardOptions, writer: DatasetWriter) -> None:
-    """Write clips that were planned elsewhere."""
-    for rows in planned:
-        writer.add_planned(rows)
-        if rows.error is not None:
-            raise rows.error
-        if len(rows.is_clip):
-            options.on_progress(rows.done, total)
 
 
 def _ship(
@@ -289,19 +278,22 @@ def _pack_facts(options: ShardOptions) -> Row:
     return facts | {"audio": options.audio.facts() | form}
 
 
-def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: ShardOptions) -> Iterator[Step]:
+def _steps(index: Index, groups: Iterable[ReadGroup], spools: Spools, options: ShardOptions) -> Iterator[Step]:
     """Yield planned clips, packed according to the options."""
     if options.pack is None:
-        return plan(rounds, None)
+        return plan(groups, None)
     if options.pack == "images":
         images = image_packing(options.images, workers=options.workers, engine=options.engine)
-        return with_audio(images.pack(plan(rounds, spools)), options.audio_format)
+        return with_audio(images.pack(plan(groups, spools)), options.audio_format)
     if options.encode is not None:
         encoded = encoded_packing(options.encode, workers=options.workers, engine=options.engine)
-        return with_audio(encoded.pack(plan(rounds, spools)), options.audio_format)
+        return with_audio(encoded.pack(plan(groups, spools)), options.audio_format)
+    how = ClipFileOptions(
+        planning=options.planning(index), needed=options.pack == "needed", audio_format=options.audio_format
+    )
     if options.alone:
-        return ClipCutter(index, options.making(index), spools).steps(rounds)
-    return cut_in_workers(index, options.making(index), spools, rounds, workers=options.workers, engine=options.engine)
+        return ClipCutter(index, how, spools).steps(groups)
+    return cut_in_workers(index, how, spools, groups, workers=options.workers, engine=options.engine)
 
 
 def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:

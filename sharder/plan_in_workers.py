@@ -14,9 +14,9 @@ from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import Failure, WantedClip
 from framedex.sharder.clips.samples import Step
-from framedex.sharder.packing.cutting import Making
-from framedex.sharder.planning.batches import Round, behind, plan
-from framedex.sharder.planning.pieces import Media, Piece
+from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
+from framedex.sharder.planning.pieces import Piece
+from framedex.sharder.planning.steps import ReadGroup, behind, plan
 from framedex.sharder.writing.planned_rows import ENDING, PlannedRows, planned_rows
 from framedex.storage.places import Place
 
@@ -25,8 +25,19 @@ STEPS_AT_ONCE = 4096  # that become rows together, of what this process plans
 MOST_CLIPS_SENT = 400_000  # of a medium; one that may have more is planned in this process, clip by clip
 TASKS_AT_FIRST = 8  # planned in this process: the workers' start would take longer
 TASKS_IN_FLIGHT = 3  # per worker
-OPEN_MEDIA = 16  # per worker
+MEDIA_IN_MEMORY = 256  # media whose packets are kept while explicit clips switch between them; fewer in workers
 SECONDS_A_TASK = 3600.0  # planning is aborted after this time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningRun:
+    """How and where the clips of an index are planned. `schema`: of the dataset's `clips`."""
+
+    index: Index
+    options: PlanningOptions
+    schema: pa.Schema
+    workers: int
+    engine: Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,64 +50,51 @@ class PlanningTask:
     """
 
     index: Place
-    making: Making
+    options: PlanningOptions
     schema: pa.Schema
     pieces: list[Piece]
-    own: Iterable[Round] | None = None
+    own: Iterable[ReadGroup] | None = None
 
 
-def planned_in_workers(
-    index: Index,
-    making: Making,
-    pieces: Iterable[Piece],
-    schema: pa.Schema,
-    *,
-    done: int,
-    workers: int,
-    engine: Engine,
-) -> Iterator[PlannedRows]:
+def planned_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int = 0) -> Iterator[PlannedRows]:
     """Yield the rows of a plan in its order, up to the first error.
 
     A process that dies costs the clips of the medium, or the explicit clip, at which it died: they become failures.
 
     Args:
-        schema: Of the dataset's `clips`.
         done: Items of the plan to leave out.
     """
-    media = Media(index, functools.partial(making.open, index))
+    media = OpenMedia(run.index, run.options, kept=MEDIA_IN_MEMORY)
     calls = Calls(
         function=plan_task,
-        items=_tasks(index.path, making, schema, _left(pieces, media, done), media),
+        items=_tasks(run, _left(pieces, media, done), media),
         timeout_seconds=SECONDS_A_TASK,
         in_flight=TASKS_IN_FLIGHT,
         passes=lambda task: task.own is not None,
     )
-    for outcome in engine(calls, workers=workers):
+    for outcome in run.engine(calls, workers=run.workers):
         own = outcome.item.own
-        for rows in _results(outcome, media) if own is None else _in_pieces(plan(own, None), schema):
+        for rows in _results(outcome, media) if own is None else _in_pieces(plan(own, None), run.schema):
             yield rows
             if rows.error is not None:
                 return
 
 
-def _left(pieces: Iterable[Piece], media: Media, done: int) -> Iterator[Piece | Round]:
+def _left(pieces: Iterable[Piece], media: OpenMedia, done: int) -> Iterator[Piece | ReadGroup]:
     """Yield what is left behind the first `done` items of the plan; a piece that is partly done, as its items."""
     left = done
     for piece in pieces:
         if not left:
             yield piece
             continue
-        found = piece.round(media)
-        count = sum(len(batch.items) for batch in found)
+        found = piece.items(media)
         yield from behind([found], left)
-        left = max(0, left - count)
+        left = max(0, left - len(found))
 
 
-def _tasks(
-    index: Place, making: Making, schema: pa.Schema, pieces: Iterable[Piece | Round], media: Media
-) -> Iterator[PlanningTask]:
+def _tasks(run: PlanningRun, pieces: Iterable[Piece | ReadGroup], media: OpenMedia) -> Iterator[PlanningTask]:
     numbers = itertools.count()
-    task = PlanningTask(index=index, making=making, schema=schema, pieces=[])
+    task = PlanningTask(index=run.index.path, options=run.options, schema=run.schema, pieces=[])
     gathered: list[Piece] = []
 
     def flush() -> Iterator[PlanningTask]:
@@ -104,7 +102,7 @@ def _tasks(
             return
         taken, gathered[:] = gathered.copy(), []
         if next(numbers) < TASKS_AT_FIRST:
-            yield replace(task, own=_rounds(taken, media))
+            yield replace(task, own=(piece.items(media) for piece in taken))
         else:
             yield replace(task, pieces=taken)
 
@@ -125,14 +123,14 @@ def _tasks(
     yield from flush()
 
 
-def _own(piece: Piece | Round, media: Media) -> Iterable[Round] | None:
+def _own(piece: Piece | ReadGroup, media: OpenMedia) -> Iterable[ReadGroup] | None:
     """Return what this process plans of a piece itself; None if a worker may plan it."""
     if isinstance(piece, list):
         return [piece]
-    return _rounds([piece], media) if piece.weight > MOST_CLIPS_SENT else None
+    return (each.items(media) for each in [piece]) if piece.weight > MOST_CLIPS_SENT else None
 
 
-def _until_error(pieces: Iterable[Piece | Round]) -> Iterator[Piece | Round | Exception]:
+def _until_error(pieces: Iterable[Piece | ReadGroup]) -> Iterator[Piece | ReadGroup | Exception]:
     """Yield pieces, and last the error that ends them: raised here, it would overtake the results of earlier ones."""
     try:
         yield from pieces
@@ -140,14 +138,8 @@ def _until_error(pieces: Iterable[Piece | Round]) -> Iterator[Piece | Round | Ex
         yield error
 
 
-def _raise(error: Exception) -> Round:
+def _raise(error: Exception) -> ReadGroup:
     raise error
-
-
-def _rounds(pieces: Iterable[Piece], media: Media) -> Iterator[Round]:
-    """Yield what pieces want, each when it is planned."""
-    for piece in pieces:
-        yield piece.round(media)
 
 
 def _in_pieces(steps: Iterator[Step], schema: pa.Schema) -> Iterator[PlannedRows]:
@@ -160,7 +152,7 @@ def _in_pieces(steps: Iterator[Step], schema: pa.Schema) -> Iterator[PlannedRows
             return
 
 
-def _results(outcome: Outcome[PlanningTask, PlannedRows], media: Media) -> Iterator[PlannedRows]:
+def _results(outcome: Outcome[PlanningTask, PlannedRows], media: OpenMedia) -> Iterator[PlannedRows]:
     """Yield the result of a task. If it has none, yield the results of its smallest pieces one by one."""
     if outcome.result is not None:
         yield outcome.result
@@ -172,26 +164,26 @@ def _results(outcome: Outcome[PlanningTask, PlannedRows], media: Media) -> Itera
         for each in run_local(Calls(function=plan_task, items=alone, timeout_seconds=SECONDS_A_TASK), workers=1):
             yield from _results(each, media)
         return
-    yield planned_rows(_failed(pieces[0].round(media), outcome), task.schema)
+    yield planned_rows(_failed(pieces[0].items(media), outcome), task.schema)
 
 
-def _failed(found: Round, outcome: Outcome[PlanningTask, PlannedRows]) -> Iterator[Step]:
+def _failed(found: ReadGroup, outcome: Outcome[PlanningTask, PlannedRows]) -> Iterator[Step]:
     """Yield the steps of a piece at which a process died: a failure in place of each clip, so that a run can go on."""
     kind, message = outcome.kind or "error", outcome.message or ""
-    for batch in found:
-        for item in batch.items:
-            if isinstance(item, WantedClip):
-                uri = None if batch.medium is None else batch.medium.medium.name
-                item = Failure(clip_id=item.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
-            yield Step(outcome=item, done=batch.done)
+    for item in found:
+        wanted = item.wanted
+        if isinstance(wanted, WantedClip):
+            uri = None if item.medium is None else item.medium.medium.name
+            wanted = Failure(clip_id=wanted.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
+        yield Step(outcome=wanted, done=item.done)
 
 
 def plan_task(task: PlanningTask) -> PlannedRows:
     """Return the rows of a task. Runs in a worker."""
-    return planned_rows(plan(_rounds(task.pieces, _media(task.index, task.making)), None), task.schema)
+    media = _open_media(task.index, task.options)
+    return planned_rows(plan((piece.items(media) for piece in task.pieces), None), task.schema)
 
 
 @functools.lru_cache(1)
-def _media(path: Place, making: Making) -> Media:
-    index = Index(path, access=making.access)
-    return Media(index, functools.partial(making.open, index), most=OPEN_MEDIA)
+def _open_media(path: Place, options: PlanningOptions) -> OpenMedia:
+    return OpenMedia(Index(path, access=options.access), options)

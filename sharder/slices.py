@@ -14,17 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from framedex.errors import OutputError
-from framedex.execution.engine import Engine
 from framedex.execution.slices import Slice
 from framedex.files.locks import LOCK_NAME
 from framedex.files.outputs import opened_output
 from framedex.files.slices import agreed_plan, check_all_there, written_plan
-from framedex.indexer.parts.index import Index
-from framedex.sharder.packing.cutting import Making
-from framedex.sharder.plan_in_workers import planned_in_workers
+from framedex.sharder.plan_in_workers import PlanningRun, planned_in_workers
 from framedex.sharder.planning.pieces import Piece
 from framedex.sharder.writing.planned_files import read_planned, write_planned
 from framedex.sharder.writing.planned_rows import PlannedRows
@@ -53,23 +48,12 @@ class SlicedPlan:
     job: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planning:
-    """How clips are planned. For its attributes, see `plan_in_workers.planned_in_workers`."""
-
-    index: Index
-    making: Making
-    schema: pa.Schema
-    workers: int
-    engine: Engine
-
-
 def slices_of(out: Place) -> Place:
     """Return the folder of the slices of a dataset."""
     return Stored(uri=f"{out.uri}.slices") if isinstance(out, Stored) else out.with_name(f"{out.name}.slices")
 
 
-def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], planning: Planning, part: Slice) -> ShardReport:
+def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], run: PlanningRun, part: Slice) -> ShardReport:
     """Plan one slice of a dataset. The report counts what this slice has.
 
     Raises:
@@ -90,7 +74,7 @@ def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], planning: Planning
                     rows = read_planned(place / name)
                     resumed += sum(len(each.is_clip) for each in rows)
                 else:
-                    rows = _planned(group, planning)
+                    rows = _planned(group, run)
                     (output.local / ROWS_FOLDER).mkdir(exist_ok=True)
                     write_planned(output.local / name, rows)
                     output.publish(output.local / name)
@@ -107,19 +91,9 @@ def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], planning: Planning
     )
 
 
-def _planned(group: list[Piece], planning: Planning) -> list[PlannedRows]:
+def _planned(group: list[Piece], run: PlanningRun) -> list[PlannedRows]:
     """Return the rows of a group. Raises the error that ends it."""
-    rows = list(
-        planned_in_workers(
-            planning.index,
-            planning.making,
-            group,
-            planning.schema,
-            done=0,
-            workers=planning.workers,
-            engine=planning.engine,
-        )
-    )
+    rows = list(planned_in_workers(run, group))
     if rows and rows[-1].error is not None:
         raise rows[-1].error
     return rows

@@ -18,7 +18,7 @@ from framedex.loader.contact_sheets.sheet import shown_frames
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.decoding.video import decode_rgb
-from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.locations import Access
@@ -91,7 +91,7 @@ class Media:
         if video["status"] != OK:
             raise FramedexError(f"the medium is {video['status']}", found=video["error_message"])
         with self._lock:  # an index and its spools are for one thread at a time
-            medium = IndexedMedium(self._index, video, keep_damaged=True)
+            medium = IndexedMedium(self._index, video, PlanningOptions(keep_damaged=True))
             if not medium.addressable:
                 size_bytes = video["member_bytes"] or video["size_bytes"] or 0
                 if size_bytes > MOST_COPIED_BYTES:

@@ -28,7 +28,7 @@ from framedex.loader.contact_sheets.thumbnails import jpeg, thumbnail_size
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.decoding.video import decode_rgb
-from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.locations import Access
@@ -206,7 +206,7 @@ def _of_medium(task: PictureTask) -> list[Strip]:
     if video["status"] != OK:
         return [Strip(name=name, pictures=[], reason=f"{video['status']}: {video['error_message']}")]
     try:
-        medium = IndexedMedium(index, video, keep_damaged=True)
+        medium = IndexedMedium(index, video, PlanningOptions(keep_damaged=True))
         if medium.addressable:
             return [_drawn(name, _plan(medium, video, task.most_pixels))]
         if (video["member_bytes"] or video["size_bytes"] or 0) > MOST_COPIED:

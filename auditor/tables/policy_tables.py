@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from framedex.auditor.tables.database import Database
 from framedex.indexer.parts.index import Index
-from framedex.sharder.planning.units import SceneUnits
+from framedex.sharder.planning.units import units_of
 from framedex.sharder.planning.without_clips import media_without_clips, timelines
 from framedex.sharder.policies.reading import PolicyLike, find_policy
-from framedex.sharder.selection.scenes import Scene, listed_scenes
+from framedex.sharder.views.scene_facts import facts_of
 
 MISSES = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("reason", pa.string())])
 SCENE_VIEWS = pa.schema(
@@ -50,15 +50,14 @@ def add_scene_views(database: Database, policy: PolicyLike) -> None:
     file, index = find_policy(policy), Index(database.audited.place)
     rows: list[dict[str, object]] = []
     if file.policy.views is not None:
-        listed = listed_scenes(index, file, file.policy.views, ("uri",))
-        uris = listed.table.facts["uri"]
-
-        def medium(scene: Scene, view: str) -> dict[str, object]:
-            mention = scene.rows.get(view)
-            if not isinstance(mention, int):
-                return {}
-            return {"media_id": listed.table.identity(mention), "uri": uris[mention].as_py()}
-
-        for scene, facts in SceneUnits(file.policy, listed).facts(timelines(index)):
-            rows += [{"scene": scene.name} | asdict(view) | medium(scene, view.view) for view in facts]
+        units, timeline_of = units_of(index, file, ("uri",)), timelines(index)
+        for unit in units:
+            if unit.scene is None:
+                continue
+            for facts in facts_of(file.policy, unit.views(timeline_of), unit.view_names):
+                row, medium = unit.scene.rows.get(facts.view), {}
+                if isinstance(row, int):
+                    uri = units.table.facts["uri"][row].as_py()
+                    medium = {"media_id": unit.mentions[row].media_id, "uri": uri}
+                rows.append({"scene": unit.scene.name} | asdict(facts) | medium)
     database.add("scene_views", pa.Table.from_pylist(rows, schema=SCENE_VIEWS))

@@ -14,7 +14,7 @@ from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fault, fault_of
 from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip, NvjpegClip
-from framedex.loader.batches.items import ClipSource, describe
+from framedex.loader.batches.items import ReadableClips, describe
 from framedex.loader.batches.rotation import quarter_turns, stored_size, upright
 from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.pixels.transforms import sendable
@@ -54,7 +54,7 @@ class FetchOptions:
 class Fetcher:
     """Fetches clips of a dataset; picklable."""
 
-    def __init__(self, dataset: ClipSource, options: FetchOptions) -> None:
+    def __init__(self, dataset: ReadableClips, options: FetchOptions) -> None:
         self._dataset, self._options = dataset, options
 
     @property

@@ -18,7 +18,7 @@ from framedex.sharder.reading.sources import SourceFiles
 Decode = Literal["cpu", "movie"]
 
 
-class ClipSource(Protocol):
+class ReadableClips(Protocol):
     """Clips by number, as in ClipDataset.
 
     Attributes:

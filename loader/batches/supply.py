@@ -11,7 +11,7 @@ from framedex.errors import DecodeError
 from framedex.loader.batches.faults import TRIES, Fault, LoaderReport, OnError, replacements
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
-from framedex.loader.batches.items import ClipSource
+from framedex.loader.batches.items import ReadableClips
 from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from framedex.loader.batches.views import DrawsItems
 from framedex.loader.routing.balance import Balance
@@ -36,7 +36,7 @@ class ClipSupply:
 
     def __init__(
         self,
-        dataset: ClipSource,
+        dataset: ReadableClips,
         options: FetchOptions,
         *,
         workers: int,

@@ -12,7 +12,7 @@ from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fault
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
-from framedex.loader.batches.items import ClipSource
+from framedex.loader.batches.items import ReadableClips
 from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.driver import driver_support
 from framedex.loader.routing.joining import MovieFeed, movie_feed
@@ -47,7 +47,7 @@ class ProxiedDataset:
     """
 
     def __init__(
-        self, dataset: ClipSource, proxy: Callable[..., Any], *, pixels: PixelOptions, threads: int, device_id: int
+        self, dataset: ReadableClips, proxy: Callable[..., Any], *, pixels: PixelOptions, threads: int, device_id: int
     ) -> None:
         self._dataset, self._proxy = dataset, proxy
         if not pixels.is_plain:

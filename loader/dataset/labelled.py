@@ -7,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
-from framedex.loader.dataset.origin import Origin
+from framedex.sharder.clips.clip_source import ClipSource
 from framedex.sharder.clips.labels import (
     Labels,
     LabelsArgument,
@@ -18,7 +18,9 @@ from framedex.sharder.clips.labels import (
 )
 
 
-def labels_of(origin: Origin, labels: LabelsArgument | None, chosen: NDArray[np.int64] | None = None) -> Labels | None:
+def labels_of(
+    origin: ClipSource, labels: LabelsArgument | None, chosen: NDArray[np.int64] | None = None
+) -> Labels | None:
     """Return the labels of a dataset's clips; None if the values of no column are numbered.
 
     Args:

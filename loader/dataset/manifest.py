@@ -1,60 +1,57 @@
-"""Reads a dataset's manifest one clip at a time, without ever holding it in memory."""
+"""Reads a dataset's manifest: one clip at a time, without ever holding it in memory, or columns of all clips."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
-from framedex.core.memory import usual_clip_bytes
-from framedex.errors import FormatError, PolicyError
-from framedex.files.headers import check_format, is_since
+from framedex.core.column_rules import RowAt, check_columns, check_row, reading
+from framedex.core.tallies import counted
+from framedex.errors import FormatError, FramedexError
 from framedex.files.parquet_parts import part_path
-from framedex.files.row_groups import checked_group, read_all, read_group
+from framedex.files.row_groups import check_file, checked_group, read_all, read_file, read_group
 from framedex.indexer.parts.row_checks import check_video
 from framedex.indexer.schema import SCANNED
-from framedex.loader.dataset.clip_columns import REMEDY, ClipColumns
-from framedex.records.clip import ClipRecord
-from framedex.records.columns import names_in
+from framedex.loader.dataset.header import REMEDY, read_header
 from framedex.records.medium import VIDEO
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
-from framedex.sharder.clips.labels import stored_labels
+from framedex.sharder.clips.clip_source import SIZES, ClipSource
+from framedex.sharder.clips.fields import CLIP_FIELDS, FRAME_FIELDS, frame_field
+from framedex.sharder.clips.labels import plain
 from framedex.sharder.clips.medium import Medium, tell_unproven
+from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy
-from framedex.sharder.packing.encode_options import EncodeOptions
-from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.schema import (
     CLIPS,
     CLIPS_FOLDER,
     CLIPS_PER_ROW_GROUP,
-    FORMAT,
+    COLUMNS_NAME,
+    FIELDS,
+    FIELDS_NAME,
     HEADER,
-    HEADER_KEYS,
     MEDIA,
     MEDIA_FOLDER,
     MEDIA_PER_ROW_GROUP,
     MEDIA_RULES,
-    MOST_VIEWS,
-    PROVES,
     RECIPES,
     RECIPES_FOLDER,
-    SCHEMA_VERSION,
     SHARD_NAME,
     SHARD_RULES,
     SHARDS,
     SHARDS_NAME,
-    Missing,
 )
 from framedex.storage.cache import DiskCache
 from framedex.storage.locations import OWN_STORE, Access, Locations
@@ -66,13 +63,15 @@ GROUP_ROWS = {
     MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
 }
 SCHEMAS = {CLIPS_FOLDER: CLIPS, RECIPES_FOLDER: RECIPES, MEDIA_FOLDER: MEDIA}
+NO_COLUMNS = pa.schema([])
 ROW_BYTES = 500  # a tar takes so much memory in Python
-ORDER_BYTES = 48  # the order of an epoch takes so much memory for each clip
 KEPT_GROUPS = 4  # row groups that are kept in memory
 OPEN_PARTS = 256  # how many parts' footers are kept; a footer is about 1 MB in memory
+CLOSE_MATCHES = 3  # how many names are suggested for one that does not exist
+SEARCHED_FOR_CLOSE = 100_000  # how many clips are searched for these names
 
 
-class Manifest(ClipColumns):
+class Manifest(ClipSource):
     """A dataset, in a folder or in object storage, opened for reading. It is picklable; open files are not pickled.
 
     Args:
@@ -95,46 +94,26 @@ class Manifest(ClipColumns):
         self, path: str | Path | Stored, *, access: Access = OWN_STORE, cache: DiskCache | None = None
     ) -> None:
         self.path = place(path, cache).absolute()
-        header = check_format(
-            self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset"
-        )
-        check_header(header, HEADER_KEYS, str(self.path / HEADER), REMEDY)
-        try:
-            self._locations = Locations(str(self.path), header["root"], access)
-            self.images = _images(header.get("images"))
-            self.encode = _encode(header.get("encode"))
-            self.ffmpeg: list[str] = header.get("index_ffmpeg") or []
-            self._views = _views(header.get("views"))
-            self._own = names_in(ClipRecord, header["schema_version"])
-            self._filed = header.get("columns")
-            self.labels = stored_labels(header.get("labels"))
-            self._first = {
-                CLIPS_FOLDER: np.cumsum([0, *header["clips_per_part"]]),
-                MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
-            }
-            self._first[RECIPES_FOLDER] = self._first[CLIPS_FOLDER]
-            self._check_counts()
-        except (KeyError, TypeError, ValueError, PolicyError) as error:
-            raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error
-        self._header = small_bytes(self.path / HEADER)
+        self.header = read_header(self.path)
+        self.ffmpeg, self.labels, self._first = self.header.ffmpeg, self.header.labels, self.header.first
+        self._locations = Locations(str(self.path), self.header.root, access)
+        self._header_bytes = small_bytes(self.path / HEADER)
         self._open()
         if not self._locations.allows_root:
             self.check_locations()
-        if not is_since(header["schema_version"], PROVES):
-            self._tell_unproven()
+        if not self.header.proves:
+            media = self._media(["kind", "codec"])
+            codecs = set(media.filter(pc.equal(media["kind"], VIDEO))["codec"].unique().to_pylist()) - SCANNED
+            if codecs:
+                tell_unproven(str(self.path), tuple(sorted(codecs)))
 
-    def _tell_unproven(self) -> None:
-        media = self._media(["kind", "codec"])
-        codecs = set(media.filter(pc.equal(media["kind"], VIDEO))["codec"].unique().to_pylist()) - SCANNED
-        if codecs:
-            tell_unproven(str(self.path), tuple(sorted(codecs)))
+    def __len__(self) -> int:
+        return int(self._first[CLIPS_FOLDER][-1])
 
-    def _check_counts(self) -> None:
-        """Raise ValueError if the header states more clips or media than fit into memory."""
-        most = usual_clip_bytes() // ORDER_BYTES
-        for folder, first in self._first.items():
-            if first[-1] > most:
-                raise ValueError(f"{first[-1]:,} rows of {folder}; {most:,} are allowed")
+    @property
+    def media_count(self) -> int:
+        """How many media the clips come from."""
+        return int(self._first[MEDIA_FOLDER][-1])
 
     def _open(self) -> None:
         # These caches belong to this process alone; see __getstate__.
@@ -146,19 +125,7 @@ class Manifest(ClipColumns):
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = (
-            "path",
-            "images",
-            "encode",
-            "ffmpeg",
-            "_locations",
-            "_first",
-            "_header",
-            "_views",
-            "_own",
-            "_filed",
-            "labels",
-        )
+        kept = ("path", "header", "ffmpeg", "labels", "_first", "_locations", "_header_bytes")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -167,7 +134,7 @@ class Manifest(ClipColumns):
 
     def checksum(self) -> int:
         """Return the CRC-32 of the dataset's header, which holds a digest of all of its clips."""
-        return zlib.crc32(self._header)
+        return zlib.crc32(self._header_bytes)
 
     @property
     def is_packed(self) -> bool:
@@ -218,17 +185,15 @@ class Manifest(ClipColumns):
         if shard is None:
             self.locate(medium.uri)
         source = medium.source if shard is None else self._shards[shard]
-        return clip_from(row, recipe, medium, source, at, recipe_at, self._own)
-
-    @property
-    def columns(self) -> list[str]:
-        """The user's columns, which every clip has."""
-        return self._user_columns() if len(self) else []
+        return clip_from(row, recipe, medium, source, at, recipe_at, self.header.own)
 
     @property
     def column_types(self) -> dict[str, pa.DataType]:
-        """The types of the user's columns."""
-        return {name: self._part(CLIPS_FOLDER, 0).schema_arrow.field(name).type for name in self.columns}
+        """The types of the user's columns, which every clip has."""
+        if not len(self):
+            return {}
+        schema = self._part(CLIPS_FOLDER, 0).schema_arrow
+        return {field.name: field.type for field in schema if field.name not in self.header.own}
 
     def clip_id(self, number: int) -> str:
         """Return the name of clip `number`, whose row may be damaged.
@@ -246,11 +211,6 @@ class Manifest(ClipColumns):
     def failures(self) -> Iterator[Failure]:
         """Yield nothing: what could not be planned is listed in failures.parquet."""
         return iter(())
-
-    @property
-    def media_count(self) -> int:
-        """How many media the clips come from."""
-        return int(self._first[MEDIA_FOLDER][-1])
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
         """Return one row of a table that is written in parts, each in row groups of GROUP_ROWS."""
@@ -297,14 +257,10 @@ class Manifest(ClipColumns):
 
     def _check_unchanged(self) -> None:
         """Raise FormatError if the dataset was replaced since it was opened. Raises OSError, too."""
-        if small_bytes(self.path / HEADER) != self._header:
+        if small_bytes(self.path / HEADER) != self._header_bytes:
             raise FormatError(
                 "the dataset was replaced since it was opened", where=str(self.path), remedy="open it again"
             )
-
-    def _user_columns(self) -> list[str]:
-        """Return the user's columns, those of a dataset without clips included."""
-        return [name for name in self._part(CLIPS_FOLDER, 0).schema_arrow.names if name not in self._own]
 
     def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
         try:
@@ -318,7 +274,7 @@ class Manifest(ClipColumns):
         where = self._file(folder, part)
         known = SCHEMAS[folder]
         if folder == CLIPS_FOLDER:
-            known = pa.schema([field for field in known if field.name in self._own])
+            known = pa.schema([field for field in known if field.name in self.header.own])
         check_columns(schema, known, where, REMEDY)
         self._check_rows(file.metadata, folder, part, where)
         return file
@@ -372,6 +328,188 @@ class Manifest(ClipColumns):
             for row in rows
         ]
 
+    def _user_column(self, name: str) -> pa.ChunkedArray:
+        if self.header.filed is not None and name in self.header.filed:
+            return self._filed_column(COLUMNS_NAME, name, NO_COLUMNS)
+        return self._part_column(name)
+
+    def _field(self, name: str) -> pa.ChunkedArray:
+        if self.header.filed is not None and name in FIELDS.names:
+            return self._filed_column(FIELDS_NAME, name, FIELDS)
+        return super()._field(name)
+
+    def _sizes(self) -> list[pa.ChunkedArray]:
+        if self.header.filed is None:
+            return super()._sizes()
+        return [plain(self._filed_column(FIELDS_NAME, name, FIELDS)) for name in SIZES]
+
+    def _clip_field(self, name: str) -> pa.ChunkedArray:
+        if name in CLIP_FIELDS:
+            return self._clip_column(name)
+        lists = "mask" if name == "wanted_frames" else FRAME_FIELDS[name]  # as long as the frames, and smaller
+        return frame_field(name, self._part_column(lists))
+
+    def _filed_column(self, file: str, name: str, schema: pa.Schema) -> pa.ChunkedArray:
+        """Return a column of a file of all clips. `schema`: the columns that it must have."""
+        where = str(self.path / file)
+        with reading(where, REMEDY):
+            self._check_unchanged()
+            try:
+                opened = parquet_file(self.path / file, read_dictionary=[name])
+            except KeyError as error:
+                raise ValueError(f"there are no plain values {name!r}") from error
+            check_columns(_plain_schema(opened.schema_arrow), schema, where, REMEDY)
+            rows, names = opened.metadata.num_rows, opened.schema_arrow.names
+            if rows == len(self) and name in names:
+                check_file(opened, [name])  # texts stay encoded
+                table = opened.read([name])
+            else:
+                table = None
+        if table is None:
+            found = counted(rows, "row") if name in names else f"no column {name!r}"
+            raise FormatError(
+                "does not belong to the dataset",
+                where=where,
+                found=found,
+                allowed=f"{counted(len(self), 'row')} with a column {name!r}",
+                remedy=REMEDY,
+            )
+        return table[name]
+
+    def _clip_column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of `clips`, of all clips. Raises KeyError."""
+        if self.header.filed is not None:
+            in_fields = name in FIELDS.names and name in CLIPS.names
+            if in_fields or name in self.header.filed:
+                file, schema = (FIELDS_NAME, FIELDS) if in_fields else (COLUMNS_NAME, NO_COLUMNS)
+                return plain(self._filed_column(file, name, schema))
+        return self._part_column(name)
+
+    def _part_column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of `clips` from its parts. Raises KeyError."""
+        parts = []
+        for part in range(len(self._first[CLIPS_FOLDER]) - 1):
+            with self._lock, reading(f"{self._file(CLIPS_FOLDER, part)}, column {name}", REMEDY):
+                opened = self._open_part(CLIPS_FOLDER, part)  # does not keep the footer
+                if name not in opened.schema_arrow.names and name in self.header.own:  # a nullable column was left out
+                    column = pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
+                else:
+                    column = read_file(opened, part_path(self.path / CLIPS_FOLDER, part), [name], threads=False)[name]
+            parts.append(column)
+        return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+
+    def _media(self, names: Sequence[str]) -> pa.Table:
+        """Return columns of `media`."""
+        tables = []
+        for part in range(len(self._first[MEDIA_FOLDER]) - 1):
+            with self._lock, reading(self._file(MEDIA_FOLDER, part), REMEDY):
+                opened = self._open_part(MEDIA_FOLDER, part)
+                read = read_file(opened, part_path(self.path / MEDIA_FOLDER, part), names, threads=False)
+            columns = [
+                read[name] if name in read.column_names else pa.nulls(len(read), MEDIA.field(name).type)
+                for name in names
+            ]
+            tables.append(pa.table(columns, list(names)))
+        return pa.concat_tables(tables)
+
+    def media_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the row in `media` of every clip's medium. Reads only that column."""
+        rows: NDArray[np.int64] = self._clip_column("media_row").fill_null(-1).to_numpy().astype(np.int64)
+        wrong = np.flatnonzero((rows < 0) | (rows >= self.media_count))
+        if len(wrong):
+            at = self._at(CLIPS_FOLDER, int(wrong[0]))
+            raise at.wrong("media_row", rows[wrong[0]], f"0 to {self.media_count - 1}")
+        return rows
+
+    def tar_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the tar of every clip. Reads only that column.
+
+        A clip that is not in a tar has the number of the last tar before it, or -1.
+
+        Raises:
+            FramedexError: no clip is in a tar.
+        """
+        rows = self._own_tars()
+        if len(rows) and rows.max() < 0:
+            raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
+        return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
+
+    def views(self) -> ViewsOfClips | None:
+        """Return which clips are views of one clip of several views; None if each clip stands alone.
+
+        Reads two columns.
+
+        Raises:
+            FormatError: the columns contradict each other or the header.
+        """
+        if self.header.views is None:
+            return None
+        names, missing = self.header.views
+        shared, own = (self._clip_column(name) for name in ("multiview_id", "view_name"))
+        view = pc.index_in(own, pa.array(names, pa.string())).fill_null(-1).to_numpy().astype(np.int64)
+        item = shared.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
+        wrong = np.flatnonzero((view < 0) | (item < 0))
+        if len(wrong):
+            at = self._at(CLIPS_FOLDER, int(wrong[0]))
+            raise at.wrong("view_name", repr(own[int(wrong[0])].as_py()), ", ".join(names))
+        _, first, count = np.unique(item * len(names) + view, return_index=True, return_counts=True)
+        if (count > 1).any():
+            at = self._at(CLIPS_FOLDER, int(first[np.argmax(count > 1)]))
+            raise at.wrong(
+                "view_name", "a view that another clip of the same multiview_id is", "one clip for each view"
+            )
+        return ViewsOfClips(names=names, missing=missing, item=item, view=view)
+
+    def packed_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the tar of every clip, of a dataset whose clips are all in tars. Reads one column.
+
+        Raises:
+            FramedexError: a clip is not in a tar.
+            FormatError: a number is that of no tar.
+        """
+        rows = self._own_tars()
+        outside = int(np.count_nonzero(rows < 0))
+        if outside:
+            raise FramedexError(
+                "a stream needs clips that are in tars",
+                where=str(self.path),
+                found=f"{outside} of {counted(len(rows), 'clip')} point into their sources",
+                allowed="a dataset of --pack clips or --pack images",
+                remedy="shard with --pack clips or --pack images, or load it with ClipDataset",
+            )
+        if len(rows) and rows.max() >= len(self._shards):
+            at = self._at(CLIPS_FOLDER, int(np.argmax(rows)))
+            raise at.wrong("shard", rows.max(), f"0 to {len(self._shards) - 1}")
+        return rows
+
+    def _own_tars(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the tar of every clip, -1 for a clip that is not in one."""
+        rows: NDArray[np.int64] = self._clip_column("shard").fill_null(-1).to_numpy().astype(np.int64)
+        return rows
+
+    def find_all(self, name: str) -> list[int]:
+        """Return the number of the clip with this name, or of all views that share it. Raises FramedexError."""
+        if self.header.views is not None:
+            found = np.flatnonzero(pc.equal(self._clip_column("multiview_id"), name).fill_null(False).to_numpy())
+            if len(found):
+                return found.tolist()
+        return [self.find(name)]
+
+    def find(self, clip_id: str) -> int:
+        """Return the number of the clip with this name. Reads one column. Raises FramedexError."""
+        names = self._clip_column("clip_id")
+        row = pc.index(names, clip_id).as_py()
+        if row >= 0:
+            return int(row)
+        close = difflib.get_close_matches(clip_id, names.slice(0, SEARCHED_FOR_CLOSE).to_pylist(), CLOSE_MATCHES)
+        remedy = f"names like it: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has them all"
+        raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of columns that are not encoded by dictionaries."""
+    return pa.schema([field.with_type(plain(pa.chunked_array([], field.type)).type) for field in schema])
+
 
 def constant_columns(file: pq.ParquetFile, schema: pa.Schema) -> dict[str, Any]:
     """Return the columns of integers, booleans and strings that hold one value, or only nulls, in a whole file.
@@ -395,40 +533,3 @@ def constant_columns(file: pq.ParquetFile, schema: pa.Schema) -> dict[str, Any]:
             if len(ends) == 1:
                 found[field.name] = ends.pop()
     return found
-
-
-def _views(stored: dict[str, Any] | None) -> tuple[list[str], Missing] | None:
-    """Return the views that clips have, and what becomes of clips that lack one, as the header says."""
-    if stored is None:
-        return None
-    names, missing = stored["names"], stored["missing"]
-    if not all(isinstance(name, str) for name in names) or missing not in get_args(Missing):
-        raise ValueError(f"views {names}, missing {missing}")
-    if len(names) > MOST_VIEWS:
-        raise ValueError(f"{len(names):,} views; {MOST_VIEWS} are allowed")
-    return list(names), missing
-
-
-def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
-    """Return how frames were stored, as the header says."""
-    return None if stored is None else ImageOptions(**stored | _limits(stored))
-
-
-def _encode(stored: dict[str, Any] | None) -> EncodeOptions | None:
-    """Return how clips were encoded, as the header says. The encoder that it names does not matter to readers."""
-    if stored is None:
-        return None
-    own = {name: value for name, value in stored.items() if name != "encoder"}
-    return EncodeOptions(**own | _limits(stored))
-
-
-def _limits(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the limits of the size of stored frames. Raises ValueError for values that are no sizes."""
-    size = None if stored["size"] is None else tuple(stored["size"])
-    if any(
-        type(side) not in (int, type(None)) for side in (*(size or ()), stored.get("short_side"), stored.get("box"))
-    ):
-        raise ValueError(f"frames of size {size}")
-    if size is not None and len(size) != 2:
-        raise ValueError(f"frames of size {size}")
-    return {"size": size}

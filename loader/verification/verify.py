@@ -83,8 +83,8 @@ def verify(
     """
     manifest = Manifest(dataset, access=access)
     manifest.check_locations()
-    if manifest.encode is not None:
-        encoder_version(manifest.encode)
+    if manifest.header.encode is not None:
+        encoder_version(manifest.header.encode)
     if chosen is None:
         chosen = sample_of(len(manifest), size=sample, seed=seed)
     media = manifest.media_rows()[chosen]
@@ -133,11 +133,11 @@ def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Che
 def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
     """Return the verdicts on some clips of one medium."""
     sources = SourceFiles()
-    if manifest.encode is not None:
-        return verify_encoded(clips, manifest.encode, sources)
+    if manifest.header.encode is not None:
+        return verify_encoded(clips, manifest.header.encode, sources)
     if all(clip.md5 is not None for clip in clips):
         return [_check(clip, sources, _recorded(clip)) for clip in clips]
-    mark = _mark(clips[0], manifest.images)
+    mark = _mark(clips[0], manifest.header.images)
     if mark is None:
         return _verify_images(clips, sources)
     try:

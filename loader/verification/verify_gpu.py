@@ -205,7 +205,9 @@ def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: F
     if not waiting:
         return
     medium = waiting[0][0].medium
-    is_stored = medium.kind == IMAGES or clips.manifest.encode is not None  # pictures that the source does not have
+    is_stored = (
+        medium.kind == IMAGES or clips.manifest.header.encode is not None
+    )  # pictures that the source does not have
     by_place = is_stored or medium.damaged_gop_count > 0
     try:
         source = {} if by_place else source_pictures(medium, [clip for clip, _ in waiting])

@@ -252,6 +252,27 @@ def _storable(numbers: dict[Any, int], kind: pa.DataType, where: str) -> dict[An
     return numbers
 
 
+def checked_labels(
+    wanted: WantedLabels, values: pa.ChunkedArray, columns: list[str], where: str, *, unit: str = "clip"
+) -> Labels:
+    """Return labels for a column of which each value must have one.
+
+    Args:
+        wanted: What `labels` says.
+        values: The column.
+        columns: The user's columns.
+        where: The dataset, the index or the file of clips, for errors.
+        unit: What has these values, for errors.
+
+    Raises:
+        FramedexError: As for `made_labels`; or a value has no label, or another column would keep the values.
+    """
+    labels = made_labels(wanted, values, where)
+    check_name_is_free(labels, columns, where)
+    labels.numbered(values, where, unit)
+    return labels
+
+
 def check_name_is_free(labels: Labels, columns: list[str], where: str) -> None:
     """Raise FramedexError if clips have a column already that would keep the values."""
     if labels.name_column in columns:

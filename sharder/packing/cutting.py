@@ -15,92 +15,69 @@ from dataclasses import dataclass, replace
 from framedex.execution.engine import Calls, Engine, Outcome
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Failure, WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.clip_files import copies_ranges
-from framedex.sharder.packing.pack import ClipPacking, Pack
+from framedex.sharder.packing.pack import ClipPacking
 from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
 from framedex.sharder.packing.recoding import SECONDS_A_CLIP
-from framedex.sharder.planning.batches import Batch, Round, plan
-from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia, PlanningOptions
 from framedex.sharder.planning.spools import Spools
-from framedex.storage.locations import OWN_STORE, Access
+from framedex.sharder.planning.steps import PlanItem, ReadGroup, plan
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
 
 CLIPS_A_TASK = 64
 TASKS_IN_FLIGHT = 4  # per worker
 TASKS_AT_FIRST = 4  # done in this process while workers start
-OPEN_MEDIA = 16  # per process
 BEHIND_COPYING = 10  # a worker's niceness: its results wait to be copied, and copying takes longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
-    """How clips are planned and packed.
+class ClipFileOptions:
+    """How clips are planned and cut into files of their own.
 
     Attributes:
-        access: Which sources workers may read.
-        keep_damaged: Plan frames of damaged GOPs, too.
-        pack: What tars hold; None for clips by reference.
-        encoded: Encode clips again instead of copying their packets.
-        audio: The clips' audio; None for no audio.
+        needed: Cut only clips of media whose packets are not byte ranges of a file.
         audio_format: Format in which tars store audio.
     """
 
-    access: Access = OWN_STORE
-    keep_damaged: bool
-    pack: Pack | None
-    encoded: bool = False
-    audio: AudioOptions | None
-    audio_format: AudioFormat
-
-    def open(self, index: Index, video: dict[str, object]) -> IndexedMedium:
-        """Return a medium, ready for planning clips."""
-        copied = self.pack == "clips" and not self.encoded
-        one_stream = copied or (self.pack == "needed" and not video["byte_addressable"])
-        return IndexedMedium(index, video, keep_damaged=self.keep_damaged, one_stream=one_stream, audio=self.audio)
+    planning: PlanningOptions
+    needed: bool = False
+    audio_format: AudioFormat = "flac"
 
 
 class ClipCutter:
     """Plans and cuts clips in one process. `spools`: as for `plan`."""
 
-    def __init__(self, index: Index, making: Making, spools: Spools | None) -> None:
-        self._index, self._making, self._spools = index, making, spools
-        self._packing = ClipPacking(needed=making.pack == "needed")
-        self._medium = functools.lru_cache(OPEN_MEDIA)(self._open)
+    def __init__(self, index: Index, options: ClipFileOptions, spools: Spools | None) -> None:
+        self._options, self._spools = options, spools
+        self._packing = ClipPacking(needed=options.needed)
+        self._media = OpenMedia(index, options.planning)
 
-    def _open(self, identity: str) -> IndexedMedium:
-        return self._making.open(self._index, self._index.video(identity))
-
-    def steps(self, rounds: Iterable[Round]) -> Iterator[Step]:
+    def steps(self, groups: Iterable[ReadGroup]) -> Iterator[Step]:
         """Yield the steps of a plan, clips with their members."""
-        return with_audio(self._packing.pack(plan(rounds, self._spools)), self._making.audio_format)
+        return with_audio(self._packing.pack(plan(groups, self._spools)), self._options.audio_format)
 
-    def cut(self, parts: list[Part]) -> Iterator[Step]:
-        """Yield the steps of parts of a plan."""
-        media = [None if part.media_id is None else self._medium(part.media_id) for part in parts]
+    def cut(self, sent: list[SentItem]) -> Iterator[Step]:
+        """Yield the steps of items of a plan."""
+        media = [None if item.media_id is None else self._media.of(item.media_id) for item in sent]
         return self.steps(
             [
                 [
-                    Batch(medium=medium, items=part.items, done=part.done)
-                    for part, medium in zip(parts, media, strict=True)
+                    PlanItem(medium=medium, wanted=item.wanted, done=item.done)
+                    for item, medium in zip(sent, media, strict=True)
                 ]
             ]
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A batch, or some of its items, in the form that is sent to workers.
-
-    Attributes:
-        media_id: None if none of its clips can be made.
-    """
+class SentItem:
+    """An item of a plan, in the form that is sent to workers. `media_id`: its medium; None if that is not known."""
 
     media_id: str | None
-    items: list[WantedClip | Failure]
+    wanted: WantedClip | Failure
     done: int
 
 
@@ -109,25 +86,25 @@ class CuttingTask:
     """The unit of work of one worker.
 
     Attributes:
-        own: A batch that this process handles instead, because it takes more than ranges of files.
+        own: What this process cuts instead, because it takes more than ranges of files.
         here: Whether this process does the task, because no worker is ready yet, or there is none.
     """
 
     index: Place
-    making: Making
-    parts: list[Part]
-    own: Batch | None = None
+    options: ClipFileOptions
+    sent: list[SentItem]
+    own: ReadGroup | None = None
     here: bool = False
 
 
 def cut_in_workers(
-    index: Index, making: Making, spools: Spools, rounds: Iterable[Round], *, workers: int, engine: Engine
+    index: Index, options: ClipFileOptions, spools: Spools, groups: Iterable[ReadGroup], *, workers: int, engine: Engine
 ) -> Iterator[Step]:
     """Yield the same steps as `ClipCutter`, in the same order, made in `workers` processes."""
-    cutter = ClipCutter(index, making, spools)
+    cutter = ClipCutter(index, options, spools)
     calls = Calls(
         function=cut,
-        items=_tasks(index.path, making, rounds, workers=workers),
+        items=_tasks(index.path, options, groups, workers=workers),
         timeout_seconds=SECONDS_A_CLIP,
         in_flight=TASKS_IN_FLIGHT,
         passes=lambda task: task.own is not None or task.here,
@@ -135,32 +112,35 @@ def cut_in_workers(
     for outcome in engine(calls, workers=workers):
         task = outcome.item
         if task.own is not None:
-            yield from cutter.steps([[task.own]])
+            yield from cutter.steps([task.own])
         elif task.here:
-            yield from cutter.cut(task.parts)
+            yield from cutter.cut(task.sent)
         else:
             yield from _steps(outcome)
 
 
-def _tasks(index: Place, making: Making, rounds: Iterable[Round], *, workers: int) -> Iterator[CuttingTask]:
+def _tasks(
+    index: Place, options: ClipFileOptions, groups: Iterable[ReadGroup], *, workers: int
+) -> Iterator[CuttingTask]:
     """Yield the plan in tasks."""
     numbers = itertools.count()
 
-    def task(parts: list[Part]) -> CuttingTask:
+    def task(sent: list[SentItem]) -> CuttingTask:
         here = workers == 0 or next(numbers) < TASKS_AT_FIRST
-        return CuttingTask(index=index, making=making, parts=parts, here=here)
+        return CuttingTask(index=index, options=options, sent=sent, here=here)
 
-    gathered: list[Part] = []
-    for batch in itertools.chain.from_iterable(rounds):
-        if batch.medium is not None and not _ships(batch.medium):
+    gathered: list[SentItem] = []
+    for medium, items in itertools.groupby(itertools.chain.from_iterable(groups), lambda item: item.medium):
+        if medium is not None and not _ships(medium):
             if gathered:
                 yield task(gathered)
                 gathered = []
-            yield CuttingTask(index=index, making=making, parts=[], own=batch)
+            yield CuttingTask(index=index, options=options, sent=[], own=list(items))
             continue
-        for part in _parts(batch):
-            gathered.append(part)
-            if sum(len(each.items) for each in gathered) >= CLIPS_A_TASK:
+        for item in items:
+            media_id = None if medium is None else medium.medium.media_id
+            gathered.append(SentItem(media_id=media_id, wanted=item.wanted, done=item.done))
+            if len(gathered) >= CLIPS_A_TASK:
                 yield task(gathered)
                 gathered = []
     if gathered:
@@ -175,40 +155,33 @@ def _ships(medium: IndexedMedium) -> bool:
     return copies_ranges(medium.medium) and medium.addressable and (audio is None or audio.offset is not None)
 
 
-def _parts(batch: Batch) -> Iterator[Part]:
-    identity = None if batch.medium is None else batch.medium.medium.media_id
-    for first in range(0, len(batch.items), CLIPS_A_TASK):
-        yield Part(media_id=identity, items=batch.items[first : first + CLIPS_A_TASK], done=batch.done)
-
-
 def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
     """Yield the result of a task. If it has none, yield the results of its clips one by one."""
     if outcome.result is not None:
         yield from outcome.result
         return
     task = outcome.item
-    parts = [replace(part, items=[item]) for part in task.parts for item in part.items]
-    if len(parts) > 1:
-        alone = [replace(task, parts=[part]) for part in parts]
+    if len(task.sent) > 1:
+        alone = [replace(task, sent=[item]) for item in task.sent]
         for each in run_local(Calls(function=cut, items=alone, timeout_seconds=SECONDS_A_CLIP), workers=1):
             yield from _steps(each)
         return
-    [part] = parts
-    [item] = part.items
-    if isinstance(item, WantedClip):
-        video = Index(task.index).video(part.media_id) if part.media_id else None
+    [item] = task.sent
+    wanted = item.wanted
+    if isinstance(wanted, WantedClip):
+        video = Index(task.index).video(item.media_id) if item.media_id else None
         uri = None if video is None else medium_name(video["uri"], video["member"])
         kind, message = outcome.kind or "error", outcome.message or ""
-        item = Failure(clip_id=item.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
-    yield Step(outcome=item, done=part.done)
+        wanted = Failure(clip_id=wanted.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
+    yield Step(outcome=wanted, done=item.done)
 
 
 def cut(task: CuttingTask) -> list[Step]:
     """Return the steps of a task. Runs in a worker."""
-    return list(_bench(task.index, task.making).cut(task.parts))
+    return list(_cutter(task.index, task.options).cut(task.sent))
 
 
 @functools.lru_cache(1)
-def _bench(index: Place, making: Making) -> ClipCutter:
+def _cutter(index: Place, options: ClipFileOptions) -> ClipCutter:
     os.nice(BEHIND_COPYING)
-    return ClipCutter(Index(index, access=making.access), making, None)
+    return ClipCutter(Index(index, access=options.planning.access), options, None)

@@ -2,176 +2,128 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.configuration.parameters import located
-from framedex.sharder.planning.batches import plan_clip, wanted_clip
-from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.indexed_medium import OpenMedia
+from framedex.sharder.planning.steps import plan_clip, wanted_clip
 from framedex.sharder.planning.units import UnitClip, Units
-from framedex.sharder.sampling.records import Policy, Timeline
-from framedex.sharder.schema import Missing
-from framedex.sharder.selection.mentions import MentionTable, own_rows
+from framedex.sharder.policies.terms import Terms
+from framedex.sharder.sampling.records import Timeline
 
-Row = dict[str, Any]
-
-OPEN_MEDIA = 16  # number of media whose packets are kept
-COUNTS = 65_536  # number of clip counts that are kept; media of equal length share one
-ROWS_AT_ONCE = 1024  # of the listing that are Python objects at a time
-NONE = np.zeros(0, np.int64)
-FACTS = (
-    "media_id",
-    "uri",
-    "frame_count",
-    "duration_pts",
-    "time_base_num",
-    "time_base_den",
-    "damaged_gop_count",
-    "byte_addressable",
-    "audio_stream_index",
-)
+LENGTHS = ("frame_count", "duration_pts", "time_base_num", "time_base_den")
+FACTS = ("uri", "media_id", *LENGTHS, "damaged_gop_count", "byte_addressable", "audio_stream_index")
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """How media are opened for planning."""
-
-    keep_damaged: bool
-    audio: AudioOptions | None
-
-    def medium(self, index: Index, video: Row) -> IndexedMedium:
-        return IndexedMedium(index, video, keep_damaged=self.keep_damaged, audio=self.audio)
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The clips of a unit in epoch 0.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CountedClips:
+    """The clips of all units in epoch 0.
 
     Attributes:
-        left_out: Whether the policy wanted more clips.
-        planned: int64 [clips], their places among the sampled clips; None for all of them.
-        mentions: Of a scene: int64 [clips], the mention of each.
-        numbers: Of a scene: int64 [clips], the number of the clip of several views that each belongs to.
-        views: Of a scene: the name of the view of each.
+        first: int64 [units + 1], the number of each unit's first clip, and behind them the number of all clips.
+        incomplete: int64, the units of which the policy wants more clips.
+        planned: For units of which not all clips can be planned: int64, the places of those that can, among the sampled
+            ones.
+        mention: For scenes: int64 [clips], the row of each clip.
+        views: For scenes: which clips belong together.
     """
 
-    clips: int
-    left_out: bool
-    planned: NDArray[np.int64] | None = None
-    mentions: NDArray[np.int64] = field(default_factory=NONE.copy)
-    numbers: NDArray[np.int64] = field(default_factory=NONE.copy)
-    views: tuple[str, ...] = ()
+    first: NDArray[np.int64]
+    incomplete: NDArray[np.int64]
+    planned: dict[int, NDArray[np.int64]]
+    mention: NDArray[np.int64] | None = None
+    views: ViewsOfClips | None = None
 
 
-class Counting:
-    """Counts the clips of units, one after the other."""
+def count_clips(units: Units, policy: Terms, media: OpenMedia, *, audio: bool) -> CountedClips:
+    """Count the clips of all units.
 
-    def __init__(self, index: Index, policy: Policy, making: Opening) -> None:
-        self._policy, self._making = policy, making
-        self._by_length = functools.lru_cache(COUNTS)(self._count_by_length)
-        self._medium = functools.lru_cache(OPEN_MEDIA)(lambda media_id: making.medium(index, index.video(media_id)))
-
-    def rows(self, table: MentionTable) -> list[Counted]:
-        """Count the clips of each mention. Raises PolicyError."""
-        counted = []
-        for first in range(0, len(table), ROWS_AT_ONCE):
-            some = table.part(first, ROWS_AT_ONCE)
-            own = own_rows(some.columns) if self._policy.counts_by_pts else [{}] * len(some)
-            for mention, (facts, row) in enumerate(zip(some.facts.to_pylist(), own, strict=True)):
-                counted.append(self._row(facts, some.name(mention), row))
-        return counted
-
-    def unit(self, units: Units, unit: int, table: MentionTable) -> Counted:
-        """Count the clips of a scene. Raises PolicyError."""
-        sampling = units.sample(unit, lambda media_id: self._medium(media_id).timeline)
-        doubtful = {mention for mention in units.mentions(unit) if self._is_doubtful(table.fact(mention))}
-        planned = [
-            place
-            for place, clip in enumerate(sampling.clips)
-            if clip.mention not in doubtful or self._can_be_planned(clip, table)
-        ]
-        clips = [sampling.clips[place] for place in planned]
-        everything = len(clips) == len(sampling.clips)
-        return Counted(
-            clips=len(clips),
-            left_out=bool(sampling.missed) or not everything,
-            planned=None if everything else np.array(planned, np.int64),
-            mentions=np.array([clip.mention for clip in clips], np.int64),
-            numbers=np.array([clip.sampled.number for clip in clips], np.int64),
-            views=tuple("" if clip.multiview is None else clip.multiview.view_name for clip in clips),
-        )
-
-    def _can_be_planned(self, clip: UnitClip, table: MentionTable) -> bool:
-        medium = self._medium(table.identity(clip.mention))
-        return isinstance(plan_clip(medium, wanted_clip("", clip.sampled, {}, clip.multiview)), Clip)
-
-    def _row(self, facts: Row, name: str, row: Row) -> Counted:
-        try:
-            if self._is_doubtful(facts):
-                return self._plan_all(facts, name, row)
-            if self._policy.counts_by_pts:
-                sampling = self._policy.sample(self._medium(facts["media_id"]).timeline, row)
-                return Counted(len(sampling.clips), bool(sampling.missed))
-            return self._by_length(
-                facts["frame_count"], facts["duration_pts"], Fraction(facts["time_base_num"], facts["time_base_den"])
-            )
-        except PolicyError as error:
-            raise located(error, facts["uri"]) from error
-
-    def _is_doubtful(self, facts: Row) -> bool:
-        """Return whether only planning shows which clips of a medium there are."""
-        return bool(facts["damaged_gop_count"] or not facts["byte_addressable"] or self._has_sound(facts))
-
-    def _has_sound(self, facts: Row) -> bool:
-        return self._making.audio is not None and facts["audio_stream_index"] is not None
-
-    def _count_by_length(self, frames: int, duration_pts: int, time_base: Fraction) -> Counted:
-        """Count the clips of a video by its length alone; its timestamps do not matter here."""
-        pts = np.broadcast_to(np.int64(0), frames)
-        sampling = self._policy.sample(Timeline(pts=pts, duration_pts=duration_pts, time_base=time_base), {})
-        return Counted(len(sampling.clips), bool(sampling.missed))
-
-    def _plan_all(self, facts: Row, name: str, row: Row) -> Counted:
-        """Count the clips that can be planned. If audio is the only doubt, the first clip decides for all."""
-        medium = self._medium(facts["media_id"])
-        sampling = self._policy.sample(medium.timeline, row)
-        wanted = [wanted_clip(name, clip, {}) for clip in sampling.clips]
-        sound_alone = not facts["damaged_gop_count"] and facts["byte_addressable"]
-        if sound_alone and (not wanted or isinstance(plan_clip(medium, wanted[0]), Clip)):
-            return Counted(len(wanted), bool(sampling.missed))
-        medium.prepare(wanted)
-        planned = np.flatnonzero([isinstance(plan_clip(medium, clip), Clip) for clip in wanted])
-        left_out = bool(sampling.missed) or len(planned) < len(wanted)
-        return Counted(len(planned), left_out, planned if len(planned) < len(wanted) else None)
-
-
-def joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the numbers of all parts."""
-    return np.concatenate([NONE, *parts])
-
-
-def views_of_clips(counted: list[Counted], names: list[str], missing: Missing) -> ViewsOfClips:
-    """Return which clips belong together.
+    Only planning shows which clips a medium has if GOPs are damaged, if its packets are not byte ranges of a file, or
+    if clips carry audio and it has some. Of other media, the number of clips may depend on their lengths alone.
 
     Args:
-        counted: The clips of each scene.
-        names: The views that a clip has.
-        missing: What becomes of clips that lack one.
+        units: With the columns FACTS of `videos`.
+        audio: Whether clips carry audio.
+
+    Raises:
+        PolicyError: The policy forbids a medium.
     """
-    numbers = joined([one.numbers for one in counted])
-    units = np.repeat(np.arange(len(counted)), [one.clips for one in counted])
-    begins = np.ones(len(numbers), np.int64)
-    begins[1:] = (np.diff(units) != 0) | (np.diff(numbers) != 0)
-    place = {name: at for at, name in enumerate(names)}
-    view = np.array([place[name] for one in counted for name in one.views], np.int64)
-    return ViewsOfClips(names=names, missing=missing, item=np.cumsum(begins) - 1, view=view)
+    facts = units.table.facts
+    sound = pc.and_(pa.scalar(audio), pc.is_valid(facts["audio_stream_index"])).to_numpy()
+    broken = pc.or_(pc.greater(facts["damaged_gop_count"], 0), pc.invert(facts["byte_addressable"])).to_numpy()
+    clips, more = np.zeros(len(units), np.int64), np.zeros(len(units), np.bool_)
+    sampled = np.arange(len(units))
+    if units.scenes is None and not policy.counts_by_pts:
+        clips, more = _count_by_length(facts, policy)
+        sampled = np.flatnonzero(sound | broken)
+    planned: dict[int, NDArray[np.int64]] = {}
+    rows: list[tuple[int, int, int, str]] = []  # of each clip of a scene: unit, number, row, view
+    for number, unit in zip(sampled.tolist(), units.some(sampled.tolist()), strict=True):
+        found = unit.sample(policy, media.timeline)
+        places = _plannable(found.clips, media, sound, broken)
+        if len(places) < len(found.clips):
+            planned[number] = places
+        clips[number], more[number] = len(places), bool(found.missed) or number in planned
+        rows.extend(
+            (number, clip.sampled.number, clip.mention.number, clip.multiview.view_name)
+            for clip in (found.clips[place] for place in places.tolist())
+            if clip.multiview is not None
+        )
+    counted = CountedClips(
+        first=np.cumsum([0, *clips], dtype=np.int64), incomplete=np.flatnonzero(more), planned=planned
+    )
+    if units.scenes is None or policy.views is None:
+        return counted
+    unit_of, number_of, mention = np.array([row[:3] for row in rows], np.int64).reshape(-1, 3).T
+    begins = np.ones(len(rows), np.int64)
+    begins[1:] = (np.diff(unit_of) != 0) | (np.diff(number_of) != 0)
+    names = units.scenes.names
+    view = np.array([names.index(row[3]) for row in rows], np.int64)
+    views = ViewsOfClips(names=names, missing=policy.views.missing, item=np.cumsum(begins) - 1, view=view)
+    return replace(counted, mention=mention.copy(), views=views)
+
+
+def _count_by_length(facts: pa.Table, policy: Terms) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return int64 [rows] and bool [rows]: the number of clips by a video's length, and whether more are wanted."""
+    lengths = np.stack([facts[name].to_numpy() for name in LENGTHS], axis=1)
+    different, first, place = np.unique(lengths, axis=0, return_index=True, return_inverse=True)
+    clips, more = np.zeros(len(different), np.int64), np.zeros(len(different), np.bool_)
+    for row in np.argsort(first).tolist():  # an error is about the first of the media that have it
+        frames, duration_pts, *time_base = different[row].tolist()
+        pts = np.broadcast_to(np.int64(0), frames)  # timestamps do not matter here
+        try:
+            sampling = policy.sample(Timeline(pts=pts, duration_pts=duration_pts, time_base=Fraction(*time_base)), {})
+        except PolicyError as error:
+            raise located(error, facts["uri"][int(first[row])].as_py()) from error
+        clips[row], more[row] = len(sampling.clips), bool(sampling.missed)
+    return clips[place.reshape(-1)], more[place.reshape(-1)]
+
+
+def _plannable(
+    clips: list[UnitClip], media: OpenMedia, sound: NDArray[np.bool_], broken: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the places of the clips that can be planned. `sound`, `broken`: bool [rows], what is to be doubted."""
+    doubtful: dict[int, list[int]] = {}
+    for place, clip in enumerate(clips):
+        if sound[clip.mention.number] or broken[clip.mention.number]:
+            doubtful.setdefault(clip.mention.number, []).append(place)
+    impossible: set[int] = set()
+    for row, places in doubtful.items():
+        medium = media.of(clips[places[0]].mention.media_id)
+        wanted = [wanted_clip(clips[place]) for place in places]
+        if not broken[row] and isinstance(plan_clip(medium, wanted[0]), Clip):
+            continue  # the audio of a medium is available for all clips or for none
+        medium.prepare(wanted)
+        impossible |= {
+            place for place, clip in zip(places, wanted, strict=True) if not isinstance(plan_clip(medium, clip), Clip)
+        }
+    return np.array([place for place in range(len(clips)) if place not in impossible], np.int64)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+import functools
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from framedex.indexer.probing.unread_headers import UnreadHeaders, settled
 from framedex.indexer.timeline import DAMAGED
 from framedex.records.clip import NO_PTS, PAD
 from framedex.records.columns import values_of
+from framedex.records.medium import OK
 from framedex.records.packets import AudioPackets
 from framedex.records.recipe import ClipAudioPlan
 from framedex.sharder.clips.audio import AudioOptions
@@ -29,33 +31,48 @@ from framedex.sharder.planning.planner import Planner
 from framedex.sharder.reading.sources import range_reader
 from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.schema import MEDIA
+from framedex.storage.locations import OWN_STORE, Access
+from framedex.storage.uris import medium_name
 
 Row = dict[str, Any]
+
+KEPT_OPEN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningOptions:
+    """How clips are planned.
+
+    Attributes:
+        access: Which sources may be read.
+        keep_damaged: Plan frames of damaged GOPs, too.
+        one_stream: Which clips are planned so that a decoder that takes a clip's packets as one stream gives the same
+            frames: all, those of media whose packets are not byte ranges of a file, or none.
+        audio: The clips' audio; None for no audio.
+    """
+
+    access: Access = OWN_STORE
+    keep_damaged: bool = False
+    one_stream: Literal["all", "not addressable", "none"] = "none"
+    audio: AudioOptions | None = None
+
+
+DEFAULTS = PlanningOptions()
 
 
 class IndexedMedium:
     """A usable row of `videos` with its packets, ready for planning clips.
 
-    Args:
-        keep_damaged: Plan frames of damaged GOPs, too.
-        one_stream: Plan clips so that a decoder that takes a clip's packets as one stream gives the same frames.
-        audio: The clips' audio; None for no audio.
-
     Raises:
         StorageError: The source must not be read.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        video: Row,
-        *,
-        keep_damaged: bool,
-        one_stream: bool = False,
-        audio: AudioOptions | None = None,
-    ) -> None:
-        self.video, self._one_stream, self._audio = video, one_stream, audio
-        self._audio_packets = None if audio is None else index.audio(video["media_id"])
+    def __init__(self, index: Index, video: Row, options: PlanningOptions = DEFAULTS) -> None:
+        self.video, self._audio = video, options.audio
+        self._one_stream = options.one_stream == "all" or (
+            options.one_stream == "not addressable" and not video["byte_addressable"]
+        )
+        self._audio_packets = None if self._audio is None else index.audio(video["media_id"])
         self._audio_source: ByteSource | None = None
         self.medium = Medium(
             path=index.locate(video["uri"]),
@@ -65,7 +82,7 @@ class IndexedMedium:
         self._shows_damage = False  # among the headers read so far
         self._source = self.medium.source
         self._headers: UnreadHeaders | None = None
-        self.planner = _planner(video, self._packets, keep_damaged=keep_damaged)
+        self.planner = _planner(video, self._packets, keep_damaged=options.keep_damaged)
         self.timeline = _timeline(video, self.planner)
 
     def clip(self, wanted: WantedClip) -> Clip:
@@ -225,6 +242,29 @@ class IndexedMedium:
         return found
 
 
+class OpenMedia:
+    """The media of an index, ready for planning clips. The last ones that were used stay open.
+
+    Args:
+        kept: How many stay open. Their packets are in memory.
+    """
+
+    def __init__(self, index: Index, options: PlanningOptions = DEFAULTS, *, kept: int = KEPT_OPEN) -> None:
+        self._index, self._options = index, options
+        self.of = functools.lru_cache(kept)(self.open)
+
+    def open(self, media_id: str) -> IndexedMedium:
+        """Open a medium. Raises PolicyError if it is not usable, and StorageError."""
+        video = self._index.video(media_id)
+        if video["status"] != OK:
+            raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
+        return IndexedMedium(self._index, video, self._options)
+
+    def timeline(self, media_id: str) -> Timeline:
+        """Return the frames' times of a medium. Raises as `open`."""
+        return self.of(media_id).timeline
+
+
 def timeline(index: Index, media_id: str) -> Timeline:
     """Return the frames' times of a medium, damaged frames included. Does not read the source."""
     video = index.video(media_id)
@@ -247,4 +287,5 @@ def _timeline(video: Row, planner: Planner) -> Timeline:
         time_base=Fraction(video["time_base_num"], video["time_base_den"]),
         starts=planner.start_frames(),
         name=video["media_id"],
+        uri=medium_name(video["uri"], video["member"]),
     )

@@ -1,22 +1,30 @@
-"""What a policy is applied to at a time: a row of the listing, or a scene of several views."""
+"""The units of a policy over an index: what it is applied to at a time, and the clips that it selects there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+
+import pyarrow.compute as pc
 
 from framedex.errors import PolicyError
+from framedex.indexer.parts.index import Index
+from framedex.records.medium import OK
 from framedex.sharder.clips.clip import MultiView
 from framedex.sharder.configuration.parameters import located
+from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.terms import Terms
 from framedex.sharder.sampling.records import Missed, Sampled, Timeline
-from framedex.sharder.selection.mentions import MentionTable, Row
-from framedex.sharder.selection.scenes import ListedScenes, Scene
-from framedex.sharder.views.scene_facts import ViewFacts, facts_of
+from framedex.sharder.selection.left_out import LeftOut, left_out
+from framedex.sharder.selection.listing_ranges import check_ranges, check_there
+from framedex.sharder.selection.mentions import Mention, MentionTable, all_mentions
+from framedex.sharder.selection.scenes import Scene, Scenes, scenes_of
 from framedex.sharder.views.scene_sampling import SceneView, sample_scene
 
 TimelineOf = Callable[[str], Timeline]  # by media_id
+
+UNITS_AT_ONCE = 1024  # whose rows are Python objects at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,151 +32,154 @@ class UnitClip:
     """A clip of one medium that a policy selected.
 
     Attributes:
-        mention: Number of the mention of its medium.
+        mention: The row of its medium.
         multiview: What it is of a clip of several views; None if it stands alone.
     """
 
-    mention: int
+    mention: Mention
     sampled: Sampled
     multiview: MultiView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitSampling:
-    """The clips of a unit, those of several views one after the other, and what was missed.
-
-    Attributes:
-        missed: Each with the number of the mention that it is about.
-    """
+    """The clips of a unit, those of several views one after the other, and what was missed of which row."""
 
     clips: list[UnitClip]
-    missed: list[tuple[int, Missed]]
+    missed: list[tuple[Mention, Missed]]
 
 
-class Units(Protocol):
-    """The units of an index, in the order of their clips."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What a policy is applied to at a time: a row of the listing, or the rows of a scene. It can be pickled.
 
-    def __len__(self) -> int: ...
-
-    def mentions(self, unit: int) -> list[int]:
-        """Return the mentions of a unit."""
-        ...
-
-    def sample(self, unit: int, timeline_of: TimelineOf, epoch: int = 0) -> UnitSampling:
-        """Return the clips of a unit in an epoch. Raises PolicyError."""
-        ...
-
-
-class RowUnits:
-    """Each mention is a unit."""
-
-    def __init__(self, policy: Terms, table: MentionTable) -> None:
-        self._policy, self._table = policy, table
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def mentions(self, unit: int) -> list[int]:
-        """Return the mention itself."""
-        return [unit]
-
-    def sample(self, unit: int, timeline_of: TimelineOf, epoch: int = 0) -> UnitSampling:
-        """Return the clips of a mention in an epoch. Raises PolicyError."""
-        timeline = replace(timeline_of(self._table.identity(unit)), epoch=epoch)
-        sampling = self._policy.sample(timeline, self._table.row(unit))
-        return UnitSampling(
-            clips=[UnitClip(mention=unit, sampled=clip) for clip in sampling.clips],
-            missed=[(unit, missed) for missed in sampling.missed],
-        )
-
-
-class SceneUnits:
-    """Each scene is a unit, and behind the scenes each mention that belongs to none.
-
-    Args:
-        policy: A policy with `views`.
-        listed: The scenes of an index.
+    Attributes:
+        mentions: The rows, by their numbers.
+        scene: The scene that they are; None for a row that stands alone.
+        view_names: The views that each clip of a scene has.
+        stray: Why no clip can be made of a row: it belongs to no scene.
     """
 
-    def __init__(self, policy: Terms, listed: ListedScenes) -> None:
-        self._policy, self._table = policy, listed.table.without_facts()
-        self.names, self._strays, self._scenes = listed.scenes.names, listed.scenes.strays, listed.scenes.scenes
+    mentions: dict[int, Mention]
+    scene: Scene | None = None
+    view_names: Sequence[str] = ()
+    stray: str | None = None
+
+    def sample(self, policy: Terms, timeline_of: TimelineOf, epoch: int = 0) -> UnitSampling:
+        """Return the clips that a policy selects in an epoch. Raises PolicyError."""
+        if self.scene is not None:
+            return self._sample_scene(self.scene, policy, lambda medium: replace(timeline_of(medium), epoch=epoch))
+        [mention] = self.mentions.values()
+        if self.stray is not None:
+            return UnitSampling(clips=[], missed=[(mention, Missed(kind="row", message=self.stray, counts=True))])
+        timeline = replace(timeline_of(mention.media_id), epoch=epoch)
+        try:
+            sampling = policy.sample(timeline, mention.columns)
+        except PolicyError as error:
+            raise located(error, timeline.uri) from error
+        return UnitSampling(
+            clips=[UnitClip(mention=mention, sampled=clip) for clip in sampling.clips],
+            missed=[(mention, missed) for missed in sampling.missed],
+        )
+
+    def _sample_scene(self, scene: Scene, policy: Terms, timeline_of: TimelineOf) -> UnitSampling:
+        try:
+            sampling = sample_scene(policy, self.views(timeline_of), self.view_names, name=scene.name)
+        except PolicyError as error:
+            raise located(error, f"scene {scene.name}") from error
+        of_view = {view: self.mentions[row] for view, row in scene.rows.items() if isinstance(row, int)}
+        clips = [
+            UnitClip(
+                mention=of_view[view],
+                sampled=own.sampled,
+                multiview=MultiView(
+                    multiview_id=f"{scene.name}-{clip.number:06d}", view_name=view, view_away_seconds=own.away_seconds
+                ),
+            )
+            for clip in sampling.clips
+            for view, own in clip.views.items()
+        ]
+        first = self.mentions[scene.first]
+        missed = [(first if view is None else of_view.get(view, first), one) for view, one in sampling.missed]
+        return UnitSampling(clips=clips, missed=missed)
+
+    def views(self, timeline_of: TimelineOf) -> dict[str, SceneView | str]:
+        """Return the views of a scene by name; a text says what is wrong with one."""
+        given: dict[str, SceneView | str] = {}
+        for view, row in {} if self.scene is None else self.scene.rows.items():
+            if isinstance(row, str):
+                given[view] = row
+            else:
+                mention = self.mentions[row]
+                given[view] = SceneView(timeline=timeline_of(mention.media_id), row=mention.columns)
+        return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """All units of a policy over an index, in the order of their clips: scenes, and behind them rows outside of scenes.
+
+    Attributes:
+        table: The rows that the policy's filter accepts.
+        scenes: How they make scenes; None if each row stands alone.
+        left_out: The media of which the filter accepts no row.
+    """
+
+    table: MentionTable
+    scenes: Scenes | None
+    left_out: LeftOut
 
     def __len__(self) -> int:
-        return len(self._scenes) + len(self._strays)
+        return len(self.table) if self.scenes is None else len(self.scenes.scenes) + len(self.scenes.strays)
 
-    def mentions(self, unit: int) -> list[int]:
-        """Return the mentions of a scene."""
-        if unit >= len(self._scenes):
-            return [self._strays[unit - len(self._scenes)][0]]
-        return self._scenes[unit].mentions
+    def some(self, numbers: Iterable[int]) -> Iterator[Unit]:
+        """Yield some units by their numbers."""
+        left = iter(numbers)
+        while some := list(itertools.islice(left, UNITS_AT_ONCE)):
+            rows = {unit: self.rows(unit) for unit in some}
+            wanted = sorted(set(itertools.chain(*rows.values())))
+            known = dict(zip(wanted, self.table.mentions(wanted), strict=True))
+            for unit in some:
+                yield self._unit(unit, {row: known[row] for row in rows[unit]})
 
-    def sample(self, unit: int, timeline_of: TimelineOf, epoch: int = 0) -> UnitSampling:
-        """Return the clips of a scene in an epoch. Raises PolicyError."""
-        if unit >= len(self._scenes):
-            mention, message = self._strays[unit - len(self._scenes)]
-            return UnitSampling(clips=[], missed=[(mention, Missed(kind="row", message=message, counts=True))])
-        scene = self._scenes[unit]
-        return scene_clips(self._policy, scene, self.names, self._rows(scene), timeline_of, epoch)
+    def __iter__(self) -> Iterator[Unit]:
+        return self.some(range(len(self)))
 
-    def facts(self, timeline_of: TimelineOf) -> Iterator[tuple[Scene, list[ViewFacts]]]:
-        """Yield what the views of each scene have."""
-        for scene in self._scenes:
-            yield scene, facts_of(self._policy, _scene_views(scene, self._rows(scene), timeline_of), self.names)
+    def rows(self, unit: int) -> list[int]:
+        """Return the numbers of a unit's rows."""
+        if self.scenes is None:
+            return [unit]
+        if unit >= len(self.scenes.scenes):
+            return [self.scenes.strays[unit - len(self.scenes.scenes)][0]]
+        scene = self.scenes.scenes[unit]
+        return sorted({*scene.mentions, scene.first})
 
-    def _rows(self, scene: Scene) -> dict[int, tuple[str, Row]]:
-        """Return (media_id, the user's columns) of each mention of a scene."""
-        rows = zip(scene.mentions, self._table.rows(scene.mentions), strict=True)
-        return {mention: (self._table.identity(mention), row) for mention, row in rows}
+    def _unit(self, unit: int, mentions: dict[int, Mention]) -> Unit:
+        if self.scenes is None:
+            return Unit(mentions=mentions)
+        if unit >= len(self.scenes.scenes):
+            return Unit(mentions=mentions, stray=self.scenes.strays[unit - len(self.scenes.scenes)][1])
+        return Unit(mentions=mentions, scene=self.scenes.scenes[unit], view_names=self.scenes.names)
 
 
-def scene_clips(
-    policy: Terms,
-    scene: Scene,
-    names: list[str],
-    views: dict[int, tuple[str, Row]],
-    timeline_of: TimelineOf,
-    epoch: int = 0,
-) -> UnitSampling:
-    """Return the clips of a scene, view by view.
+def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = ()) -> Units:
+    """Return the units of a policy over an index.
 
     Args:
-        names: The views that a clip has.
-        views: (media_id, the user's columns) of each mention of the scene.
+        facts: The columns of `videos` that the table keeps.
 
     Raises:
-        PolicyError: As for `sample_scene`.
+        PolicyError: The ranges, the filter, the split or the views do not fit the columns, or no row passes the filter.
     """
-    given = _scene_views(scene, views, lambda media_id: replace(timeline_of(media_id), epoch=epoch))
-    try:
-        sampling = sample_scene(policy, given, names, name=scene.name)
-    except PolicyError as error:
-        raise located(error, f"scene {scene.name}") from error
-    clips = [
-        UnitClip(
-            mention=int(scene.rows[view]),
-            sampled=own.sampled,
-            multiview=MultiView(
-                multiview_id=f"{scene.name}-{clip.number:06d}", view_name=view, view_away_seconds=own.away_seconds
-            ),
-        )
-        for clip in sampling.clips
-        for view, own in clip.views.items()
-    ]
-    about = {view: mention for view, mention in scene.rows.items() if isinstance(mention, int)}
-    missed = [(scene.first if view is None else about.get(view, scene.first), one) for view, one in sampling.missed]
-    return UnitSampling(clips=clips, missed=missed)
-
-
-def _scene_views(
-    scene: Scene, views: dict[int, tuple[str, Row]], timeline_of: TimelineOf
-) -> dict[str, SceneView | str]:
-    """Return the views of a scene by name; a text says what is wrong with one."""
-    given: dict[str, SceneView | str] = {}
-    for view, mention in scene.rows.items():
-        if isinstance(mention, str):
-            given[view] = mention
-            continue
-        identity, row = views[mention]
-        given[view] = SceneView(timeline=timeline_of(identity), row=row)
-    return given
+    check_ranges(index, file)
+    views = file.policy.views
+    if views is not None:
+        check_there(views.columns, index.listing, where="views", remedy="index a listing that names scenes and views")
+    table = all_mentions(index, file.filter, file.split, facts)
+    skipped = left_out(index, file, table)
+    if views is None:
+        return Units(table=table, scenes=None, left_out=skipped)
+    media = index.columns(["media_id", "status"])
+    unusable = media.filter(pc.not_equal(media["status"], OK))["media_id"].combine_chunks()
+    without_clips = index.listing.filter(pc.is_in(index.listing["media_id"], unusable))
+    return Units(table=table, scenes=scenes_of(table.columns, views, also=without_clips), left_out=skipped)

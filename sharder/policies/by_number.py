@@ -52,8 +52,8 @@ class StridePolicy(ByNumber):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
-        return sample(timeline, span, at_stride(span, self.stride, self.frames, start=self.start), self)
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        return sample(timeline, span, at_stride(span, self.stride, self.frames, start=self.start), self, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,8 @@ class FramesPolicy(ByNumber):
     def length(self) -> int | None:
         return len(self.frames)
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
-        return sample(timeline, span, numbers(span, (span.first, 1, 1), self.frames), self)
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        return sample(timeline, span, numbers(span, (span.first, 1, 1), self.frames), self, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +91,8 @@ class KeyframesPolicy(ByNumber):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
-        first, stop = np.searchsorted(timeline.starts, (span.first, span.stop)).tolist()
-        starts = replace(span, first=first, stop=stop)
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        begin, stop = np.searchsorted(timeline.starts, (span.first, span.stop)).tolist()
+        starts = replace(span, first=begin, stop=stop)
         wanted = at_stride(starts, self.every, self.frames)
-        return sample(timeline, starts, wanted, self, among=timeline.starts, stretch=span)
+        return sample(timeline, starts, wanted, self, first=first, among=timeline.starts, stretch=span)

@@ -58,12 +58,12 @@ class FpsPolicy(CountedTerms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         if self.frames is None:
             wanted = self._one_clip(timeline, span)
         else:
             wanted = at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, grain=self.grain)
-        return sample(timeline, span, wanted, self)
+        return sample(timeline, span, wanted, self, first=first)
 
     def _one_clip(self, timeline: Timeline, span: Span) -> WantedFrames:
         """Return one clip of all samples, or of as many frames as the bounds allow."""
@@ -119,7 +119,7 @@ class SegmentsPolicy(Terms):
     def length(self) -> int | None:
         return sum(segment.count() for segment in self.segments)
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         unit = timeline.time_base
         pieces, following = [], Fraction(0)
         for segment in self.segments:
@@ -130,7 +130,8 @@ class SegmentsPolicy(Terms):
         every = (self.every_seconds or Fraction(1)) / unit
         clips = max(0, math.ceil((span.end - start) / every))
         clips = clips if self.every_seconds else min(clips, 1)
-        return sample(timeline, span, times(span, (start, every, clips), pieces, grain=self.grain), self)
+        wanted = times(span, (start, every, clips), pieces, grain=self.grain)
+        return sample(timeline, span, wanted, self, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,8 @@ class SecondsPolicy(Terms):
     def length(self) -> int | None:
         return len(self.seconds)
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         zero = Fraction(0)
         pieces = [(time / timeline.time_base, zero, 1) for time in self.seconds]
-        return sample(timeline, span, times(span, (span.start, zero, 1), pieces, grain=self.grain), self)
+        wanted = times(span, (span.start, zero, 1), pieces, grain=self.grain)
+        return sample(timeline, span, wanted, self, first=first)

@@ -1,14 +1,14 @@
-"""Ranges that a listing's row names: stretches of a video. Any policy can sample such a stretch."""
+"""Ranges that a listing's row names: stretches of a video. Any policy can sample such stretches."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.sampling.spans import Span, whole
 
 Unit = Literal["seconds", "frames"]
+Places = tuple[Fraction, Fraction] | None  # start and end of a range, in its unit; None for the whole video
 
 # start, begin_time, StartSeconds, frame_end, stop …: a word for an end of a range, alone or with a word for a unit.
 UNIT_WORDS = "seconds|second|secs|sec|s|time|frames|frame|pts|ms"
@@ -32,28 +33,33 @@ STARTS, ENDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges(Record):
-    """The columns of a listing that hold a range [start, end) of each row's video.
+    """The columns of a listing that hold a range [start, end) of each row's video, or several ranges.
 
-    `start` and `end` are the names of the columns; one of them may be missing. `unit` is their unit: seconds from the
-    first frame, or frame numbers. With `include_end`, a range of frames includes its last frame. An end in seconds that
-    lies within `tolerance_seconds` of a frame's timestamp means that timestamp: times in listings are rounded. `frames`
-    is the column that says how many frames the range must have.
+    `start` and `end` are the names of the columns; one of them may be missing. Instead, `cuts` is the column that holds
+    a list of places between which the ranges lie. `unit` is their unit: seconds from the first frame, or frame numbers.
+    With `include_end`, a range of frames includes its last frame. An end in seconds that lies within
+    `tolerance_seconds` of a frame's timestamp means that timestamp: times in listings are rounded. `frames` is the
+    column that says how many frames the range must have.
     """
 
     start: ColumnName | None = parameter("the listing's column with the start; empty cells: the video's start", None)
     end: ColumnName | None = parameter("the listing's column with the end; empty cells: the video's end", None)
+    cuts: ColumnName | None = parameter("instead: a column with a list of ascending places between ranges", None)
     unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
     include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
     tolerance_seconds: Seconds = parameter("an end in seconds means a frame's time that is so close to it", Fraction(0))
     frames: ColumnName | None = parameter("the listing's column with the number of frames that a range must have", None)
 
     def __post_init__(self) -> None:
-        if self.start is None and self.end is None:
+        if self.start is None and self.end is None and self.cuts is None:
             raise RefusedError(
                 "a range names no column",
-                allowed="{start: start, end: end}",
+                allowed="{start: start, end: end}, or {cuts: cuts}",
                 remedy="`range: null` samples whole videos",
             )
+        if self.cuts is not None and (self.start, self.end, self.frames) != (None, None, None):
+            found = ", ".join(name for name in ("start", "end", "frames") if getattr(self, name) is not None)
+            raise RefusedError("ranges are given by start and end, or by cuts", found=f"cuts and {found}")
         if self.include_end and (self.unit == "seconds" or self.end is None):
             raise RefusedError("include_end is for an end in frames", found=f"unit: {self.unit}, end: {self.end}")
         if self.tolerance_seconds and self.unit == "frames":
@@ -62,16 +68,48 @@ class Ranges(Record):
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        return [name for name in (self.start, self.end, self.frames) if name is not None]
+        return [name for name in (self.start, self.end, self.cuts, self.frames) if name is not None]
 
-    def span(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
-        """Return the stretch of a video that a row names. An empty start is the video's start, an empty end its end.
+    def places(self, timeline: Timeline, row: Mapping[str, Any], *, whole_if_empty: bool = True) -> list[Places]:
+        """Return the ranges that a row names.
+
+        Args:
+            whole_if_empty: An empty start is the video's start, an empty end its end; otherwise they are errors.
 
         Raises:
-            PolicyError: The row lacks these columns, its cells name no stretch of the video, or the stretch has another
-                number of frames than the row says.
+            PolicyError: The row lacks these columns, or its cells name no places.
         """
-        span = self._span(timeline, row)
+        if self.cuts is not None:
+            return list(itertools.pairwise(_cuts(timeline, row, self.cuts, self.unit)))
+        start, end = (
+            None
+            if name is None or (whole_if_empty and is_empty(held(row, name)))
+            else _place_of(timeline, _cell(row, name), name, self.unit)
+            for name in (self.start, self.end)
+        )
+        if start is None and end is None:
+            return [None]
+        if end is None:
+            length = len(timeline.pts) if self.unit == "frames" else timeline.seconds
+            # A range that begins after the video's end is reported by its own start.
+            end = max(Fraction(length), Fraction(0) if start is None else start + 1)
+        elif self.include_end:
+            end += 1
+        return [(start or Fraction(0), end)]
+
+    def span(self, timeline: Timeline, row: Mapping[str, Any], places: Places) -> Span:
+        """Return the stretch of a video that a range of a row means, without what lies past the video's end.
+
+        Raises:
+            PolicyError: No frame lies there, or another number of frames than the row says.
+        """
+        if places is None:
+            span = whole(timeline)
+        else:
+            start, end = places
+            if self.tolerance_seconds:
+                start, end = (_snapped(timeline, place, self.tolerance_seconds) for place in (start, end))
+            span = span_between(timeline, start, end, self.unit)
         if self.frames is not None:
             expected, found = held(row, self.frames), span.stop - span.first
             if expected != found:
@@ -83,24 +121,6 @@ class Ranges(Record):
                     remedy="a range that ends after its video is cut there",
                 )
         return span
-
-    def _span(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
-        start, end = (None if name is None else self._place(timeline, row, name) for name in (self.start, self.end))
-        if start is None and end is None:
-            return whole(timeline)
-        if end is None:
-            length = len(timeline.pts) if self.unit == "frames" else timeline.seconds
-            # A range that begins after the video's end is reported by its own start.
-            end = max(Fraction(length), Fraction(0) if start is None else start + 1)
-        elif self.include_end:
-            end += 1
-        start = start or Fraction(0)
-        if self.tolerance_seconds:
-            start, end = (_snapped(timeline, place, self.tolerance_seconds) for place in (start, end))
-        return span_between(timeline, start, end, self.unit)
-
-    def _place(self, timeline: Timeline, row: Mapping[str, Any], name: str) -> Fraction | None:
-        return None if is_empty(held(row, name)) else place_of(timeline, row[name], name, self.unit)
 
 
 def held(row: Mapping[str, Any], name: str) -> object:
@@ -120,7 +140,27 @@ def is_empty(value: object) -> bool:
     return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN is not itself
 
 
-def place_of(timeline: Timeline, value: object, name: str, unit: Unit) -> Fraction:
+def _cell(row: Mapping[str, Any], name: str) -> object:
+    """Return a row's value in a column. Raises PolicyError if there is no such column or the cell is empty."""
+    value = held(row, name)
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    if value is None or value != value:  # NaN
+        raise PolicyError("the row says nothing", where=f"column {name!r}", found=shown(value))
+    return value
+
+
+def _cuts(timeline: Timeline, row: Mapping[str, Any], name: str, unit: Unit) -> list[Fraction]:
+    """Return the places in a cell, ascending. Raises PolicyError."""
+    value = _cell(row, name)
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) < 2:
+        raise PolicyError("cuts are a list of two or more numbers", where=f"column {name!r}", found=shown(value))
+    cuts = [_place_of(timeline, item, f"{name}[{number}]", unit) for number, item in enumerate(value)]
+    if any(after <= before for before, after in itertools.pairwise(cuts)):
+        raise PolicyError("cuts must ascend", where=f"column {name!r}", found=str([float(cut) for cut in cuts])[:80])
+    return cuts
+
+
+def _place_of(timeline: Timeline, value: object, name: str, unit: Unit) -> Fraction:
     """Return one end of a range. A negative frame number counts from the end, as in DALI's file lists.
 
     Args:
@@ -194,7 +234,7 @@ def range_columns(names: tuple[str, ...]) -> tuple[str, str] | None:
     found = [[(name, match) for name in names if (match := words.fullmatch(name))] for words in (STARTS, ENDS)]
     pairs = [
         (start, end)
-        for (start, one), (end, other) in product(*found)
+        for (start, one), (end, other) in itertools.product(*found)
         if one.group("before", "after") == other.group("before", "after")
     ]
     return pairs[0] if pairs else None

@@ -71,8 +71,8 @@ class UniformPolicy(CountedTerms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
-        return sample(timeline, span, self._wanted(timeline, span), self)
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        return sample(timeline, span, self._wanted(timeline, span), self, first=first)
 
     def _wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         rounding = self.rounding or "half_up"
@@ -125,8 +125,8 @@ class RandomPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
-        return sample(timeline, span, self._wanted(timeline, span), self)
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        return sample(timeline, span, self._wanted(timeline, span), self, first=first)
 
     def _wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.fps is None:

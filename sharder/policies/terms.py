@@ -22,10 +22,10 @@ from framedex.sharder.configuration.checks import (
 from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.configuration.splits import Split
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.policies.ranges import Ranges
+from framedex.sharder.policies.ranges import Places, Ranges
 from framedex.sharder.sampling.frames_at import Choose
 from framedex.sharder.sampling.padding import PadMode
-from framedex.sharder.sampling.records import Missed, Sampling, Timeline
+from framedex.sharder.sampling.records import Missed, Sampled, Sampling, Timeline
 from framedex.sharder.sampling.spans import Span, beginning, whole
 
 Last = Literal["drop", "partial", "pad"]
@@ -138,13 +138,26 @@ class Terms(Record):
         """Whether columns of the listing say which stretches of a video are sampled."""
         return self.range is not None
 
-    def range_columns(self, names: Sequence[str]) -> list[str]:
-        """Return the columns of `range`; a listing without them is an error."""
-        return [] if self.range is None else self.range.columns
+    def ranges(self, names: Sequence[str]) -> Ranges | None:
+        """Return the ranges of a listing with these columns that are sampled; None for whole videos.
+
+        Raises:
+            PolicyError: The names of the columns contradict the policy's unit.
+        """
+        return self.range
+
+    def _places(self, timeline: Timeline, row: Mapping[str, Any], ranges: Ranges) -> list[Places]:
+        """Return the ranges of a row. Raises PolicyError."""
+        return ranges.places(timeline, row)
 
     def span_of(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
-        """Return the stretch of a video that `range` names, or the whole video. Raises PolicyError."""
-        return whole(timeline) if self.range is None else self.range.span(timeline, row)
+        """Return the stretch from the first range of a row to its last one, or the whole video. Raises PolicyError."""
+        ranges = self.ranges(list(row))
+        if ranges is None:
+            return whole(timeline)
+        places = self._places(timeline, row, ranges)
+        first, last = places[0], places[-1]
+        return ranges.span(timeline, row, None if first is None or last is None else (first[0], last[1]))
 
     @property
     def needs_video(self) -> bool:
@@ -152,26 +165,52 @@ class Terms(Record):
         return False
 
     def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
-        """Return the clips of one mention of a video; see `records.Policy`."""
+        """Return the clips of one mention of a video.
+
+        A pure function: the same input gives the same output.
+
+        Args:
+            row: The listing's columns for the mention; {} if there are none.
+
+        Raises:
+            PolicyError: `short: error` forbids the video, or the parameters would give more than MOST_CLIPS clips or
+                MOST_WANTED frames.
+        """
         wrong = row.get(LISTING_PROBLEM)
         if wrong:
             return Sampling(clips=[], missed=[Missed(kind="row", message=str(wrong), counts=True)])
         return self.sample_row(timeline, row)
 
     def sample_row(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
-        """Return the clips of one mention that has no problem."""
+        """Return the clips of one mention that has no problem. Each range is sampled as if it were a video."""
         try:
-            span = self.span_of(timeline, row)
+            ranges = self.ranges(list(row))
+            places = [] if ranges is None else self._places(timeline, row, ranges)
         except PolicyError as error:
             return Sampling(clips=[], missed=[Missed(kind="row", message=error.text(), counts=True)])
-        return self.sample_span(timeline, self.limited(timeline, span))
+        if ranges is None:
+            return self.sample_span(timeline, self.limited(timeline, whole(timeline)))
+        clips: list[Sampled] = []
+        missed: list[Missed] = []
+        following = 0
+        for one in places:
+            try:
+                span = ranges.span(timeline, row, one)
+            except PolicyError as error:
+                missed.append(Missed(kind="row", message=error.text(), counts=True))
+                continue
+            of_range = self.sample_span(timeline, self.limited(timeline, span), following)
+            following = of_range.following
+            clips += of_range.clips
+            missed += of_range.missed
+        return Sampling(clips=clips, missed=missed, following=following)
 
     def limited(self, timeline: Timeline, span: Span) -> Span:
         """Return the part of a stretch that is sampled: its first `max_seconds`, or all of it."""
         return span if self.max_seconds is None else beginning(timeline, span, self.max_seconds)
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
-        """Return the clips of a stretch of a video, sampled as if it were a video of its own."""
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        """Return the clips of a stretch of a video, numbered from `first`, as if it were a video of its own."""
         raise NotImplementedError(f"{type(self).__name__} says what it makes of a span")
 
     def fate(self, any_whole: bool) -> Fate:

@@ -63,7 +63,7 @@ class WindowsPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         if self.fps is None:
             stride, begin = self.stride or 1, self.start or 0
             step = self.step or stride * self.frames
@@ -73,10 +73,10 @@ class WindowsPolicy(Terms):
         else:
             between = 1 / (self.fps * timeline.time_base)
             every = self.step_seconds / timeline.time_base if self.step_seconds else between * self.frames
-            first = span.start + (self.start_seconds or 0) / timeline.time_base
-            windows = consecutive(first, every, between * (self.frames - 1), span.end)
-            wanted = times(span, (first, every, windows), [(Fraction(0), between, self.frames)], grain=self.grain)
-        return sample(timeline, span, wanted, self)
+            begin_at = span.start + (self.start_seconds or 0) / timeline.time_base
+            windows = consecutive(begin_at, every, between * (self.frames - 1), span.end)
+            wanted = times(span, (begin_at, every, windows), [(Fraction(0), between, self.frames)], grain=self.grain)
+        return sample(timeline, span, wanted, self, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +118,9 @@ class AroundPolicy(Terms):
         # A clip whose places are all outside is not made, which depends on the timestamps.
         return True
 
-    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         anchors = np.arange(span.first, span.stop, self.every, dtype=np.int64)
-        return sample(timeline, span, self._wanted(timeline, span, anchors), self, anchors=anchors)
+        return sample(timeline, span, self._wanted(timeline, span, anchors), self, first=first, anchors=anchors)
 
     def _wanted(self, timeline: Timeline, span: Span, anchors: NDArray[np.int64]) -> WantedFrames:
         if self.frames is not None:

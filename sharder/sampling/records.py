@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ class Timeline:
         time_base: Unit of both, in seconds.
         starts: int64 [starts], ascending presentation numbers of frames where decoding may start.
         name: The medium's stable id. Together with `epoch`, it seeds random draws.
+        uri: The medium's name in messages.
         epoch: Number of the epoch.
     """
 
@@ -35,6 +35,7 @@ class Timeline:
     time_base: Fraction
     starts: NDArray[np.int64] = field(default_factory=_no_frames)
     name: str = ""
+    uri: str = ""
     epoch: int = 0
 
     @property
@@ -93,39 +94,3 @@ class Sampling:
     clips: list[Sampled]
     missed: list[Missed]
     following: int = 0
-
-
-class Policy(Protocol):
-    """The interface that every policy of the registry implements."""
-
-    @property
-    def is_random(self) -> bool:
-        """Whether anything is drawn at random, so that epochs differ."""
-
-    @property
-    def counts_by_pts(self) -> bool:
-        """Whether a video's number of clips depends on more than its duration and its number of frames."""
-
-    @property
-    def names_ranges(self) -> bool:
-        """Whether columns of the listing say which stretches of a video are sampled."""
-
-    def range_columns(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the columns that name the stretches that are sampled, for a listing with some columns.
-
-        Raises:
-            PolicyError: The names of these columns contradict the policy's unit.
-        """
-
-    def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
-        """Return the clips of one mention of a video.
-
-        A pure function: the same input gives the same output.
-
-        Args:
-            row: The listing's columns for the mention; {} if there are none.
-
-        Raises:
-            PolicyError: `short: error` forbids the video, or the parameters would give more than MOST_CLIPS clips or
-                MOST_WANTED frames.
-        """

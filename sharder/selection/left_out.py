@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from framedex.core.tallies import SHOWN, counted, tally, values_text
 from framedex.errors import INTERNAL_ERROR, PLEASE_REPORT, NoClipsError, PolicyError
@@ -16,7 +17,7 @@ from framedex.records.medium import OK
 from framedex.sharder.clips.clip import Failure
 from framedex.sharder.configuration.filters import columns_in
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.selection.mentions import joined_mentions, mentions
+from framedex.sharder.selection.mentions import MentionTable, joined_mentions
 
 MOST_REASONS = 3  # kinds of failures in a message
 
@@ -29,20 +30,22 @@ class LeftOut:
     examples: list[str] = field(default_factory=list)
 
 
-def left_out(index: Index, file: PolicyFile) -> LeftOut:
-    """Return which media a policy's filter leaves out. Raises PolicyError if it leaves out all media."""
+def left_out(index: Index, file: PolicyFile, table: MentionTable) -> LeftOut:
+    """Return which media a policy's filter leaves out. Raises PolicyError if it leaves out all media.
+
+    Args:
+        table: The rows that the filter accepts.
+    """
     if file.filter is None:
         return LeftOut()
-    usable, taken, examples = 0, 0, list[str]()
-    for several in mentions(index, file.filter, None):
-        there, chosen = len(several.videos), np.unique(several.video)
-        usable, taken = usable + there, taken + len(chosen)
-        if len(examples) < SHOWN:
-            others = np.setdiff1d(np.arange(there), chosen)[:SHOWN]
-            examples += several.videos["uri"].take(pa.array(others)).to_pylist()
-    if usable and not taken:
+    usable = len(index) - index.unusable
+    chosen = np.unique(table.media_row)
+    if usable and not len(chosen):
         raise _matches_nothing(index, file, usable)
-    return LeftOut(count=usable - taken, examples=examples[:SHOWN])
+    media = index.columns(["uri", "status"])
+    others = np.setdiff1d(np.arange(usable), chosen)[:SHOWN]
+    examples = media.filter(pc.equal(media["status"], OK))["uri"].take(pa.array(others)).to_pylist()
+    return LeftOut(count=usable - len(chosen), examples=examples)
 
 
 def _matches_nothing(index: Index, file: PolicyFile, usable: int) -> PolicyError:

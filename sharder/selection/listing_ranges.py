@@ -24,10 +24,10 @@ def check_ranges(index: Index, file: PolicyFile) -> None:
     `range: null` means whole videos.
     """
     names = _user_names(index.listing)
-    wanted = file.policy.range_columns(names)
-    if wanted:
+    ranges = file.policy.ranges(names)
+    if ranges is not None:
         where = "range" if file.range_said else f"policy {file.resolved['policy']}"
-        check_there(wanted, index.listing, where=where, remedy="index a listing that has ranges")
+        check_there(ranges.columns, index.listing, where=where, remedy="index a listing that has ranges")
     elif not file.range_said and not file.policy.names_ranges:
         _check_ignored(index.listing, names)
 

@@ -30,14 +30,17 @@ NO_ROWS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
-    """One row of the listing about a medium.
+    """One row of the listing about a usable medium; without columns, a medium that nothing lists.
 
     Attributes:
+        number: Its number among all rows that the filter accepts.
         name: Unique beginning of its clips' names.
         columns: The user's columns.
         file_row: The number of the row in the user's listing, or None if it is not known.
     """
 
+    number: int
+    media_id: str
     name: str
     columns: Row
     file_row: int | None = None
@@ -85,54 +88,29 @@ class MentionTable:
         """Return the mentions without the columns of their videos."""
         return replace(self, facts=self.facts.select([]))
 
-    def part(self, first: int, most: int) -> MentionTable:
-        """Return `most` mentions from one on, or those that there are."""
-        own = slice(first, first + most)
-        return MentionTable(
-            media_id=self.media_id[own],
-            number=self.number[own],
-            media_row=self.media_row[own],
-            facts=self.facts.slice(first, most),
-            columns=self.columns.slice(first, most),
-        )
-
-    def fact(self, mention: int) -> Row:
-        """Return the columns of a mention's video that were wanted."""
-        rows: list[Row] = self.facts.slice(mention, 1).to_pylist()
-        return rows[0]
-
     def identity(self, mention: int) -> str:
         """Return the media_id of a mention's medium."""
         return str(self.media_id[mention].as_py())
 
     def name(self, mention: int) -> str:
         """Return the beginning of the names of a mention's clips."""
-        return mention_name(self.identity(mention), int(self.number[mention]))
-
-    def row(self, mention: int) -> Row:
-        """Return the user's columns of a mention."""
-        [row] = own_rows(self.columns.slice(mention, 1))
-        return row
+        identity, number = self.identity(mention), int(self.number[mention])
+        return identity if number < 0 else f"{identity}-row{number}"
 
     def mentions(self, some: Sequence[int]) -> list[Mention]:
         """Return some mentions by their numbers."""
-        rows = zip(some, self.rows(some), self.columns[FILE_ROW].take(pa.array(some, pa.int64())), strict=True)
-        return [Mention(name=self.name(number), columns=row, file_row=at.as_py()) for number, row, at in rows]
-
-    def rows(self, some: Sequence[int]) -> list[Row]:
-        """Return the user's columns of some mentions."""
-        return own_rows(self.columns.take(pa.array(some, pa.int64())))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mentioned:
-    """A usable medium, its row of `videos`, and its mentions.
-
-    Media that nothing lists have one mention without columns.
-    """
-
-    video: Row
-    mentions: list[Mention]
+        chosen = self.columns.take(pa.array(some, pa.int64()))
+        rows = zip(some, chosen.drop_columns(list(KEPT_NAMES)).to_pylist(), chosen[FILE_ROW].to_pylist(), strict=True)
+        return [
+            Mention(
+                number=number,
+                media_id=self.identity(number),
+                name=self.name(number),
+                columns=row,
+                file_row=file_row,
+            )
+            for number, row, file_row in rows
+        ]
 
 
 def user_columns(index: Index, split: Split | None) -> pa.Schema:
@@ -156,43 +134,19 @@ def user_columns(index: Index, split: Split | None) -> pa.Schema:
     return columns.append(pa.field(SPLIT_COLUMN, pa.string()))
 
 
-def usable_media(index: Index, filter_: pc.Expression | None, split: Split | None) -> Iterator[Mentioned]:
-    """Yield usable media that have a mention which passes the filter, in the order of the index.
-
-    The filter sees the columns of `videos`, MADE_FIELDS and the listing's columns. If a column of the listing
-    shares a name with one of `videos`, the latter is used.
-
-    Raises:
-        PolicyError: The filter or the split does not fit the columns.
-    """
-    for several in mentions(index, filter_, split):
-        chosen = np.unique(several.video)
-        found: dict[int, list[Mention]] = {place: [] for place in chosen.tolist()}
-        identities = several.videos["media_id"].take(pa.array(several.video)).to_pylist()
-        file_rows = several.columns[FILE_ROW].to_pylist()
-        for place, identity, number, own, file_row in zip(
-            several.video.tolist(),
-            identities,
-            several.number.tolist(),
-            own_rows(several.columns),
-            file_rows,
-            strict=True,
-        ):
-            name = mention_name(identity, number)
-            found[place].append(Mention(name=name, columns=own, file_row=file_row))
-        for video, own_mentions in zip(several.videos.take(pa.array(chosen)).to_pylist(), found.values(), strict=True):
-            yield Mentioned(video=video, mentions=own_mentions)
-
-
 def all_mentions(
     index: Index, filter_: pc.Expression | None, split: Split | None, facts: Sequence[str] = ()
 ) -> MentionTable:
     """Return all mentions that pass the filter.
 
-    The filter sees the same columns as in `usable_media`, and the same errors are raised.
+    The filter sees the columns of `videos`, MADE_FIELDS and the listing's columns. If a column of the listing
+    shares a name with one of `videos`, the latter is used.
 
     Args:
         facts: The columns of `videos` that are kept.
+
+    Raises:
+        PolicyError: The filter or the split does not fit the columns.
     """
     media: list[pa.Array] = [pa.array([], pa.string())]
     kept = [as_videos(VIDEOS.empty_table(), facts)]
@@ -215,15 +169,10 @@ def all_mentions(
     )
 
 
-def mention_name(identity: str, number: int) -> str:
-    """Return the beginning of the names of a mention's clips. `number`: as in `Mentions`."""
-    return identity if number < 0 else f"{identity}-row{number}"
-
-
 def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -> Iterator[Mentions]:
     """Yield the mentions that pass the filter, of some media at a time, in the order of the index.
 
-    The filter sees the same columns as in `usable_media`, and the same errors are raised.
+    The filter sees the same columns as in `all_mentions`, and the same errors are raised.
     """
     dealt = None if split is None or split.stratify is None else split.deal(_passed(index, filter_), kept_splits(split))
     for videos, mentioned, of_video, joined in joined_mentions(index):
@@ -288,9 +237,3 @@ def _with_split(columns: pa.Table, splits: pa.Array) -> pa.Table:
     if SPLIT_COLUMN in columns.column_names:
         columns = columns.drop_columns([SPLIT_COLUMN])
     return columns.append_column(SPLIT_COLUMN, splits)
-
-
-def own_rows(columns: pa.Table) -> list[Row]:
-    """Return the user's columns of mentions."""
-    rows: list[Row] = columns.to_pylist()
-    return [{name: value for name, value in row.items() if name not in KEPT_NAMES} for row in rows]

@@ -7,19 +7,13 @@ from dataclasses import dataclass
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
-from framedex.indexer.parts.index import Index
-from framedex.records.medium import OK
 from framedex.sharder.configuration.checks import shown
 from framedex.sharder.configuration.pairs import as_text
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.selection.kept_splits import SPLIT_COLUMN
-from framedex.sharder.selection.listing_ranges import check_there
-from framedex.sharder.selection.mentions import MentionTable, all_mentions
 
 WITH_TEXT = (
     pa.types.is_string,
@@ -34,7 +28,6 @@ WITH_TEXT = (
     pa.types.is_dictionary,
     pa.types.is_null,
 )
-MEDIUM_FACTS = ("uri", "member", "frame_count")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,33 +61,6 @@ class Scenes:
     names: list[str]
     scenes: list[Scene]
     strays: list[tuple[int, str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedScenes:
-    """The scenes of an index, and the mentions that they consist of."""
-
-    table: MentionTable
-    scenes: Scenes
-
-
-def listed_scenes(index: Index, file: PolicyFile, views: Views, facts: Sequence[str] = MEDIUM_FACTS) -> ListedScenes:
-    """Return the scenes of an index. Raises PolicyError as `check_views` and `scenes_of`.
-
-    Args:
-        views: Those of the policy.
-        facts: The columns of `videos` that are kept.
-    """
-    check_views(index.listing, views)
-    table = all_mentions(index, file.filter, file.split, facts)
-    return ListedScenes(table=table, scenes=scenes_of(table.columns, views, also=_unusable(index)))
-
-
-def _unusable(index: Index) -> pa.Table:
-    """Return the rows of the listing about media that cannot be used."""
-    media = index.columns(["media_id", "status"])
-    wrong = media.filter(pc.not_equal(media["status"], OK))["media_id"]
-    return index.listing.filter(pc.is_in(index.listing["media_id"], wrong.combine_chunks()))
 
 
 def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) -> Scenes:
@@ -188,8 +154,3 @@ def _check_splits(splits: Sequence[object], scenes: Sequence[Scene], views: View
                 found=", ".join(map(str, sorted(map(str, of_scene)))),
                 remedy=f"split the scenes: `by: {views.group[-1]}`",
             )
-
-
-def check_views(listing: pa.Table, views: Views) -> None:
-    """Raise PolicyError if a listing lacks a column of the views."""
-    check_there(views.columns, listing, where="views", remedy="index a listing that names scenes and views")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,22 +12,13 @@ from numpy.typing import NDArray
 from framedex.core.equal_values import equal_values
 from framedex.core.tallies import no_clip_has, tally
 from framedex.errors import FramedexError
+from framedex.sharder.clips.clip_source import ClipSource
 from framedex.sharder.configuration.filters import columns_in, matches, parse_filter
 
 Where: TypeAlias = Mapping[str, object] | str
 
 
-class HasColumns(Protocol):
-    """Clips by column, as a manifest or a plan has them."""
-
-    def __len__(self) -> int: ...
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of all clips. Raises FramedexError."""
-        ...
-
-
-def clips_where(clips: HasColumns, where: object, path: str) -> NDArray[np.int64]:
+def clips_where(clips: ClipSource, where: object, path: str) -> NDArray[np.int64]:
     """Return int64, ascending: the numbers of the clips that `where` keeps. Reads only the columns that it names.
 
     Args:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from framedex import ClipDataset, Index
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.decoding.video import decode_pictures, decode_rgb
-from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 from tests.support.planes import picture_md5
 
@@ -23,7 +23,7 @@ def wanted_clip(frames: NDArray[np.int64], name: str = "test") -> WantedClip:
 def indexed_medium(index: Index, uri: str, *, keep_damaged: bool = False, **how: Any) -> IndexedMedium:
     """Return the medium of an index with this uri, ready for planning clips."""
     (row,) = [row for row in index.videos.to_pylist() if row["uri"] == uri]
-    return IndexedMedium(index, row, keep_damaged=keep_damaged, **how)
+    return IndexedMedium(index, row, PlanningOptions(keep_damaged=keep_damaged, **how))
 
 
 def encoded_clip(dataset: ClipDataset, clip: Clip) -> EncodedClip:

@@ -13,16 +13,16 @@ import pytest
 from framedex import Index
 from framedex.errors import FramedexError
 from framedex.execution.engine import Outcome
-from framedex.sharder.build import DEFAULTS
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
 from framedex.sharder.packing import cutting
+from framedex.sharder.planning.indexed_medium import PlanningOptions
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
 from tests.support.datasets import run, write_clips
 from tests.support.media import RECIPES
 from tests.support.running import outcomes
 
-MAKING = cutting.Making(keep_damaged=False, pack="clips", audio=None, audio_format="flac")
+OPTIONS = cutting.ClipFileOptions(planning=PlanningOptions(one_stream="all"))
 
 
 def wanted(name: str, *frames: int) -> WantedClip:
@@ -44,13 +44,14 @@ def task(index: Index, monkeypatch: pytest.MonkeyPatch) -> cutting.CuttingTask:
     first, second = index.videos["media_id"].to_pylist()[:2]
     return cutting.CuttingTask(
         index=index.path,
-        making=MAKING,
-        parts=[
-            cutting.Part(media_id=first, items=[wanted("a", 3, 9), wanted("past the end", 10**6)], done=1),
-            cutting.Part(
-                media_id=None, items=[Failure(clip_id="no medium", uri="x", kind="request", message="")], done=2
+        options=OPTIONS,
+        sent=[
+            cutting.SentItem(media_id=first, wanted=wanted("a", 3, 9), done=1),
+            cutting.SentItem(media_id=first, wanted=wanted("past the end", 10**6), done=1),
+            cutting.SentItem(
+                media_id=None, wanted=Failure(clip_id="no medium", uri="x", kind="request", message=""), done=2
             ),
-            cutting.Part(media_id=second, items=[wanted("b", 5)], done=3),
+            cutting.SentItem(media_id=second, wanted=wanted("b", 5), done=3),
         ],
     )
 
@@ -82,12 +83,12 @@ def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: cutting.Cutt
 
 
 def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: cutting.CuttingTask) -> None:
-    part = cutting.Part(media_id=task.parts[0].media_id, items=[wanted("a", 3)], done=1)
-    lonely = cutting.CuttingTask(index=index.path, making=MAKING, parts=[part])
+    item = cutting.SentItem(media_id=task.sent[0].media_id, wanted=wanted("a", 3), done=1)
+    lonely = cutting.CuttingTask(index=index.path, options=OPTIONS, sent=[item])
     [step] = cutting._steps(Outcome(item=lonely, kind="crash", message="its process died (exit code -11)"))
     assert isinstance(step.outcome, Failure)
     assert step.outcome.kind == "crash"
-    assert step.outcome.uri == index.video(part.media_id or "")["uri"]
+    assert step.outcome.uri == index.video(item.media_id or "")["uri"]
     assert step.outcome.counts
 
 
@@ -113,7 +114,3 @@ def test_items_that_pass_keep_their_turn_and_have_no_result() -> None:
         (-3, 3, None),
         (4, None, None),
     ]
-
-
-def test_the_options_that_make_clips_are_those_of_the_build(index: Index) -> None:
-    assert DEFAULTS.making(index) == cutting.Making(keep_damaged=False, pack=None, audio=None, audio_format="flac")

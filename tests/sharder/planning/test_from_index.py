@@ -357,7 +357,7 @@ def test_moved_sources_are_found_and_changed_ones_are_stale(moved: Path) -> None
         dataset = ClipDataset.from_index(moved / "INDEX", POLICIES["fps"], root=root)
         assert [read_barcode(frame) for frame in dataset[0]["frames"]] == dataset[0]["frame_index"].tolist()
     dataset = ClipDataset.from_index(moved / "INDEX", POLICIES["fps"])
-    with pytest.raises(StaleError, match=f"{dataset.origin._table.identity(0)}-000000") as error:  # type: ignore[attr-defined]
+    with pytest.raises(StaleError, match=f"{dataset.column('clip_id')[0]}") as error:
         dataset[0]
     assert "one.mp4" in str(error.value)
 

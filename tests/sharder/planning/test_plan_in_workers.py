@@ -14,7 +14,7 @@ import pytest
 from framedex import Index
 from framedex.errors import PolicyError
 from framedex.sharder import build, plan_in_workers, schema
-from framedex.sharder.planning import batches, pieces
+from framedex.sharder.planning import indexed_medium, pieces, steps, units
 from framedex.sharder.writing import planned_rows, tables, writer
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
@@ -119,12 +119,12 @@ class Strange:
     def weight(self) -> int:
         return self.inner.weight
 
-    def round(self, media: pieces.Media) -> batches.Round:
+    def items(self, media: indexed_medium.OpenMedia) -> steps.ReadGroup:
         if self.error is not None:
             raise self.error
         if os.getpid() != self.home:
             os.kill(os.getpid(), signal.SIGKILL)
-        return self.inner.round(media)
+        return self.inner.items(media)
 
     def alone(self) -> list[pieces.Piece]:
         return [self]
@@ -132,14 +132,19 @@ class Strange:
 
 def asked_of(index: Index, count: int) -> list[pieces.Piece]:
     """Return what the policy wants of some media."""
-    return list(pieces.policy_pieces(index, policy_of(POLICY)))[:count]
+    file = policy_of(POLICY)
+    return list(pieces.policy_pieces(units.units_of(index, file, ("frame_count",)), file.policy))[:count]
 
 
 def planned(index: Index, asked: Iterable[pieces.Piece]) -> list[planned_rows.PlannedRows]:
-    making, engine = build.DEFAULTS.making(index), build.DEFAULTS.engine
-    return list(
-        plan_in_workers.planned_in_workers(index, making, asked, schema.CLIPS, done=0, workers=2, engine=engine)
+    how = plan_in_workers.PlanningRun(
+        index=index,
+        options=indexed_medium.PlanningOptions(),
+        schema=schema.CLIPS,
+        workers=2,
+        engine=build.DEFAULTS.engine,
     )
+    return list(plan_in_workers.planned_in_workers(how, asked))
 
 
 def media_of(rows: list[planned_rows.PlannedRows]) -> list[str]:
@@ -148,7 +153,13 @@ def media_of(rows: list[planned_rows.PlannedRows]) -> list[str]:
 
 
 def names(asked: list[pieces.Piece]) -> list[str]:
-    return [piece.mentioned.video["media_id"] for piece in asked if isinstance(piece, pieces.MediumPiece)]
+    return [
+        mention.media_id
+        for piece in asked
+        if isinstance(piece, pieces.PolicyPiece)
+        for unit in piece.units
+        for mention in unit.mentions.values()
+    ]
 
 
 @pytest.fixture
@@ -169,7 +180,7 @@ def test_a_process_that_dies_costs_the_clips_that_it_died_at(index: Index, worke
         identity for each in whole for identity in each.clips["clip_id"].to_pylist()
     ]
     assert len(failures) > 5
-    assert {(failure.kind, failure.uri) for failure in failures} == {("crash", lost.mentioned.video["uri"])}  # type: ignore[attr-defined]
+    assert {(failure.kind, failure.uri) for failure in failures} == {("crash", index.video(names([lost])[0])["uri"])}
     assert sum(len(each.is_clip) for each in rows) == sum(len(each.is_clip) for each in planned(index, asked))
 
 

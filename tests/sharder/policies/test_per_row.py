@@ -56,6 +56,17 @@ def test_cuts_give_the_ranges_between_them(video: Video, cuts: list[int]) -> Non
     assert [clip.number for clip in at_once.clips] == list(range(len(at_once.clips)))
 
 
+@given(video=VIDEOS, cuts=st.lists(st.integers(0, 30), min_size=2, max_size=6, unique=True).map(sorted))
+def test_any_policy_samples_the_ranges_between_cuts(video: Video, cuts: list[int]) -> None:
+    document: Document = {"policy": "windows", "frames": 3, "step": 2, "max_clips": 2}
+    at_once = run(document | {"range": {"cuts": "shots"}}, video, {"shots": cuts})
+    between = {"range": {"start": "start", "end": "end"}}
+    one_by_one = [run(document | between, video, {"start": a, "end": b}) for a, b in itertools.pairwise(cuts)]
+    assert clips_of(at_once) == [clip for sampling in one_by_one for clip in clips_of(sampling)]
+    assert kinds(at_once) == [kind for sampling in one_by_one for kind in kinds(sampling)]
+    assert len({clip.number for clip in at_once.clips}) == len(at_once.clips)
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [

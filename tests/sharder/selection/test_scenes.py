@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from framedex import ClipDataset, Index
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.selection.scenes import check_views, scenes_of
+from framedex.sharder.selection.scenes import scenes_of
 from tests.support.policies import policy_of
 
 VIEWS = {"group": "scene", "view": "camera", "clock": "a"}
@@ -97,7 +98,7 @@ def test_views_of_a_scene_are_in_one_split() -> None:
     assert error.value.remedy == "split the scenes: `by: scene`"
 
 
-def test_a_listing_without_the_columns_is_an_error() -> None:
-    with pytest.raises(PolicyError, match="the listing has no such column") as error:
-        check_views(table(scenes=["x"], camera=["a"]), views_of())
-    assert error.value.remedy == "did you mean 'scenes'?"
+def test_a_listing_without_the_columns_is_an_error(index: Index) -> None:
+    document = {"policy": "stride", "stride": 1, "frames": 1, "views": VIEWS}
+    with pytest.raises(PolicyError, match=r"the listing has no such column(.|\n)*index a listing that names scenes"):
+        ClipDataset.from_index(index.path, document)

@@ -1,69 +1,65 @@
-"""Planning of wanted clips in batches per medium, with the reason for each clip that cannot be planned."""
+"""Wanted clips → planned clips, or the reason for each clip that cannot be planned."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
-from framedex.sharder.clips.clip import Clip, Failure, MultiView, WantedClip, internal_failure
+from framedex.sharder.clips.clip import Clip, Failure, WantedClip, internal_failure
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools
-from framedex.sharder.sampling.records import Missed, Sampled
+from framedex.sharder.planning.units import UnitClip
+from framedex.sharder.sampling.records import Missed
 from framedex.sharder.selection.mentions import Mention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Consecutive clips of the plan that belong to one medium, including those that cannot be made.
+class PlanItem:
+    """A clip of the plan, or the reason why it cannot be made.
 
     Attributes:
-        done: Progress of the plan after this batch.
+        medium: The clip's medium; None if that is not known.
+        done: Progress of the plan after this item.
     """
 
     medium: IndexedMedium | None
-    items: list[WantedClip | Failure]
+    wanted: WantedClip | Failure
     done: int
 
 
-Round = list[Batch]  # the media of a round are read together
+ReadGroup = list[PlanItem]  # what its clips need of their media is read together
 
 
-def behind(rounds: Iterable[Round], done: int) -> Iterator[Round]:
-    """Yield rounds without the first `done` items of the plan."""
-    for batches in rounds:
-        left = []
-        for batch in batches:
-            skipped = min(done, len(batch.items))
-            done -= skipped
-            if skipped < len(batch.items):
-                left.append(replace(batch, items=batch.items[skipped:]) if skipped else batch)
-        if left:
-            yield left
+def behind(groups: Iterable[ReadGroup], done: int) -> Iterator[ReadGroup]:
+    """Yield groups without the first `done` items of the plan."""
+    for group in groups:
+        if done < len(group):
+            yield group[done:]
+        done = max(0, done - len(group))
 
 
-def plan(rounds: Iterable[Round], spools: Spools | None) -> Iterator[Step]:
+def plan(groups: Iterable[ReadGroup], spools: Spools | None) -> Iterator[Step]:
     """Yield the planned clips, and the reasons why others cannot be made. `spools`: as for `plan_clip`."""
-    for batches in rounds:
-        broken = _prepare(batches)
-        for batch in batches:
-            for item in batch.items:
-                if not isinstance(item, WantedClip):
-                    yield Step(outcome=item, done=batch.done)
-                    continue
-                assert batch.medium is not None  # a wanted clip always has a medium
-                medium = batch.medium.medium
+    for group in groups:
+        broken = _prepare(group)
+        for item in group:
+            outcome: Clip | Failure
+            if isinstance(item.wanted, Failure):
+                outcome = item.wanted
+            else:
+                assert item.medium is not None  # a wanted clip always has a medium
+                medium = item.medium.medium
                 if medium.media_id in broken:
-                    failure = internal_failure(item.clip_id, medium.name, broken[medium.media_id])
-                    yield Step(outcome=failure, done=batch.done)
+                    outcome = internal_failure(item.wanted.clip_id, medium.name, broken[medium.media_id])
                 else:
-                    yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
+                    outcome = plan_clip(item.medium, item.wanted, spools)
+            yield Step(outcome=outcome, done=item.done)
 
 
-def _prepare(batches: Round) -> dict[str, Exception]:
+def _prepare(group: ReadGroup) -> dict[str, Exception]:
     """Let each medium read in one pass what several of its clips need.
 
     Returns:
@@ -71,10 +67,9 @@ def _prepare(batches: Round) -> dict[str, Exception]:
     """
     broken: dict[str, Exception] = {}
     together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
-    for batch in batches:
-        if batch.medium is not None:
-            clips = [item for item in batch.items if isinstance(item, WantedClip)]
-            together.setdefault(batch.medium.medium.media_id, (batch.medium, []))[1].extend(clips)
+    for item in group:
+        if item.medium is not None and isinstance(item.wanted, WantedClip):
+            together.setdefault(item.medium.medium.media_id, (item.medium, []))[1].append(item.wanted)
     for medium, clips in together.values():
         if len(clips) > 1:
             try:
@@ -86,22 +81,17 @@ def _prepare(batches: Round) -> dict[str, Exception]:
     return broken
 
 
-def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any], multiview: MultiView | None = None) -> WantedClip:
-    """Return a clip that a policy selected.
-
-    Args:
-        name: The mention's name.
-        columns: The user's columns.
-        multiview: What it is of a clip of several views.
-    """
+def wanted_clip(clip: UnitClip) -> WantedClip:
+    """Return a clip that a policy selected, as it is planned."""
+    sampled = clip.sampled
     return WantedClip(
-        clip_id=f"{name}-{sampled.number:06d}",
+        clip_id=f"{clip.mention.name}-{sampled.number:06d}",
         frames=sampled.frames,
         mask=sampled.mask,
-        columns=columns,
+        columns=clip.mention.columns,
         stretch=sampled.stretch,
         anchor_frame=sampled.anchor,
-        multiview=multiview,
+        multiview=clip.multiview,
     )
 
 

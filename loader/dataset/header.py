@@ -1,0 +1,129 @@
+"""The header of a dataset, read and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.core.column_rules import check_header
+from framedex.core.memory import usual_clip_bytes
+from framedex.errors import FormatError, PolicyError
+from framedex.files.headers import check_format, is_since
+from framedex.records.clip import ClipRecord
+from framedex.records.columns import names_in
+from framedex.sharder.clips.labels import Labels, stored_labels
+from framedex.sharder.packing.encode_options import EncodeOptions
+from framedex.sharder.packing.image_files import ImageOptions
+from framedex.sharder.schema import (
+    CLIPS_FOLDER,
+    FORMAT,
+    HEADER,
+    HEADER_KEYS,
+    MEDIA_FOLDER,
+    MOST_VIEWS,
+    PROVES,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+    Missing,
+)
+from framedex.storage.places import Place
+
+REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"
+ORDER_BYTES = 48  # the order of an epoch takes so much memory for each clip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DatasetHeader:
+    """The contents of a dataset's header.
+
+    Attributes:
+        root: the folder of the sources.
+        images: how frames were stored (`--pack images`), else None.
+        encode: how clips were encoded (`--encode`), else None.
+        ffmpeg: the versions of FFmpeg's libraries that made the index.
+        labels: the numbers that the values of a column have, else None.
+        views: the views that clips have, and what becomes of clips that lack one; None if each clip stands alone.
+        own: framedex's own columns of `clips`.
+        filed: the user's columns that have a file of all clips. None: the dataset is older than these files, and
+            columns are read from the parts, which takes some seconds for a million clips.
+        first: by table, the number of the first row of each part, and behind them the number of all rows.
+        proves: whether videos of codecs that are not parsed were proven when they were indexed.
+    """
+
+    root: str
+    images: ImageOptions | None
+    encode: EncodeOptions | None
+    ffmpeg: list[str]
+    labels: Labels | None
+    views: tuple[list[str], Missing] | None
+    own: list[str]
+    filed: list[str] | None
+    first: dict[str, NDArray[np.int64]]
+    proves: bool
+
+
+def read_header(path: Place) -> DatasetHeader:
+    """Read the header of a dataset. Raises FormatError if it is missing, damaged or of another format."""
+    stored = check_format(path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+    check_header(stored, HEADER_KEYS, str(path / HEADER), REMEDY)
+    try:
+        clips, media = (np.cumsum([0, *stored[key]]) for key in ("clips_per_part", "media_per_part"))
+        first = {CLIPS_FOLDER: clips, MEDIA_FOLDER: media, RECIPES_FOLDER: clips}
+        most = usual_clip_bytes() // ORDER_BYTES
+        for folder, rows in first.items():
+            if rows[-1] > most:
+                raise ValueError(f"{rows[-1]:,} rows of {folder}; {most:,} are allowed")
+        return DatasetHeader(
+            root=stored["root"],
+            images=_images(stored.get("images")),
+            encode=_encode(stored.get("encode")),
+            ffmpeg=stored.get("index_ffmpeg") or [],
+            labels=stored_labels(stored.get("labels")),
+            views=_views(stored.get("views")),
+            own=names_in(ClipRecord, stored["schema_version"]),
+            filed=stored.get("columns"),
+            first=first,
+            proves=is_since(stored["schema_version"], PROVES),
+        )
+    except (KeyError, TypeError, ValueError, PolicyError) as error:
+        raise FormatError(f"{HEADER} is damaged", where=str(path), found=repr(error)) from error
+
+
+def _views(stored: dict[str, Any] | None) -> tuple[list[str], Missing] | None:
+    """Return the views that clips have, and what becomes of clips that lack one, as the header says."""
+    if stored is None:
+        return None
+    names, missing = stored["names"], stored["missing"]
+    if not all(isinstance(name, str) for name in names) or missing not in get_args(Missing):
+        raise ValueError(f"views {names}, missing {missing}")
+    if len(names) > MOST_VIEWS:
+        raise ValueError(f"{len(names):,} views; {MOST_VIEWS} are allowed")
+    return list(names), missing
+
+
+def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
+    """Return how frames were stored, as the header says."""
+    return None if stored is None else ImageOptions(**stored | _limits(stored))
+
+
+def _encode(stored: dict[str, Any] | None) -> EncodeOptions | None:
+    """Return how clips were encoded, as the header says. The encoder that it names does not matter to readers."""
+    if stored is None:
+        return None
+    own = {name: value for name, value in stored.items() if name != "encoder"}
+    return EncodeOptions(**own | _limits(stored))
+
+
+def _limits(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the limits of the size of stored frames. Raises ValueError for values that are no sizes."""
+    size = None if stored["size"] is None else tuple(stored["size"])
+    if any(
+        type(side) not in (int, type(None)) for side in (*(size or ()), stored.get("short_side"), stored.get("box"))
+    ):
+        raise ValueError(f"frames of size {size}")
+    if size is not None and len(size) != 2:
+        raise ValueError(f"frames of size {size}")
+    return {"size": size}
