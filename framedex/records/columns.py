@@ -189,8 +189,10 @@ def values_of(instance: Any) -> Row:
 
 def row_of(instance: Any, *, prefix: str = "") -> Row:
     """Return the row of a record, by name with a prefix. Padding of elements that may be null is null."""
-    columns = columns_of(type(instance)).items()
-    return {prefix + name: _with_nulls(getattr(instance, name), one) for name, one in columns}
+    return {
+        prefix + name: _with_nulls(getattr(instance, name), one) if one.has_nulls else getattr(instance, name)
+        for name, one in columns_of(type(instance)).items()
+    }
 
 
 def json_of(instance: Any, also_in: str) -> Row:

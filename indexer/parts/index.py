@@ -37,6 +37,7 @@ from framedex.storage.locations import OWN_STORE, Access, Locations
 from framedex.storage.places import Place, parquet_file, place, read_each, state_of
 
 KEPT_GROUPS = 4  # row groups that are kept in memory
+ROWS_TOGETHER = 16  # rows of `videos` that become Python objects together
 ROW_BYTES = 200  # the id of a medium takes so much memory in Python, in a list and two dictionaries
 PROOF_COLUMNS = ("kind", "codec", "proof", "status")
 UNPROVEN_MESSAGE = (
@@ -206,20 +207,24 @@ class Index:
         """Return one medium's row of `videos`. Raises KeyError for an unknown medium."""
         number = int(self._numbers[self._row_of[media_id]])
         part, place = int(self._part[number]), int(self._row[number])
-        table, first = self._videos_rows(part, place)
         at = RowAt(file=str(part_path(self.path / VIDEOS_FOLDER, part)), row=place, remedy=REMEDY)
+        _, first_rows = self._file(VIDEOS_FOLDER, part)
+        group = int(np.searchsorted(first_rows, place, side="right")) - 1
+        block, within = divmod(place - int(first_rows[group]), ROWS_TOGETHER)
         with reading(f"{at.file}, row {place}", REMEDY):
-            row: dict[str, Any] = table.slice(place - first, 1).to_pylist()[0]
+            row = dict(self._some_rows(part, group, block)[within])
         if row["status"] == OK:
             check_row(row, VIDEO_RULES, at)
             check_video(row, at)
         return row
 
-    def _videos_rows(self, part: int, row: int) -> tuple[pa.Table, int]:
-        """Return the row group of a part of `videos` that holds a row, and the number of its first row."""
-        _, first_rows = self._file(VIDEOS_FOLDER, part)
-        group = int(np.searchsorted(first_rows, row, side="right")) - 1
-        return self._videos_group(part, group), int(first_rows[group])
+    @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
+    def _some_rows(self, part: int, group: int, block: int) -> list[dict[str, Any]]:
+        """Return ROWS_TOGETHER rows of a row group of `videos`: one row alone takes as long as several."""
+        rows: list[dict[str, Any]] = (
+            self._videos_group(part, group).slice(block * ROWS_TOGETHER, ROWS_TOGETHER).to_pylist()
+        )
+        return rows
 
     @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
     def _videos_group(self, part: int, group: int) -> pa.Table:
