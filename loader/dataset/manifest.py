@@ -190,8 +190,6 @@ class Manifest(ClipSource):
     @property
     def column_types(self) -> dict[str, pa.DataType]:
         """The types of the user's columns, which every clip has."""
-        if not len(self):
-            return {}
         schema = self._part(CLIPS_FOLDER, 0).schema_arrow
         return {field.name: field.type for field in schema if field.name not in self.header.own}
 
@@ -327,6 +325,17 @@ class Manifest(ClipSource):
             )
             for row in rows
         ]
+
+    @property
+    def columns(self) -> list[str]:
+        """The user's columns; none if there is no clip."""
+        return super().columns if len(self) else []
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of all clips, as `ClipSource.column`. One that has a file of its own needs no other file."""
+        if self.header.filed is not None and name in self.header.filed:
+            return self._user_column(name)
+        return super().column(name)
 
     def _user_column(self, name: str) -> pa.ChunkedArray:
         if self.header.filed is not None and name in self.header.filed:

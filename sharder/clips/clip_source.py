@@ -96,10 +96,11 @@ class ClipSource(ABC):
             FramedexError: the clips have no such column.
             FormatError: a file is missing or damaged, or was changed in the meantime.
         """
-        if name in self.columns:
+        own = self.column_types
+        if name in own:
             return self._user_column(name)
         if name not in FIELD_NAMES:
-            raise no_such_column(name, self.columns, self.path)
+            raise no_such_column(name, own, self.path)
         return self._field(name)
 
     def _field(self, name: str) -> pa.ChunkedArray:

@@ -59,7 +59,8 @@ def count_clips(units: Units, policy: Terms, media: OpenMedia, *, audio: bool) -
     """
     facts = units.table.facts
     sound = pc.and_(pa.scalar(audio), pc.is_valid(facts["audio_stream_index"])).to_numpy()
-    broken = pc.or_(pc.greater(facts["damaged_gop_count"], 0), pc.invert(facts["byte_addressable"])).to_numpy()
+    in_place = facts["byte_addressable"].fill_null(False)
+    broken = pc.or_(pc.greater(facts["damaged_gop_count"].fill_null(1), 0), pc.invert(in_place)).to_numpy()
     clips, more = np.zeros(len(units), np.int64), np.zeros(len(units), np.bool_)
     sampled = np.arange(len(units))
     if units.scenes is None and not policy.counts_by_pts:
