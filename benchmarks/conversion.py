@@ -32,7 +32,7 @@ def measure(folder: Path, name: str, sampling: str, clips: int) -> Row:
     taken: dict[str, list[float]] = {"decoding": [], "rgb_scaled": [], "rgb_own_size": []}
     for number in range(clips):
         clip = dataset.clip(number)
-        encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+        encoded = dataset.sources.read(clip)
         ways: dict[str, Callable[[], object]] = {
             "decoding": lambda clip=clip, encoded=encoded: deque(decode_pictures(clip, encoded), maxlen=0),
             "rgb_scaled": lambda clip=clip, encoded=encoded: decode_rgb(clip, encoded, size=SIZE),

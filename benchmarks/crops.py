@@ -33,7 +33,7 @@ def main() -> None:
 
     def decode(number: int) -> None:
         clip = whole.clip(number)
-        encoded = whole.sources.read(clip.source, clip.recipe, clip.medium.states)
+        encoded = whole.sources.read(clip)
         deque(decode_pictures(clip, encoded), maxlen=0)
 
     ways: dict[str, tuple[Callable[[int], object], float]] = {

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.clip_dataset import ClipDataset
-from framedex.records.recipe import Recipe
-from framedex.sharder.clips.byte_source import ByteSource
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 
 EVERY = 7  # one clip in this many is damaged
@@ -55,8 +54,8 @@ class DamagedSources(SourceFiles):
     def __reduce__(self) -> tuple[type[DamagedSources], tuple[()]]:
         return DamagedSources, ()
 
-    def read(self, source: ByteSource, recipe: Recipe, states: Any) -> EncodedClip:
-        encoded = super().read(source, recipe, states)
+    def read(self, clip: Clip) -> EncodedClip:
+        encoded = super().read(clip)
         if self.damage is None:
             return encoded
         payload = damaged(encoded.payload, self.damage, seed=len(encoded.payload))

@@ -77,7 +77,7 @@ def obstacle(dataset: ClipDataset, clip: Clip, caps: DriverSupport | None) -> st
     if clip.medium.kind == IMAGES:
         return nvjpeg_obstacle(clip) or "nvjpeg"
     try:
-        packets = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+        packets = dataset.sources.read(clip)
     except FramedexError as error:
         return f"cannot be read: {error}"
     return gpu_obstacle(clip, packets, caps) or "nvdec"

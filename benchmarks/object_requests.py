@@ -54,7 +54,7 @@ def load(proxy: Proxy, dataset: str, video: str) -> dict[str, Any]:
     opening = asked(proxy)
     for number in np.random.default_rng(0).permutation(len(clips)).tolist():
         clip = clips.clip(number)
-        clips.sources.read(clip.source, clip.recipe, clip.medium.states)
+        clips.sources.read(clip)
     wanted = [int(clips.clip(number).recipe.range_length.sum()) for number in range(len(clips))]
     ranges = proxy.count("GET", video)
     return {"opening": opening, "source_requests": ranges / len(clips), "wanted_bytes": float(np.mean(wanted))} | {

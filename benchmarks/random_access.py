@@ -115,7 +115,7 @@ def bare_decode(dataset: str, number: int) -> float:
 
     clips = OPENED.setdefault(dataset, ClipDataset(dataset))
     clip = clips.clip(number)
-    encoded = clips.sources.read(clip.source, clip.recipe, clip.medium.states)
+    encoded = clips.sources.read(clip)
     wanted = set(clip.recipe.position.tolist())
     edges = [*clip.recipe.run_first.tolist(), len(clip.recipe.packet_rank)]
     packets = []

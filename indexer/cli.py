@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from dataclasses import asdict
-from fractions import Fraction
 from typing import Any
 
 import click
@@ -20,20 +19,17 @@ from framedex.core.progress import progress_bar
 from framedex.core.quantities import rate_text
 from framedex.core.tallies import SHOWN, counted, named
 from framedex.errors import FramedexError, MissingSourceError, printable
-from framedex.execution.engine import Engine
 from framedex.execution.local_pool import GIBIBYTE
 from framedex.execution.slices import Slice
 from framedex.files.outputs import has_locks
 from framedex.indexer.cli_options import rate_value, sidecars_value
 from framedex.indexer.parts.index import Index
-from framedex.indexer.probing.probe import Depth, Streams
 from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.compact import compact_index
 from framedex.indexer.runs.slices import build_slice, finish_index
 from framedex.indexer.runs.work import IndexOptions, Work, plan_work
-from framedex.indexer.sources.named_medium import Images
 from framedex.indexer.sources.other_files import OtherFiles
-from framedex.indexer.sources.sidecars import SIDECARS, Sidecar
+from framedex.indexer.sources.sidecars import SIDECARS
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.outputs import json_option, out_folder_option
 from framedex.options.rules import OptionRule, RuledCommand
@@ -192,28 +188,16 @@ RULES = (
 def index(
     sources: tuple[str, ...],
     out: Place,
-    root: str | None,
-    uri_column: str | None,
     label_from: str | None,
-    depth: Depth,
-    streams: Streams,
-    images: Images,
-    sidecars: tuple[Sidecar, ...],
-    image_fps: Fraction | None,
-    verify: bool,
-    prove: int,
-    retry: bool,
-    follow_symlinks: bool,
-    workers: int,
     timeout: float,
     memory: float,
     max_failures: int,
-    engine: Engine,
     task: Slice | None,
     finish: bool,
     compact: bool,
     dry_run: bool,
     as_json: bool,
+    **named_as_fields: Any,
 ) -> None:
     """Record the packets, timestamps and start points of every video in Parquet.
 
@@ -234,23 +218,11 @@ def index(
         options = IndexOptions(
             sources=sources,
             out=out,
-            root=root,
-            uri_column=uri_column,
             label_from_parent=label_from == "parent",
-            depth=depth,
-            streams=streams,
-            images=images,
-            sidecars=sidecars,
-            image_fps=image_fps,
-            verify=verify,
-            prove=prove,
-            retry=retry,
-            follow_symlinks=follow_symlinks,
-            workers=workers,
-            engine=engine,
             timeout_seconds=timeout,
             memory_bytes=int(memory * GIBIBYTE),
             on_progress=show,
+            **named_as_fields,
         )
         try:
             if dry_run:

@@ -6,9 +6,8 @@ import contextlib
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
 import pyarrow as pa
@@ -20,58 +19,29 @@ from framedex.core.tallies import counted
 from framedex.core.user_lines import user_line, warn_at
 from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.execution.shared_number import SharedNumber
+from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
 from framedex.loader.batches.faults import OnError, read_or_replaced, replacements
-from framedex.loader.batches.items import Decode, describe, picture, sound
+from framedex.loader.batches.items import Decode
 from framedex.loader.dali.proxy import ProxiedDataset
-from framedex.loader.dataset.bit_depth import LostBits
-from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
-from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
-from framedex.loader.dataset.labelled import classes_of, labels_of
+from framedex.loader.dataset.frame_tables import FrameColumns
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.layouts import Layout
 from framedex.loader.pixels.options import Dtype, PixelOptions
 from framedex.loader.pixels.sizes import delivered_sizes
 from framedex.loader.pixels.transforms import Transform
+from framedex.records.dataset import Failure
 from framedex.sharder.clips.audio import AudioOptions
-from framedex.sharder.clips.clip import Clip, Failure
-from framedex.sharder.clips.clip_source import ClipSource
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.fields import check_column_name
 from framedex.sharder.clips.label_counts import LABEL, SPLIT, label_counts_of, lacking
 from framedex.sharder.clips.labels import LabelsArgument, plain
 from framedex.sharder.clips.multiview import JoinedViews
 from framedex.sharder.decoding.video import SHOWN_BY_VERIFY, Size
-from framedex.sharder.reading.sources import SourceFiles
-from framedex.sharder.selection.where import Where, clips_where
+from framedex.sharder.selection.where import Where
 from framedex.storage.cache import DiskCache
 from framedex.storage.locations import Access, Root
 from framedex.storage.places import Stored, place
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemOptions:
-    """What `ClipDataset.__getitem__` returns, and how it is made.
-
-    The fields have the names of ClipDataset's arguments.
-
-    Raises:
-        FramedexError: a value is not allowed.
-    """
-
-    decode: Decode
-    pixels: PixelOptions
-    threads: int
-    frame_columns: FrameColumns | None
-    on_error: OnError
-
-    def __post_init__(self) -> None:
-        check_choices(decode=(self.decode, ("cpu", "movie")))
-        if self.decode == "movie" and not self.pixels.is_plain:
-            raise FramedexError(
-                "decode='movie' leaves frames to another decoder",
-                found="framing, layout, dtype or transform",
-                remedy="decode='cpu', or do the same with what the other decoder returns",
-            )
 
 
 class ClipDataset:
@@ -144,14 +114,11 @@ class ClipDataset:
         clip_bytes: int | None = None,
     ) -> None:
         _check_on_error(on_error)
-        pixels = PixelOptions.of(
-            size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed, clip_bytes=clip_bytes
-        )
-        options = ItemOptions(
-            decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns, on_error=on_error
-        )
+        how: dict[str, Any] = {"layout": layout, "dtype": dtype, "transform": transform, "threads": threads}
+        pixels = PixelOptions.of(size, framing, seed=seed, clip_bytes=clip_bytes, **how)
+        options = ItemOptions(decode=decode, pixels=pixels, frame_columns=frame_columns, on_error=on_error)
         manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
-        self._hold(manifest, where, labels, SharedNumber(), options, cache)
+        self._hold(ChosenClips(manifest, options, where=where, labels=labels, cache=cache))
 
     @classmethod
     def from_index(
@@ -163,21 +130,13 @@ class ClipDataset:
         seed: int | None = None,
         keep_damaged: bool = False,
         audio: bool | AudioOptions = False,
-        decode: Decode = "cpu",
-        size: Size | None = None,
-        framing: Framing | None = None,
-        layout: Layout | None = None,
-        dtype: Dtype = "uint8",
-        transform: Transform | None = None,
-        threads: int = 1,
         root: Root | None = None,
         allow_remote: bool = False,
         where: Where | None = None,
-        frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
         on_error: Literal["raise", "replace"] = "raise",
-        clip_bytes: int | None = None,
+        **items: Unpack[ItemArguments],
     ) -> Self:
         """Return the clips that a policy selects from an index, each planned when it is read.
 
@@ -193,21 +152,14 @@ class ClipDataset:
                 policy's own seed, and 0 for the others.
             keep_damaged: allow clips with frames of damaged GOPs.
             audio: whether clips carry audio; AudioOptions sets its rate, channels and length.
-            decode: as for the class.
-            size: as for the class.
-            framing: as for the class.
-            layout: as for the class.
-            dtype: as for the class.
-            transform: as for the class.
-            threads: as for the class.
-            root: as for the class.
-            allow_remote: as for the class.
-            where: as for the class.
-            frame_columns: as for the class.
-            labels: as for the class. A column's values are those of all rows of the index that the policy samples.
-            cache: as for the class.
-            on_error: as for the class.
-            clip_bytes: as for the class.
+            root: as for the class, as all that follow.
+            allow_remote: whether sources may lie in another store than the index.
+            where: keep only some clips.
+            labels: numbers for the values of a column: of all rows of the index that the policy samples.
+            cache: a cache for what is read from object storage.
+            on_error: what to do with a clip that is not available.
+            items: `decode`, `size`, `framing`, `layout`, `dtype`, `transform`, `threads`, `frame_columns` and
+                `clip_bytes`.
 
         Raises:
             FramedexError: an argument is wrong.
@@ -219,13 +171,8 @@ class ClipDataset:
         from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
         from framedex.sharder.policies.reading import with_seed
 
-        pixels = PixelOptions.of(
-            size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed or 0, clip_bytes=clip_bytes
-        )
         _check_on_error(on_error)
-        options = ItemOptions(
-            decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns, on_error=on_error
-        )
+        options = ItemOptions.of(on_error, seed or 0, **items)
         plans = ClipPlans(
             place(index, cache),
             with_seed(policy, seed),
@@ -234,33 +181,17 @@ class ClipDataset:
             audio=AudioOptions() if audio is True else audio or None,
         )
         dataset = cls.__new__(cls)
-        dataset._hold(plans, where, labels, SharedNumber(checked_epoch(epoch)), options, cache)
+        dataset._hold(ChosenClips(plans, options, where=where, labels=labels, cache=cache), checked_epoch(epoch))
         dataset._warn_of_labels()
         return dataset
 
-    def _hold(
-        self,
-        origin: ClipSource,
-        where: Where | None,
-        labels: LabelsArgument | None,
-        epoch: SharedNumber,
-        options: ItemOptions,
-        cache: DiskCache | None,
-    ) -> None:
-        warn_of_other_ffmpeg(str(origin.path), tuple(origin.ffmpeg))
-        self.origin = origin
-        self.sources = SourceFiles(cache)
-        wanted = options.frame_columns
-        self._frame_tables = None if wanted is None else FrameTables(wanted, origin.locate, cache)
-        self._numbers = None if where is None else clips_where(origin, where, str(origin.path))
-        self._labels = labels_of(origin, labels, self._numbers)
-        self._lost_bits = LostBits(str(origin.path))
-        self._epoch = epoch
-        self._options = options
+    def _hold(self, clips: ChosenClips, epoch: int = 0) -> None:
+        self._clips, self._epoch = clips, SharedNumber(epoch)
+        self.origin, self.sources = clips.source, clips.files
 
     def _warn_of_labels(self) -> None:
         """Warn of labels that a split lacks."""
-        column = LABEL if self._labels is None else self._labels.column
+        column = self.label_column or LABEL
         names = [name for name in (column, SPLIT) if name in self.origin.columns]
         if len(names) < 2:
             return
@@ -271,39 +202,38 @@ class ClipDataset:
     @property
     def decode(self) -> Decode:
         """Where frames are decoded: "cpu", or "movie", which leaves decoding to the caller."""
-        return self._options.decode
+        return self._clips.options.decode
 
     @property
     def size(self) -> Size | None:
         """(height, width) to which frames are stretched. None: as they are stored, or as `pixels.framing` says."""
-        framing = self._options.pixels.framing
+        framing = self._clips.options.pixels.framing
         return framing.size if framing.is_plain else None
 
     @property
     def pixels(self) -> PixelOptions:
         """What the frames of items are like: their framing, layout, transform and seed."""
-        return self._options.pixels
+        return self._clips.options.pixels
 
     @property
     def on_error(self) -> OnError:
         """The reaction to a clip that is not available: "raise", or "replace"."""
-        return self._options.on_error
+        return self._clips.options.on_error
 
     @property
     def threads(self) -> int:
         """Decoder threads per clip."""
-        return self._options.threads
+        return self.pixels.threads
 
     @property
     def frame_columns(self) -> FrameColumns | None:
         """The columns of the frames' table that items have."""
-        return self._options.frame_columns
+        return self._clips.options.frame_columns
 
     def resized(self, size: Size | None) -> Self:
         """Return the same clips as uint8 [F, H, W, 3], stretched to another size alone. Raises FramedexError."""
         other = copy.copy(self)
-        pixels = PixelOptions(framing=Framing(size=size), clip_bytes=self.pixels.clip_bytes)
-        other._options = replace(self._options, pixels=pixels)
+        other._clips = self._clips.with_pixels(PixelOptions.of(size, clip_bytes=self.pixels.clip_bytes))
         return other
 
     @property
@@ -343,21 +273,22 @@ class ClipDataset:
     @property
     def columns(self) -> list[str]:
         """The user's columns: those of a listing, of explicit clips and of a split; and the one of labels' names."""
-        return [*self.origin.columns, *([] if self._labels is None else [self._labels.name_column])]
+        return self._clips.columns
 
     @property
     def column_types(self) -> dict[str, pa.DataType]:
         """The types of the values that items have in `columns`."""
         types = dict(self.origin.column_types)
-        if self._labels is not None:
-            types[self._labels.name_column] = types.get(self._labels.column, pa.string())
-            types[self._labels.column] = pa.int64()
+        labels = self._clips.labels
+        if labels is not None:
+            types[labels.name_column] = types.get(labels.column, pa.string())
+            types[labels.column] = pa.int64()
         return types
 
     @property
     def label_column(self) -> str | None:
         """The column whose values are numbered; None if the dataset has no labels."""
-        return None if self._labels is None else self._labels.column
+        return self._clips.label_column
 
     @property
     def classes(self) -> list[str]:
@@ -366,7 +297,7 @@ class ClipDataset:
         Raises:
             FramedexError: the dataset has no labels.
         """
-        return classes_of(self._labels, "ClipDataset", self.origin.path)
+        return self._clips.classes("ClipDataset")
 
     def __repr__(self) -> str:
         """Return a description: the number of clips, their columns and where they come from."""
@@ -375,7 +306,7 @@ class ClipDataset:
         return f"<ClipDataset {self.origin.path}: {counted(len(self), 'clip')}{columns}{planned}>"
 
     def __len__(self) -> int:
-        return len(self.origin) if self._numbers is None else len(self._numbers)
+        return len(self._clips)
 
     @overload
     def column(self, name: str, *, as_arrow: Literal[False] = False) -> NDArray[Any]: ...
@@ -406,13 +337,13 @@ class ClipDataset:
             FormatError: the dataset or the index is damaged or was replaced.
         """
         check_column_name(name)
-        labels = self._labels
+        labels, numbers = self._clips.labels, self._clips.numbers
         found = self.origin.column(labels.column if labels is not None and name == labels.name_column else name)
-        if self._numbers is not None:
-            found = found.take(pa.array(self._numbers))
+        if numbers is not None:
+            found = found.take(pa.array(numbers))
         if labels is not None and name == labels.column:
-            numbers = labels.numbered(found, str(self.origin.path))
-            return pa.chunked_array([numbers]) if as_arrow else numbers
+            values = labels.numbered(found, str(self.origin.path))
+            return pa.chunked_array([values]) if as_arrow else values
         return plain(found) if as_arrow else column_as_numpy(found, name)
 
     def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
@@ -428,10 +359,7 @@ class ClipDataset:
         Raises:
             FormatError: the dataset or the index is damaged or was replaced.
         """
-        shapes = self.origin.shapes(upright=upright)
-        if self._numbers is not None:
-            shapes = shapes[self._numbers]
-        frames, heights, widths = shapes.T
+        frames, heights, widths = self._clips.taken(self.origin.shapes(upright=upright)).T
         return np.stack([frames, *delivered_sizes(self.pixels.framing, heights, widths, frames)], axis=1)
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
@@ -443,7 +371,7 @@ class ClipDataset:
             FramedexError: `kind` is "tar", and the dataset has no tars.
         """
         rows = self.manifest.tar_rows() if kind == "tar" else self.origin.media_rows()
-        return rows if self._numbers is None else rows[self._numbers]
+        return self._clips.taken(rows)
 
     def views(self) -> JoinedViews:
         """Return which clips are views of one clip of several views. Reads two columns of the manifest.
@@ -459,7 +387,7 @@ class ClipDataset:
                 where=str(self.origin.path),
                 remedy="shard with a policy that has `views`, which says which rows of the listing belong together",
             )
-        return views.joined(self._numbers)
+        return views.joined(self._clips.numbers)
 
     def with_proxy(self, proxy: Callable[..., Any], *, device_id: int = 0) -> ProxiedDataset:
         """Return these clips for a torch DataLoader whose workers send them to a DALIServer (`proxy.ProxiedDataset`).
@@ -468,8 +396,7 @@ class ClipDataset:
             proxy: the `proxy` of a server that runs `clip_pipeline` with this dataset's size.
             device_id: number of the GPU that decodes.
         """
-        options = self._options
-        return ProxiedDataset(self, proxy, pixels=options.pixels, threads=options.threads, device_id=device_id)
+        return ProxiedDataset(self, proxy, pixels=self.pixels, device_id=device_id)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number` as a dict. Negative numbers count from the end.
@@ -519,7 +446,7 @@ class ClipDataset:
     def item(self, number: int) -> dict[str, Any]:
         """Return clip `number` as `__getitem__` does, and raise if it is not available, whatever `on_error` is."""
         try:
-            return self._item(number)
+            return self._clips.item(self.clip(number), self.epoch)
         except (StaleError, DecodeError) as error:
             self.fit_remedy(error, number)
             raise
@@ -544,14 +471,6 @@ class ClipDataset:
             return clip.source != clip.medium.source
         return False
 
-    def _item(self, number: int) -> dict[str, Any]:
-        clip = self.clip(number)
-        options = self._options
-        shown = picture(
-            clip, self.sources, decode=options.decode, pixels=options.pixels, epoch=self.epoch, threads=options.threads
-        )
-        return shown | self.beside(clip) | describe(clip)
-
     def beside(self, clip: Clip) -> dict[str, Any]:
         """Return the entries of an item that are read beside its frames: audio, and columns of the frames' table.
 
@@ -559,8 +478,7 @@ class ClipDataset:
             FramedexError: the clip has no table of its frames, or the table lacks a column.
             FormatError: the table cannot be read, or its rows are not those of the clip's frames.
         """
-        columns = {} if self._frame_tables is None else self._frame_tables(clip)
-        return columns | sound(clip, self.sources)
+        return self._clips.beside(clip)
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
         """Return clip `number` as the manifest or the plan describes it.
@@ -579,14 +497,7 @@ class ClipDataset:
         place = number + len(self) if number < 0 else number
         if not 0 <= place < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
-        clip = self.origin.clip(
-            place if self._numbers is None else int(self._numbers[place]), self.epoch if epoch is None else epoch
-        )
-        if self._options.decode == "cpu" and self.pixels.dtype == "uint8":
-            self._lost_bits.warn(clip.medium)
-        if self._labels is not None:
-            clip = replace(clip, columns=self._labels.applied(clip.columns, f"clip {clip.clip_id}"))
-        return clip
+        return self._clips.clip(place, self.epoch if epoch is None else epoch)
 
 
 def _check_on_error(on_error: str) -> None:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from framedex.errors import FramedexError
@@ -133,7 +134,7 @@ class ClipLoader:
                 )
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
-        pixels = _pixels(clips, size, framing)
+        pixels = replace(_pixels(clips, size, framing), threads=threads)
         on_error = on_error or clips.on_error
         decoding = DecodeOptions(
             device=device,
@@ -143,7 +144,6 @@ class ClipLoader:
             colour=colour,
             rotation=rotation,
             pixels=pixels,
-            threads=threads,
             num_workers=num_workers,
         )
         batching = BatchOptions(
@@ -367,7 +367,6 @@ def _fetching(decoding: DecodeOptions) -> FetchOptions:
     """Return the options with which workers fetch clips."""
     return FetchOptions(
         pixels=decoding.pixels,
-        threads=decoding.threads,
         upright=decoding.rotation == "apply",
         colour=decoding.colour,
         caps=driver_support(decoding.device_id) if decoding.device == "gpu" else None,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 import numpy as np
 
@@ -15,19 +14,11 @@ from framedex.core.hints import check_choices
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
+from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
 from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced, replacements
-from framedex.loader.batches.items import Decode, describe, picture, sound
-from framedex.loader.clip_dataset import ItemOptions, checked_epoch
-from framedex.loader.dataset.bit_depth import LostBits
-from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
-from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
-from framedex.loader.dataset.labelled import classes_of, labels_of
+from framedex.loader.clip_dataset import checked_epoch
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
-from framedex.loader.pixels.framing import Framing
-from framedex.loader.pixels.layouts import Layout
-from framedex.loader.pixels.options import Dtype, PixelOptions
-from framedex.loader.pixels.transforms import Transform
 from framedex.loader.streams.batches import Batching, Loader, batching_of
 from framedex.loader.streams.history import History, Skip
 from framedex.loader.streams.lanes import Lane, Order, Workers, lane_of, rank_lengths
@@ -38,10 +29,7 @@ from framedex.loader.streams.resumption import Resumption
 from framedex.loader.streams.state import as_state, progress_of
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.labels import LabelsArgument
-from framedex.sharder.decoding.video import Size
-from framedex.sharder.reading.held_bytes import HeldBytes
-from framedex.sharder.reading.sources import SourceFiles
-from framedex.sharder.selection.where import Where, clips_where
+from framedex.sharder.selection.where import Where
 from framedex.storage.cache import DiskCache
 from framedex.storage.locations import Access, Root
 from framedex.storage.places import Stored
@@ -72,20 +60,13 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             delivers every clip exactly once; the first ranks have one clip more.
         on_error: what to do with a clip that is not available: "raise"; "skip", which leaves it out (`skipped`); or
             "replace", which delivers another clip, one of a few drawn by the clip's number, and logs a warning.
-        decode: "cpu", or "movie": as for ClipDataset.
-        size: (height, width) to which frames are stretched, which changes their proportions: as for ClipDataset.
-        framing: as for ClipDataset.
-        layout: as for ClipDataset.
-        dtype: as for ClipDataset.
-        transform: as for ClipDataset.
-        threads: decoder threads per clip. 1 is right under DataLoader workers.
         where: keep only some clips, as for ClipDataset.
-        frame_columns: columns of the frames' tables: as for ClipDataset.
         labels: numbers for the values of a column: as for ClipDataset.
         root: where the sources are now, if they moved. Only `frame_columns` needs them.
         allow_remote: whether the frames' tables may lie in another store than the dataset: as for ClipDataset.
         cache: a cache for what is read from object storage. None: no cache.
-        clip_bytes: the most memory that the packets, the audio and the frames of one clip may take: as for ClipDataset.
+        items: `decode`, `size`, `framing`, `layout`, `dtype`, `transform`, `threads`, `frame_columns` and `clip_bytes`,
+            as for ClipDataset.
 
     Raises:
         FramedexError: an argument is wrong, or a clip of the dataset is not in a tar.
@@ -102,47 +83,28 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         world_size: int | None = None,
         uneven: Uneven = "pad",
         on_error: OnError = "raise",
-        decode: Decode = "cpu",
-        size: Size | None = None,
-        framing: Framing | None = None,
-        layout: Layout | None = None,
-        dtype: Dtype = "uint8",
-        transform: Transform | None = None,
-        threads: int = 1,
         where: Where | None = None,
-        frame_columns: FrameColumns | None = None,
         labels: LabelsArgument | None = None,
         root: Root | None = None,
         allow_remote: bool = False,
         cache: DiskCache | None = None,
-        clip_bytes: int | None = None,
+        **items: Unpack[ItemArguments],
     ) -> None:
         super().__init__()
         check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, ON_ERROR))
         _check_shuffle(shuffle)
         self.rank, self.world_size = place_among_ranks(rank, world_size)
-        pixels = PixelOptions.of(
-            size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed, clip_bytes=clip_bytes
-        )
-        self._options = ItemOptions(
-            decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns, on_error=on_error
-        )
+        options = ItemOptions.of(on_error, seed, **items)
         self._manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
-        warn_of_other_ffmpeg(str(self._manifest.path), tuple(self._manifest.ffmpeg))
-        self._lost_bits = LostBits(str(self._manifest.path))
-        self._sources = SourceFiles(cache)
-        self._tables = None if frame_columns is None else FrameTables(frame_columns, self._manifest.locate, cache)
         tars = self._manifest.packed_rows()
-        self._numbers = np.arange(len(tars))
-        if where is not None:
-            self._numbers = clips_where(self._manifest, where, str(self._manifest.path))
-        self._labels = labels_of(self._manifest, labels, self._numbers)
+        self._clips = ChosenClips(self._manifest, options, where=where, labels=labels, cache=cache)
+        numbers = self._clips.taken(np.arange(len(tars)))
         self._order = Order(
-            tar_of=tars[self._numbers],
+            tar_of=tars[numbers],
             buffer=shuffle,
             seed=seed,
             uneven=uneven,
-            clips_crc32=zlib.crc32(self._numbers.astype(np.int64).tobytes(), self._manifest.checksum()),
+            clips_crc32=zlib.crc32(numbers.astype(np.int64).tobytes(), self._manifest.checksum()),
         )
         self._history = History()
         self._resumption = Resumption(self._history)
@@ -151,17 +113,17 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def __repr__(self) -> str:
         """Return a description: the number of clips and tars, and where they are."""
         tars = counted(len(np.unique(self._order.tar_of)), "tar")
-        return f"<ClipStream {self._manifest.path}: {counted(len(self._numbers), 'clip')} in {tars}>"
+        return f"<ClipStream {self._manifest.path}: {counted(len(self._clips), 'clip')} in {tars}>"
 
     @property
     def columns(self) -> list[str]:
         """The user's columns, and the one of labels' names."""
-        return [*self._manifest.columns, *([] if self._labels is None else [self._labels.name_column])]
+        return self._clips.columns
 
     @property
     def label_column(self) -> str | None:
         """The column whose values are numbered; None if the stream has no labels."""
-        return None if self._labels is None else self._labels.column
+        return self._clips.label_column
 
     @property
     def classes(self) -> list[str]:
@@ -170,12 +132,12 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         Raises:
             FramedexError: the stream has no labels.
         """
-        return classes_of(self._labels, "ClipStream", self._manifest.path)
+        return self._clips.classes("ClipStream")
 
     @property
     def clip_count(self) -> int:
         """How many clips this rank delivers in a whole epoch. A stream has no `len`: torch would take it for exact."""
-        return int(rank_lengths(len(self._numbers), self.world_size, self._order.uneven)[self.rank])
+        return int(rank_lengths(len(self._clips), self.world_size, self._order.uneven)[self.rank])
 
     def batch_count(self, loader: Loader) -> int:
         """Return how many batches a DataLoader makes of this stream in the next iteration.
@@ -263,7 +225,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         with LaneReader(
             lambda place: self._readable(int(lane.clips[place])),
             lane.read.tolist(),
-            self._sources,
+            self._clips.files,
         ) as reader:
             for place in lane.deliver.tolist():
                 item = self._item(reader.take(place), int(lane.clips[place]), now)
@@ -273,34 +235,30 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
                     yield item
         self._history.end(version, now.worker)
 
-    def _clip(self, number: int) -> Clip:
-        clip = self._manifest.clip(int(self._numbers[number]))
-        if self._labels is None:
-            return clip
-        return replace(clip, columns=self._labels.applied(clip.columns, f"clip {clip.clip_id}"))
-
     def _readable(self, number: int) -> Clip:
         """Return a clip that may be read. Raises DecodeError if it would take too much memory."""
-        clip = self._clip(number)
+        clip = self._clips.clip(number)
         first, last = extent(clip)
-        self._options.pixels.check_memory(clip, None, read_bytes=2 * (last - first))  # the stretch, and a copy of it
+        self._clips.options.pixels.check_memory(
+            clip, None, read_bytes=2 * (last - first)
+        )  # the stretch, and a copy of it
         return clip
 
     def _item(self, read: ReadClip, number: int, now: Iteration) -> dict[str, Any] | None:
         """Return a clip's item or one in its place; None if it is skipped."""
-        epoch, on_error = now.begun_from.epoch, self._options.on_error
+        epoch, on_error = now.begun_from.epoch, self._clips.options.on_error
         if on_error != "skip":
             return read_or_replaced(
                 lambda: self._read_item(read, epoch),
-                int(self._numbers[number]),
-                others=lambda: replacements(number, len(self._numbers)),
-                other=lambda other: self._decoded(self._clip(other), self._sources, epoch),
+                self._clips.number(number),
+                others=lambda: replacements(number, len(self._clips)),
+                other=lambda other: self._clips.item(self._clips.clip(other), epoch),
                 on_error=on_error,
             )
         try:
             return self._read_item(read, epoch)
         except MEDIUM_ERRORS as error:
-            fault = fault_of(int(self._numbers[number]), error)
+            fault = fault_of(self._clips.number(number), error)
             if fault.ends_the_run:
                 raise
         skip = Skip(
@@ -323,18 +281,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             raise read.error
         assert read.clip is not None  # otherwise there is an error
         assert read.held is not None
-        return self._decoded(read.clip, read.held, epoch)
-
-    def _decoded(self, clip: Clip, source: HeldBytes | SourceFiles, epoch: int) -> dict[str, Any]:
-        """Return a clip's item, whose bytes were read already or are read now."""
-        options = self._options
-        if options.decode == "cpu" and options.pixels.dtype == "uint8":
-            self._lost_bits.warn(clip.medium)
-        shown = picture(
-            clip, source, decode=options.decode, pixels=options.pixels, epoch=epoch, threads=options.threads
-        )
-        columns = {} if self._tables is None else self._tables(clip)
-        return shown | columns | sound(clip, source) | describe(clip)
+        return self._clips.item(read.clip, epoch, read.held)
 
     def state_dict(self, loader: Loader | None = None, *, batches: int | None = None) -> dict[str, Any]:
         """Return the plain values from which a run continues after the delivered clips.

@@ -18,7 +18,8 @@ from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.options import PixelOptions
-from framedex.sharder.clips.clip import Clip, Failure
+from framedex.records.dataset import Failure
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.fields import FIELD_NAMES, check_column_name
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.sources import SourceFiles

@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.errors import NoClipsError, PolicyError
+from framedex.execution.choice import Workers
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import run_local
 from framedex.execution.slices import Slice
 from framedex.indexer.parts.index import Index
+from framedex.records.dataset import Failure
 from framedex.records.names import SAMPLE_KEYS
 from framedex.sharder.clips.audio import AudioOptions
-from framedex.sharder.clips.clip import Failure
 from framedex.sharder.clips.labels import WantedLabels, check_is_own, checked_labels
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.cutting import ClipCutter, ClipFileOptions, cut_in_workers
@@ -93,9 +94,9 @@ class ShardOptions:
             raise PolicyError("encode needs pack='clips'", found=f"pack={self.pack!r}")
 
     @property
-    def alone(self) -> bool:
-        """Whether one process does everything."""
-        return self.workers < 2 and self.engine is run_local
+    def processes(self) -> Workers:
+        """The processes that plan, decode and encode clips."""
+        return Workers(count=self.workers, engine=self.engine)
 
     def planning(self, index: Index) -> PlanningOptions:
         """Return the options that concern the clips themselves."""
@@ -195,7 +196,7 @@ def _build(
     how = {"job": job, "user_schema": user_schema, "tars": tars}
 
     def write(writer: DatasetWriter) -> ShardReport:
-        if options.finish or (options.pack is None and not options.alone):
+        if options.finish or (options.pack is None and not options.processes.alone):
             if options.finish:
                 planned = sliced_rows(out, job, pieces, done=writer.done)
             else:
@@ -240,8 +241,7 @@ def _planning_run(index: Index, user_schema: pa.Schema, options: ShardOptions) -
         index=index,
         options=options.planning(index),
         schema=pa.unify_schemas([CLIPS, user_schema]),
-        workers=options.workers,
-        engine=options.engine,
+        workers=options.processes,
     )
 
 
@@ -283,17 +283,17 @@ def _steps(index: Index, groups: Iterable[ReadGroup], spools: Spools, options: S
     if options.pack is None:
         return plan(groups, None)
     if options.pack == "images":
-        images = image_packing(options.images, workers=options.workers, engine=options.engine)
+        images = image_packing(options.images, options.processes)
         return with_audio(images.pack(plan(groups, spools)), options.audio_format)
     if options.encode is not None:
-        encoded = encoded_packing(options.encode, workers=options.workers, engine=options.engine)
+        encoded = encoded_packing(options.encode, options.processes)
         return with_audio(encoded.pack(plan(groups, spools)), options.audio_format)
     how = ClipFileOptions(
         planning=options.planning(index), needed=options.pack == "needed", audio_format=options.audio_format
     )
-    if options.alone:
+    if options.processes.alone:
         return ClipCutter(index, how, spools).steps(groups)
-    return cut_in_workers(index, how, spools, groups, workers=options.workers, engine=options.engine)
+    return cut_in_workers(index, how, spools, groups, options.processes)
 
 
 def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:

@@ -6,6 +6,7 @@ import logging
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,7 +16,6 @@ from framedex.core.printing import echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
 from framedex.core.tallies import counted, named
 from framedex.errors import printable
-from framedex.execution.engine import Engine
 from framedex.execution.slices import Slice
 from framedex.indexer.parts.index import Index
 from framedex.options.datasets import allow_remote_option
@@ -28,13 +28,9 @@ from framedex.options.sizes import BYTE_COUNT
 from framedex.options.slices import FINISH_RULE, slice_options
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
-from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.label_counts import label_lines, lacking
 from framedex.sharder.clips.labels import wanted_labels
-from framedex.sharder.packing.encode_options import EncodeOptions
-from framedex.sharder.packing.image_files import ImageOptions
-from framedex.sharder.packing.pack import PACKS, Pack
-from framedex.sharder.packing.pack_audio import AudioFormat
+from framedex.sharder.packing.pack import PACKS
 from framedex.sharder.policies.reading import find_policy
 from framedex.sharder.sampling.frames_at import CHOICES, Choose
 from framedex.sharder.schema import FAILURES_NAME
@@ -160,20 +156,11 @@ def shard(
     labels: str | None,
     max_failures: int,
     damaged: str,
-    pack: Pack | None,
     shard_size: int,
-    images: ImageOptions,
-    encode: EncodeOptions | None,
-    workers: int,
-    engine: Engine,
-    audio: AudioOptions | None,
-    audio_format: AudioFormat,
-    scratch: Path | None,
     allow_remote: bool,
     task: Slice | None,
-    finish: bool,
-    overwrite: bool,
     as_json: bool,
+    **named_as_fields: Any,
 ) -> None:
     """Plan clips from an INDEX and write a dataset: byte ranges, frame numbers and timestamps of every clip.
 
@@ -190,21 +177,12 @@ def shard(
     skipped = 0
     with interrupt_says(lambda: _kept(out, task)), progress_bar("") as show:
         options = ShardOptions(
-            overwrite=overwrite,
             keep_damaged=damaged == "keep",
-            pack=pack,
             shard_bytes=shard_size,
-            images=images,
-            encode=encode,
-            workers=workers,
-            engine=engine,
-            audio=audio,
-            audio_format=audio_format,
             labels=None if labels is None else wanted_labels(labels),
-            scratch=scratch,
             part=task,
-            finish=finish,
             on_progress=show,
+            **named_as_fields,
         )
         if policy is not None:
             skipped = opened.unusable - opened.without_video

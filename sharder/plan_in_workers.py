@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from framedex.execution.engine import Calls, Engine, Outcome
+from framedex.execution.choice import Workers
+from framedex.execution.engine import Calls, Outcome
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.clip import Failure, WantedClip
+from framedex.records.dataset import Failure
+from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
 from framedex.sharder.planning.pieces import Piece
@@ -36,8 +38,7 @@ class PlanningRun:
     index: Index
     options: PlanningOptions
     schema: pa.Schema
-    workers: int
-    engine: Engine
+    workers: Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def planned_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int =
         in_flight=TASKS_IN_FLIGHT,
         passes=lambda task: task.own is not None,
     )
-    for outcome in run.engine(calls, workers=run.workers):
+    for outcome in run.workers.run(calls):
         own = outcome.item.own
         for rows in _results(outcome, media) if own is None else _in_pieces(plan(own, None), run.schema):
             yield rows

@@ -7,11 +7,12 @@ from typing import Literal
 
 import pyarrow as pa
 
-from framedex.core.column_rules import FAR, ColumnRule, Key
+from framedex.core.column_rules import Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS
 from framedex.records.clip import FIELDS as IN_FIELDS
 from framedex.records.clip import INT32, ClipRecord
-from framedex.records.columns import field_of, required, schema_of
+from framedex.records.columns import field_of, required, rules_of, schema_of
+from framedex.records.dataset import Failure, Shard
 from framedex.records.medium import MEDIA as IN_MEDIA
 from framedex.records.medium import MediumRecord
 from framedex.records.recipe import AUDIO, AudioFile, AudioRecipe, ClipAudioPlan, Recipe
@@ -54,30 +55,7 @@ AUDIO_COLUMNS = (
 )
 MEDIA = schema_of(MediumRecord, also_in=IN_MEDIA)
 
-FAILURES = pa.schema(
-    [
-        field_of("clip_id", pa.string(), "The clip that was asked for, where it had a name."),
-        field_of("uri", pa.string(), "The medium it was asked of."),
-        required("kind", pa.string(), "Short stable word for why there is no clip."),
-        required("message", pa.string(), "The reason in words."),
-        required(
-            "counts",
-            pa.bool_(),
-            "Whether it counts as a failure of the run; what a policy leaves out by its own rules does not.",
-        ),
-        field_of("traceback", pa.string(), "Where framedex itself failed (`kind` is `internal_error`); else null."),
-    ]
-)
-
-SHARDS = pa.schema(
-    [
-        required("name", pa.string(), "File in the dataset: a tar."),
-        required("size_bytes", pa.int64(), "Its size.", unit="bytes"),
-        required("fingerprint", pa.string(), "Its fingerprint, made as `videos.fingerprint` of an index."),
-        required("clips", pa.int64(), "How many clips it holds."),
-    ]
-)
-
+FAILURES, SHARDS = schema_of(Failure), schema_of(Shard)
 
 _SHARED = ("media_id", "uri", "member", "kind", "codec", "width", "height", "rotation_degrees", "color_transfer")
 # One value for each clip, in few row groups, so that a column of all clips is one read. From version 3.5 on.
@@ -106,12 +84,7 @@ HEADER_KEYS = {
 }
 
 MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA.names}
-SHARD_RULES = {
-    "name": ColumnRule(needed=True),
-    "size_bytes": ColumnRule(least=0, most=FAR, needed=True),
-    "fingerprint": ColumnRule(needed=True),
-    "clips": ColumnRule(least=0, most=INT32, needed=True),
-}
+SHARD_RULES = rules_of(Shard)
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
 # Reading one clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of

@@ -107,7 +107,7 @@ class Media:
             name = "frames of the whole" if first is None else f"frames from {first} on"
             mask = np.ones(len(frames), np.bool_)
             clip = medium.clip(WantedClip(clip_id=name, frames=frames, mask=mask, columns={}))
-            encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
+            encoded = self._sources.read(clip)
         size = fitting_size(clip.medium, len(frames), self._longest_side)
         pictures = decode_rgb(clip, encoded, size=size)
         return Shown(clip=clip, pictures=pictures, frames=shown_frames(clip, pictures), sound=None)

@@ -242,7 +242,7 @@ def _drawn(name: str, clips: list[Clip]) -> Strip:
     pictures, first_error, files = [], None, SourceFiles()
     for clip in clips:
         try:
-            encoded = files.read(clip.source, clip.recipe, clip.medium.states)
+            encoded = files.read(clip)
             [picture] = decode_rgb(clip, encoded, size=thumbnail_size(clip.medium, LONGEST_SIDE))
             pictures.append(_picture(int(clip.frames[0]), float(clip.seconds[0]), picture))
         except UNREADABLE as error:

@@ -73,6 +73,7 @@ def column(
     key: str | None = None,
     dtype: DTypeLike | None = None,
     padding: Any = None,
+    default: Any = None,
     of_table: bool = False,
 ) -> Any:
     """Return the field of a record that declares a column. Its meaning stands in the record's docstring.
@@ -81,6 +82,7 @@ def column(
 
     Args:
         dtype: Default: the type of the elements of a list of numbers or bools.
+        default: The default of the record's field.
         of_table: The column is a link between rows of tables, which a record has only once its row is written.
     """
     if rule is None and not nullable and not of_table:
@@ -100,7 +102,8 @@ def column(
         padding=padding,
         has_nulls=pa.types.is_list(kind) and bool(kind.value_field.nullable),
     )
-    default = dataclasses.MISSING if declared.is_needed and not of_table else None
+    if default is None and declared.is_needed and not of_table:
+        default = dataclasses.MISSING
     return dataclasses.field(default=default, compare=not of_table, metadata={COLUMN: declared})
 
 

@@ -18,6 +18,7 @@ VIDEO, IMAGES = "video", "images"  # kinds of media
 EVERY_FRAME, SAMPLED = "every_frame", "sampled"  # values of `proof`
 
 MEDIA = "media"  # the table of a dataset's media has the column
+IN_TARS_TOO = (MEDIA, SAMPLE)
 # The values that `videos` may hold for a usable medium, and `media` of a dataset.
 # MOST_PIXELS: av_image_check_size2 of FFmpeg's libavutil allows no picture of 2^28 pixels, and Pillow's limit is lower.
 # MOST_REORDERED: no H.264, HEVC or VVC decoder holds back more than 16 pictures. FFmpeg's H.264 decoder ends its
@@ -151,13 +152,7 @@ class MediumRecord:
 
     media_id: str = column(pa.string(), nullable=False, also_in=(MEDIA,))
     kind: str = column(
-        pa.string(),
-        nullable=False,
-        rule=ColumnRule(among=frozenset({VIDEO, IMAGES}), needed=True),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
+        pa.string(), nullable=False, rule=ColumnRule(among=frozenset({VIDEO, IMAGES}), needed=True), also_in=IN_TARS_TOO
     )
     uri: str = column(pa.string(), nullable=False, also_in=(MEDIA,), key="uri")
     member: str | None = column(pa.string(), also_in=(MEDIA,))
@@ -179,114 +174,41 @@ class MediumRecord:
     )
     mtime_ns: int = column(pa.int64(), unit="ns", rule=ColumnRule(needed=True), also_in=(MEDIA,))
     fingerprint: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=(MEDIA,))
-    container: str = column(
-        pa.string(),
-        rule=ColumnRule(needed=True),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
-    )
+    container: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=IN_TARS_TOO)
     depth: str | None = column(pa.string())
     hashed: bool | None = column(pa.bool_())
     proof: str | None = column(pa.string(), rule=ColumnRule(among=frozenset({EVERY_FRAME, SAMPLED})))
     proved_by: str | None = column(pa.string())
     not_reproducible_gop_count: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=MOST_FRAMES))
     first_difference: int | None = column(pa.int64(), rule=ColumnRule(least=0, most=MOST_FRAMES))
-    codec: str = column(
-        pa.string(),
-        rule=ColumnRule(needed=True),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
-    )
-    codec_tag: str | None = column(
-        pa.string(),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
-    )
-    bits_per_coded_sample: int | None = column(
-        pa.int32(),
-        rule=ColumnRule(least=0, most=256),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
-    )
+    codec: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=IN_TARS_TOO)
+    codec_tag: str | None = column(pa.string(), also_in=IN_TARS_TOO)
+    bits_per_coded_sample: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=256), also_in=IN_TARS_TOO)
     profile: str | None = column(pa.string(), also_in=(MEDIA,))
-    pixel_format: str | None = column(
-        pa.string(),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
-    )
+    pixel_format: str | None = column(pa.string(), also_in=IN_TARS_TOO)
     width: int = column(
-        pa.int32(),
-        unit="px",
-        rule=ColumnRule(least=1, most=MOST_PIXELS, needed=True),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
+        pa.int32(), unit="px", rule=ColumnRule(least=1, most=MOST_PIXELS, needed=True), also_in=IN_TARS_TOO
     )
     height: int = column(
-        pa.int32(),
-        unit="px",
-        rule=ColumnRule(least=1, most=MOST_PIXELS, needed=True),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
+        pa.int32(), unit="px", rule=ColumnRule(least=1, most=MOST_PIXELS, needed=True), also_in=IN_TARS_TOO
     )
     rotation_degrees: int = column(
         pa.int32(),
         unit="degrees",
         rule=ColumnRule(least=-360, most=360, needed=True),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
+        also_in=IN_TARS_TOO,
         key="rotation_degrees",
     )
     field_order: str | None = column(
-        pa.string(),
-        rule=ColumnRule(among=frozenset(FIELD_ORDERS.values())),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
+        pa.string(), rule=ColumnRule(among=frozenset(FIELD_ORDERS.values())), also_in=IN_TARS_TOO
     )
     sample_aspect_ratio: float | None = column(pa.float64(), rule=ColumnRule(least=0, most=1 << 31), also_in=(MEDIA,))
     color_range: str | None = column(
-        pa.string(),
-        rule=ColumnRule(among=frozenset(COLOR_RANGES.values())),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
+        pa.string(), rule=ColumnRule(among=frozenset(COLOR_RANGES.values())), also_in=IN_TARS_TOO
     )
-    color_matrix: int = column(
-        pa.int32(),
-        rule=CODE_POINT,
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
-    )
+    color_matrix: int = column(pa.int32(), rule=CODE_POINT, also_in=IN_TARS_TOO)
     color_primaries: int = column(pa.int32(), rule=CODE_POINT, also_in=(MEDIA,))
-    color_transfer: int = column(
-        pa.int32(),
-        rule=CODE_POINT,
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
-        key="color_transfer",
-    )
+    color_transfer: int = column(pa.int32(), rule=CODE_POINT, also_in=IN_TARS_TOO, key="color_transfer")
     time_base_num: int = column(
         pa.int32(), unit="s", rule=ColumnRule(least=1, most=(1 << 31) - 1, needed=True), also_in=(MEDIA,)
     )
@@ -303,33 +225,15 @@ class MediumRecord:
     extradata: bytes | None = column(pa.binary(), also_in=(MEDIA,))
     states: list[bytes] = column(list_of(pa.binary()), rule=ColumnRule(needed=True), also_in=(MEDIA,))
     reorder_depth: int = column(
-        pa.int32(),
-        unit="frames",
-        rule=ColumnRule(least=0, most=MOST_REORDERED, needed=True),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
+        pa.int32(), unit="frames", rule=ColumnRule(least=0, most=MOST_REORDERED, needed=True), also_in=IN_TARS_TOO
     )
     inband_parameter_sets: bool = column(pa.bool_(), also_in=(MEDIA,))
     inner_start_codes: bool = column(pa.bool_(), also_in=(MEDIA,))
-    varying_shape: bool = column(
-        pa.bool_(),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
-    )
+    varying_shape: bool = column(pa.bool_(), also_in=IN_TARS_TOO)
     chroma_format: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=3), also_in=(MEDIA,))
     max_ref_frames: int | None = column(pa.int32(), unit="frames", rule=ColumnRule(least=0, most=255), also_in=(MEDIA,))
     field_coded: bool = column(pa.bool_(), also_in=(MEDIA,))
-    hidden_unordered: bool = column(
-        pa.bool_(),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
-    )
+    hidden_unordered: bool = column(pa.bool_(), also_in=IN_TARS_TOO)
     stated_frames: int | None = column(pa.int64())
     stated_duration_seconds: float | None = column(pa.float64(), unit="s")
     stated_rate: float | None = column(pa.float64(), unit="Hz")
@@ -337,13 +241,7 @@ class MediumRecord:
     packet_bytes: int | None = column(pa.int64(), unit="bytes")
     first_packets: str | None = column(pa.string())
     frame_count: int = column(
-        pa.int64(),
-        unit="frames",
-        rule=ColumnRule(least=0, most=MOST_FRAMES, needed=True),
-        also_in=(
-            MEDIA,
-            SAMPLE,
-        ),
+        pa.int64(), unit="frames", rule=ColumnRule(least=0, most=MOST_FRAMES, needed=True), also_in=IN_TARS_TOO
     )
     keyframe_count: int | None = column(pa.int64())
     min_gap_seconds: float | None = column(pa.float64(), unit="s")

@@ -36,7 +36,6 @@ class FetchOptions:
 
     Attributes:
         pixels: the size, the part and the form in which frames are delivered, after they are turned.
-        threads: decoder threads per clip.
         upright: turn frames as their medium says.
         colour: how close a GPU's colours must come to the CPU's.
         caps: what the GPU's driver supports.
@@ -44,7 +43,6 @@ class FetchOptions:
     """
 
     pixels: PixelOptions = field(default_factory=PixelOptions)
-    threads: int = 1
     upright: bool = False
     colour: Colour = "close"
     caps: DriverSupport | None = None
@@ -85,7 +83,7 @@ class Fetcher:
         size = stored_size((clip.medium.height, clip.medium.width), degrees)  # exchanges both for upright pictures
         cutout = pixels.cutout(size, len(clip.frames), draw)
         pixels.check_memory(clip, cutout)
-        encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+        encoded = self._dataset.sources.read(clip)
         fetched = Fetched(
             number=wanted.number,
             item=self._dataset.beside(clip) | describe(clip),
@@ -108,10 +106,10 @@ class Fetcher:
 
     def _decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout, degrees: int) -> NDArray[Any]:
         """Return a clip's frames, decoded on the CPU, turned and then cut."""
-        pixels, threads = self._options.pixels, self._options.threads
+        pixels = self._options.pixels
         if not quarter_turns(degrees):
-            return pixels.decoded(clip, encoded, cutout, threads=threads)
-        stored = pixels.decoded(clip, encoded, whole(stored_size(cutout.scaled, degrees)), threads=threads)
+            return pixels.decoded(clip, encoded, cutout)
+        stored = pixels.decoded(clip, encoded, whole(stored_size(cutout.scaled, degrees)))
         return cut(upright(stored, degrees), cutout)
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:

@@ -48,7 +48,7 @@ class ReadableClips(Protocol):
 
 
 def picture(
-    clip: Clip, sources: SourceFiles | HeldBytes, *, decode: Decode, pixels: PixelOptions, epoch: int, threads: int
+    clip: Clip, sources: SourceFiles | HeldBytes, *, decode: Decode, pixels: PixelOptions, epoch: int
 ) -> dict[str, Any]:
     """Return the part of an item that shows its frames, as `ClipDataset.__getitem__` describes it.
 
@@ -59,13 +59,13 @@ def picture(
     """
     if decode == "movie":
         pixels.check_memory(clip, None)
-        encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
+        encoded = sources.read(clip)
         return {"movie": clip_movie(clip, encoded), "positions": clip.recipe.position.astype(np.int64)}
     draw = pixels.draw(clip, epoch)
     cutout = pixels.cutout((clip.medium.height, clip.medium.width), len(clip.frames), draw)
     pixels.check_memory(clip, cutout)
-    encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
-    return {"frames": pixels.finished(pixels.decoded(clip, encoded, cutout, threads=threads), draw)}
+    encoded = sources.read(clip)
+    return {"frames": pixels.finished(pixels.decoded(clip, encoded, cutout), draw)}
 
 
 def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from framedex.errors import DecodeError, FramedexError
-from framedex.loader.batches.arrivals import Arrivals
+import numpy as np
+
+from framedex.errors import DecodeError, FramedexError, MissingExtraError
 from framedex.loader.batches.collate import collate_clips
 from framedex.loader.batches.decoding import Decoded, DecodingThreads
 from framedex.loader.batches.faults import Fault, LoaderReport
@@ -18,7 +21,6 @@ from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import Frames, Made
 from framedex.loader.batches.options import BatchOptions
 from framedex.loader.batches.supply import ClipSupply
-from framedex.loader.batches.tensors import tensor_maker
 from framedex.loader.batches.views import JoinsViews, own_of, shared_of
 from framedex.loader.routing.balance import Balance
 from framedex.sharder.decoding.video import Size
@@ -268,3 +270,44 @@ class BatchMaker:
         if self._gpu is not None:
             self._report.add_seconds(upload=time.perf_counter() - begun)
         return frames
+
+
+def tensor_maker() -> Callable[[Any], Any]:
+    """Return a function that makes torch tensors of arrays, and of lists of arrays, without a copy.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", "torch", "ClipLoader with output='torch'") from error
+
+    def as_torch(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return torch.from_numpy(value)
+        if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
+            return [torch.from_numpy(entry) for entry in value]
+        return value
+
+    return as_torch
+
+
+class Arrivals:
+    """Gives the places of a batch's clips as they arrive, each once. Cancelled clips arrive too.
+
+    Args:
+        fetched: the future result of each clip.
+    """
+
+    def __init__(self, fetched: Sequence[Future[Any]]) -> None:
+        self._places: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for place, future in enumerate(fetched):
+            future.add_done_callback(functools.partial(self._arrive, place))
+
+    def _arrive(self, place: int, future: Future[Any]) -> None:
+        self._places.put(place)
+
+    def next(self) -> int:
+        """Wait for a clip and return its place."""
+        return self._places.get()

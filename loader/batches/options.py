@@ -32,7 +32,6 @@ class DecodeOptions:
     colour: Colour
     rotation: Rotation
     pixels: PixelOptions
-    threads: int
     num_workers: int
 
     def __post_init__(self) -> None:
@@ -41,7 +40,7 @@ class DecodeOptions:
             colour=(self.colour, get_args(Colour)),
             rotation=(self.rotation, get_args(Rotation)),
         )
-        check_counts(num_workers=(self.num_workers, 0), threads=(self.threads, 1))
+        check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -313,7 +313,7 @@ def checked_thumbnails(dataset: ClipDataset, asked: list[PeerClip]) -> Thumbnail
 
     def small(clip: PeerClip) -> NDArray[np.uint8]:
         wanted = dataset.clip(clip.number)
-        encoded = dataset.sources.read(wanted.source, wanted.recipe, wanted.medium.states)
+        encoded = dataset.sources.read(wanted)
         return thumbnails(enlarged(decode_rgb(wanted, encoded)))
 
     checked = asked[:CHECKED_CLIPS]

@@ -39,7 +39,6 @@ class ProxiedDataset:
         dataset: the clips.
         proxy: the `proxy` of a DALIServer that runs `clip_pipeline`.
         pixels: how frames are delivered. The pipeline can only stretch them to a size.
-        threads: decoder threads per clip.
         device_id: number of the GPU that decodes.
 
     Raises:
@@ -47,7 +46,7 @@ class ProxiedDataset:
     """
 
     def __init__(
-        self, dataset: ReadableClips, proxy: Callable[..., Any], *, pixels: PixelOptions, threads: int, device_id: int
+        self, dataset: ReadableClips, proxy: Callable[..., Any], *, pixels: PixelOptions, device_id: int
     ) -> None:
         self._dataset, self._proxy = dataset, proxy
         if not pixels.is_plain:
@@ -58,7 +57,7 @@ class ProxiedDataset:
                 remedy="crop, mirror and lay out in the pipeline: clip_pipeline(transform=…)",
             )
         caps = driver_support(device_id)
-        options = FetchOptions(pixels=pixels, threads=threads, caps=caps, nvjpeg=False)  # one pipeline, of movies
+        options = FetchOptions(pixels=pixels, caps=caps, nvjpeg=False)  # one pipeline, of movies
         self._fetch = Fetcher(dataset, options)
 
     def __len__(self) -> int:

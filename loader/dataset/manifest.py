@@ -25,9 +25,10 @@ from framedex.files.row_groups import check_file, checked_group, read_all, read_
 from framedex.indexer.parts.row_checks import check_video
 from framedex.indexer.schema import SCANNED
 from framedex.loader.dataset.header import REMEDY, read_header
+from framedex.records.dataset import Failure
 from framedex.records.medium import VIDEO
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
-from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.clip_source import SIZES, ClipSource
 from framedex.sharder.clips.fields import CLIP_FIELDS, FRAME_FIELDS, frame_field
 from framedex.sharder.clips.labels import plain

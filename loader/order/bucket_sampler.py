@@ -16,7 +16,7 @@ from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order.buckets import Layout, by_fit, epoch_batches, laid_out, numbered
 from framedex.loader.order.columns import codes_of, joint_codes, numbers_of, values_of
 from framedex.loader.order.elastic import ElasticSampler, Share
-from framedex.loader.order.order import Uneven
+from framedex.loader.order.order import RankShare, Uneven
 
 Key = str | ArrayLike
 Tokens = str | ArrayLike | Callable[[NDArray[np.int64]], ArrayLike]
@@ -133,7 +133,8 @@ class BucketSampler(ElasticSampler[list[int]]):
             "alike": alike,
         }
         entries = int(self._layout.batches.sum())
-        super().__init__(entries, identity, seed=seed, rank=rank, world_size=world_size, uneven=uneven)
+        ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
+        super().__init__(entries, identity, seed=seed, ranks=ranks)
 
     @property
     def buckets(self) -> list[Bucket]:

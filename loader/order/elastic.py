@@ -5,15 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.core.hints import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit
-from framedex.loader.order.order import Uneven, rank_share, share_length
+from framedex.loader.order.order import RankShare
 
 MOST_EPOCHS = 1 << 63
 Entry = TypeVar("Entry")
@@ -41,10 +40,7 @@ class ElasticSampler(Sampler[Entry], ABC):
         entries: how many entries an epoch has.
         identity: plain values by name; samplers that agree in them have the same epochs.
         seed: the seed of the order.
-        rank: number of this process in distributed training.
-        world_size: number of processes in distributed training.
-        uneven: what to do if entries cannot be divided evenly: "pad" repeats the epoch's first ones, "drop" leaves out
-            its last ones, and "allow" gives the first ranks one more.
+        ranks: which share of an epoch this process visits.
 
     Raises:
         FramedexError: an argument is out of range.
@@ -52,14 +48,9 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     UNIT: ClassVar[Unit]  # what the entries are
 
-    def __init__(
-        self, entries: int, identity: Mapping[str, Any], *, seed: int, rank: int, world_size: int, uneven: Uneven
-    ) -> None:
-        if not 0 <= rank < world_size:
-            raise FramedexError("rank is out of range", found=rank, allowed=f"0 to {world_size - 1}")
-        check_choices(uneven=(uneven, get_args(Uneven)))
+    def __init__(self, entries: int, identity: Mapping[str, Any], *, seed: int, ranks: RankShare) -> None:
         check_seed(seed)
-        self.seed, self.rank, self.world_size, self.uneven = seed, rank, world_size, uneven
+        self.seed, self._ranks = seed, ranks
         self._entries, self._identity = entries, dict(identity)
         self._begin(0, 0)
 
@@ -82,10 +73,10 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     def _place(self, delivered: int) -> int:
         """Return how many entries of the epoch all ranks delivered, from what this rank delivered in this iteration."""
-        return min(self._start + min(delivered, self._length(self._start)) * self.world_size, self._entries)
+        return min(self._start + min(delivered, self._length(self._start)) * self._ranks.world_size, self._entries)
 
     def _length(self, start: int) -> int:
-        return share_length(self._entries - start, rank=self.rank, world_size=self.world_size, uneven=self.uneven)
+        return self._ranks.length(self._entries - start)
 
     def __len__(self) -> int:
         """Return the number of entries that this rank visits in a whole epoch."""
@@ -109,9 +100,7 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     def _give(self) -> Iterator[Entry]:
         # Runs at the first `next`: loaders make iterators that they never use.
-        share = partial(
-            rank_share, rank=self.rank, world_size=self.world_size, uneven=self.uneven, delivered=self._start
-        )
+        share = partial(self._ranks.of, delivered=self._start)
         for given, entry in enumerate(self._visit(self.epoch, share), 1):
             self._given, self._begun = given, True
             yield entry

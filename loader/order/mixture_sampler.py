@@ -13,7 +13,7 @@ from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order.elastic import ElasticSampler, Share
 from framedex.loader.order.mixture import Until, epoch_counts, mixture_order
-from framedex.loader.order.order import Uneven
+from framedex.loader.order.order import RankShare, Uneven
 
 
 class MixtureSampler(ElasticSampler[int]):
@@ -80,7 +80,8 @@ class MixtureSampler(ElasticSampler[int]):
                 remedy="give a greater length, until='all_exhausted', or a greater rate",
             )
         identity = {"sizes": self._sizes.tolist(), "counts": list(self.counts), "shuffle": shuffle, "seed": seed}
-        super().__init__(sum(self.counts), identity, seed=seed, rank=rank, world_size=world_size, uneven=uneven)
+        ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
+        super().__init__(sum(self.counts), identity, seed=seed, ranks=ranks)
 
     def _visit(self, epoch: int, share: Share) -> Iterable[int]:
         order = mixture_order(self._sizes, self._counts, shuffle=self.shuffle, seed=self.seed, epoch=epoch)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from framedex.core.hints import check_choices
+from framedex.errors import FramedexError
 
 Uneven = Literal["pad", "drop", "allow"]
 
@@ -50,36 +54,51 @@ def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, stream], np.uint64)))
 
 
-def rank_share(
-    order: NDArray[np.int64], *, rank: int, world_size: int, uneven: Uneven = "pad", delivered: int = 0
-) -> NDArray[np.int64]:
-    """Return what one rank still visits of an epoch's order after the epoch's first `delivered` clips.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShare:
+    """Which share of an epoch one rank visits.
 
-    The rest is dealt out clip by clip, so that the next n clips of every rank are together the next n × world_size
-    clips of the order. So whenever all ranks have delivered the same number of clips, these clips are a prefix of the
-    order.
+    Clips are dealt out one by one, so that the next n clips of every rank are together the next n × world_size clips of
+    the order. So whenever all ranks have delivered the same number of clips, these clips are a prefix of the order.
 
-    Args:
-        order: int64, the order of the epoch.
+    Attributes:
         rank: number of this rank.
         world_size: number of ranks.
-        uneven: what to do if the rest cannot be divided evenly: "pad" repeats the epoch's first clips, "drop" leaves
-            out its last ones, and "allow" gives the first ranks one clip more.
-        delivered: clips of the epoch that all ranks together have delivered.
+        uneven: what to do if clips cannot be divided evenly: "pad" repeats the epoch's first clips, "drop" leaves out
+            its last ones, and "allow" gives the first ranks one clip more.
+
+    Raises:
+        FramedexError: a value is out of range.
     """
-    rest = order[delivered:]
-    odd = len(rest) % world_size
-    if uneven == "drop":
-        rest = rest[: len(rest) - odd]
-    elif uneven == "pad" and odd:
-        rest = np.concatenate([rest, np.resize(order, world_size - odd)])
-    return rest[rank::world_size]
 
+    rank: int = 0
+    world_size: int = 1
+    uneven: Uneven = "pad"
 
-def share_length(left: int, *, rank: int, world_size: int, uneven: Uneven = "pad") -> int:
-    """Return the length of `rank_share` when `left` clips of the epoch are left."""
-    beyond = {"pad": world_size - 1, "drop": 0, "allow": world_size - 1 - rank}[uneven]
-    return (left + beyond) // world_size
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise FramedexError("rank is out of range", found=self.rank, allowed=f"0 to {self.world_size - 1}")
+        check_choices(uneven=(self.uneven, get_args(Uneven)))
+
+    def of(self, order: NDArray[np.int64], delivered: int = 0) -> NDArray[np.int64]:
+        """Return what the rank still visits of an epoch's order.
+
+        Args:
+            order: int64, the order of the epoch.
+            delivered: clips of the epoch that all ranks together have delivered.
+        """
+        rest = order[delivered:]
+        odd = len(rest) % self.world_size
+        if self.uneven == "drop":
+            rest = rest[: len(rest) - odd]
+        elif self.uneven == "pad" and odd:
+            rest = np.concatenate([rest, np.resize(order, self.world_size - odd)])
+        return rest[self.rank :: self.world_size]
+
+    def length(self, left: int) -> int:
+        """Return the length of `of` when `left` clips of the epoch are left."""
+        beyond = {"pad": self.world_size - 1, "drop": 0, "allow": self.world_size - 1 - self.rank}[self.uneven]
+        return (left + beyond) // self.world_size
 
 
 def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:

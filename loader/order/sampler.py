@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order.elastic import ElasticSampler, Share
-from framedex.loader.order.order import Uneven, epoch_order, generator, in_blocks
+from framedex.loader.order.order import RankShare, Uneven, epoch_order, generator, in_blocks
 from framedex.loader.order.weights import drawn_order, weights_of
 
 Blocks = Literal["tar", "medium"] | int
@@ -92,7 +92,8 @@ class ClipSampler(ElasticSampler[int]):
         if self._weights is not None:
             entries = identity["length"] = self._count if length is None else length
             identity["weights"] = f"CRC-32 {zlib.crc32(self._weights.tobytes()):08x}"
-        super().__init__(entries, identity, seed=seed, rank=rank, world_size=world_size, uneven=uneven)
+        ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
+        super().__init__(entries, identity, seed=seed, ranks=ranks)
 
     def _visit(self, epoch: int, share: Share) -> Iterable[int]:
         numbers: list[int] = share(self._order(epoch)).tolist()

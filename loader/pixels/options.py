@@ -1,4 +1,4 @@
-"""What the frames of clips are like when they are delivered, as one checked record."""
+"""How frames are decoded, and what they are like when they are delivered, as one checked record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_SEED = 1 << 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelOptions:
-    """What the frames of clips are like when they are delivered.
+    """How frames are decoded, and what they are like when they are delivered.
 
     The fields have the names of ClipDataset's arguments, which explains them.
 
@@ -43,6 +43,7 @@ class PixelOptions:
     dtype: Dtype = "uint8"
     transform: Transform | None = None
     seed: int = 0
+    threads: int = 1
     clip_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +64,7 @@ class PixelOptions:
             raise FramedexError("clip_bytes is a number of bytes", found=repr(self.clip_bytes), allowed="1 or more")
 
     @classmethod
-    def of(cls, size: Size | None, framing: Framing | None, **others: Any) -> PixelOptions:
+    def of(cls, size: Size | None = None, framing: Framing | None = None, **others: Any) -> PixelOptions:
         """Return the options that the arguments of a dataset mean. Raises FramedexError."""
         return cls(framing=framing_of(size, framing), **others)
 
@@ -138,12 +139,12 @@ class PixelOptions:
                 remedy="size=(height, width) or framing= makes frames smaller, and clip_bytes= allows more",
             )
 
-    def decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int) -> NDArray[Any]:
+    def decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout) -> NDArray[Any]:
         """Return a clip's frames, [F, H, W, C] or [crops, F, H, W, C]. Raises as `frames`."""
         if self.dtype == "uint8":
-            return decode_rgb(clip, encoded, cutout=cutout, threads=threads)
+            return decode_rgb(clip, encoded, cutout=cutout, threads=self.threads)
         decode = decode_deep if self.dtype == "uint16" else decode_raw
-        return decode(clip, encoded, cutout, threads=threads)
+        return decode(clip, encoded, cutout, threads=self.threads)
 
     def finished(self, frames: NDArray[Any], draw: Draw) -> Any:
         """Return decoded frames in their layout, transformed. Raises TransformError."""

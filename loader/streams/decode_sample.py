@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import orjson
 
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
+from framedex.loader.batches.chosen_clips import PixelArguments
 from framedex.loader.batches.items import describe, picture, sound
-from framedex.loader.pixels.framing import Framing
-from framedex.loader.pixels.layouts import Layout
-from framedex.loader.pixels.options import Dtype, PixelOptions
-from framedex.loader.pixels.transforms import Transform
-from framedex.sharder.decoding.video import Size
+from framedex.loader.pixels.options import PixelOptions
 from framedex.sharder.packing.sample_recipes import REMEDY, SampleClip, sample_clip
 from framedex.sharder.reading.held_bytes import HeldBytes
 
@@ -24,15 +21,9 @@ JSON = "json"
 def decode_sample(
     sample: Mapping[str, Any],
     *,
-    size: Size | None = None,
-    framing: Framing | None = None,
-    layout: Layout | None = None,
-    dtype: Dtype = "uint8",
-    transform: Transform | None = None,
-    threads: int = 1,
     seed: int = 0,
     epoch: int = 0,
-    clip_bytes: int | None = None,
+    **pixels: Unpack[PixelArguments],
 ) -> dict[str, Any]:
     """Return the clip of a sample as a dict, decoded from the sample's own files.
 
@@ -42,16 +33,10 @@ def decode_sample(
     Args:
         sample: the files of a sample as bytes, by their names without the key, as webdataset gives them before any
             `decode`. `__key__` and `__url__` name the sample in messages.
-        size: (height, width) to which frames are stretched, which changes their proportions. None: as they are stored.
-            In a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
-        framing: as for `ClipDataset`.
-        layout: as for `ClipDataset`.
-        dtype: as for `ClipDataset`.
-        transform: as for `ClipDataset`.
-        threads: decoder threads.
         seed: as for `ClipDataset`.
-        clip_bytes: as for `ClipDataset`.
         epoch: the epoch for which `framing` and `transform` draw. Every epoch needs a pipeline with its number.
+        pixels: `size`, `framing`, `layout`, `dtype`, `transform`, `threads` and `clip_bytes`, as for `ClipDataset`. In
+            a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
 
     Returns:
         A dict as `ClipDataset.__getitem__` describes it, with `frames`.
@@ -62,16 +47,14 @@ def decode_sample(
         FramedexError: an option is not allowed, or the clip's pictures cannot be framed as `framing` says.
         TransformError: the transform fails.
     """
-    pixels = PixelOptions.of(
-        size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed, clip_bytes=clip_bytes
-    )
+    how = PixelOptions.of(seed=seed, **pixels)
     where = _where(sample)
     files = {name: content for name, content in sample.items() if not name.startswith("__")}
     found = sample_clip(_json(files, where), _sizes(files), where)
     held = HeldBytes(first_byte=0, content=_joined(found, files))
     clip = found.clip
     try:
-        shown = picture(clip, held, decode="cpu", pixels=pixels, epoch=epoch, threads=threads)
+        shown = picture(clip, held, decode="cpu", pixels=how, epoch=epoch)
         return shown | sound(clip, held) | describe(clip)
     except StaleError as error:
         raise DecodeError(

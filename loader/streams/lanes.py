@@ -16,7 +16,7 @@ import numpy as np
 import webdataset
 from numpy.typing import NDArray
 
-from framedex.loader.order.order import Uneven, share_length
+from framedex.loader.order.order import RankShare, Uneven
 
 FIRST_CLIPS = 100  # in the buffer before the first is delivered: webdataset's default for `initial`
 
@@ -98,9 +98,8 @@ def reading_order(order: Order, epoch: int) -> NDArray[np.int64]:
 
 def rank_lengths(count: int, world_size: int, uneven: Uneven) -> NDArray[np.int64]:
     """Return int64 [world_size]: how many of `count` clips each rank delivers, as `ClipSampler` divides them."""
-    return np.array(
-        [share_length(count, rank=rank, world_size=world_size, uneven=uneven) for rank in range(world_size)], np.int64
-    )
+    ranks = (RankShare(rank=rank, world_size=world_size, uneven=uneven) for rank in range(world_size))
+    return np.array([rank.length(count) for rank in ranks], np.int64)
 
 
 def lane_lengths(count: int, workers: Workers, uneven: Uneven) -> NDArray[np.int64]:

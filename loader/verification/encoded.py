@@ -114,7 +114,7 @@ def _no_truth(clip: Clip, error: Exception) -> Checked:
 
 def _check(clip: Clip, options: EncodeOptions, sources: SourceFiles, truth: Truth | None) -> Checked:
     try:
-        encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
+        encoded = sources.read(clip)
         by_rank = dict(decode_unique(clip, encoded))
     except StaleError as error:
         return verdict_on(clip, None, "stale", error.text())

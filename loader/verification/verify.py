@@ -217,7 +217,7 @@ def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:
 
 def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
     try:
-        encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
+        encoded = sources.read(clip)
         by_rank = decode_md5(clip, encoded)
         marks = _checksums(clip) if clip.medium.kind == IMAGES and clip.md5 is None else by_rank
     except StaleError as error:

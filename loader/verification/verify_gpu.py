@@ -186,7 +186,7 @@ def verify_on_gpu(
 
 def _fetched(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, support: DriverSupport) -> Fetched | None:
     """Return a clip in the form for a GPU, or None if the CPU decodes it. Raises FramedexError."""
-    encoded = clips.sources.read(clip.source, clip.recipe, clip.medium.states)
+    encoded = clips.sources.read(clip)
     images = clip.medium.kind == IMAGES
     if (nvjpeg_obstacle(clip) if images else gpu_obstacle(clip, encoded, support)) is not None:
         return None
@@ -296,7 +296,7 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
 
 def _own_pictures(clip: Clip, clips: ClipDataset) -> Truth:
     """Return a clip's own frames as the CPU decodes them."""
-    frames = decode_rgb(clip, clips.sources.read(clip.source, clip.recipe, clip.medium.states))
+    frames = decode_rgb(clip, clips.sources.read(clip))
     return {number: frame for number, frame in zip(clip.frames.tolist(), frames, strict=True) if number != PAD}
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, StaleError, UncuttableError, internal_error
 from framedex.records.clip import ClipRecord
+from framedex.records.dataset import Failure
 from framedex.records.recipe import ClipAudioPlan, Recipe
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.medium import Medium
@@ -78,23 +79,6 @@ class Clip(ClipRecord):
         if self.stretch_first is None or self.stretch_stop is None:
             return None
         return self.stretch_first, self.stretch_stop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """A clip that could not be made: a row of failures.parquet.
-
-    Attributes:
-        counts: Whether it counts as a failure of the run.
-        traceback: Set if framedex itself failed (kind INTERNAL_ERROR).
-    """
-
-    clip_id: str | None
-    uri: str | None
-    kind: str
-    message: str
-    counts: bool = True
-    traceback: str | None = None
 
 
 def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:

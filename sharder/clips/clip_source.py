@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.errors import FormatError
-from framedex.sharder.clips.clip import Clip, Failure
+from framedex.records.dataset import Failure
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.fields import (
     CLIP_FIELDS,
     FIELD_NAMES,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from framedex.records.dataset import Failure
 from framedex.sharder.clips.byte_source import ByteSource
-from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.clip import Clip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ class ClipFiles:
 
     def _packets(self, clip: Clip) -> Iterator[bytes]:
         """Yield a clip's packets. The first packet of a run comes with the state that a decoder must be given."""
-        encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
+        encoded = self._sources.read(clip)
         edges = encoded.packet_first.tolist()
         for first, end in itertools.pairwise(edges):
             yield encoded.payload[first:end].tobytes()

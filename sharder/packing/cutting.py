@@ -12,10 +12,12 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from framedex.execution.engine import Calls, Engine, Outcome
+from framedex.execution.choice import Workers
+from framedex.execution.engine import Calls, Outcome
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.clip import Failure, WantedClip
+from framedex.records.dataset import Failure
+from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.clip_files import copies_ranges
 from framedex.sharder.packing.pack import ClipPacking
@@ -87,7 +89,7 @@ class CuttingTask:
 
     Attributes:
         own: What this process cuts instead, because it takes more than ranges of files.
-        here: Whether this process does the task, because no worker is ready yet, or there is none.
+        here: Whether this process does the task, because no worker is ready yet.
     """
 
     index: Place
@@ -98,18 +100,18 @@ class CuttingTask:
 
 
 def cut_in_workers(
-    index: Index, options: ClipFileOptions, spools: Spools, groups: Iterable[ReadGroup], *, workers: int, engine: Engine
+    index: Index, options: ClipFileOptions, spools: Spools, groups: Iterable[ReadGroup], workers: Workers
 ) -> Iterator[Step]:
-    """Yield the same steps as `ClipCutter`, in the same order, made in `workers` processes."""
+    """Yield the same steps as `ClipCutter`, in the same order, made in worker processes."""
     cutter = ClipCutter(index, options, spools)
     calls = Calls(
         function=cut,
-        items=_tasks(index.path, options, groups, workers=workers),
+        items=_tasks(index.path, options, groups),
         timeout_seconds=SECONDS_A_CLIP,
         in_flight=TASKS_IN_FLIGHT,
         passes=lambda task: task.own is not None or task.here,
     )
-    for outcome in engine(calls, workers=workers):
+    for outcome in workers.run(calls):
         task = outcome.item
         if task.own is not None:
             yield from cutter.steps([task.own])
@@ -119,15 +121,12 @@ def cut_in_workers(
             yield from _steps(outcome)
 
 
-def _tasks(
-    index: Place, options: ClipFileOptions, groups: Iterable[ReadGroup], *, workers: int
-) -> Iterator[CuttingTask]:
+def _tasks(index: Place, options: ClipFileOptions, groups: Iterable[ReadGroup]) -> Iterator[CuttingTask]:
     """Yield the plan in tasks."""
     numbers = itertools.count()
 
     def task(sent: list[SentItem]) -> CuttingTask:
-        here = workers == 0 or next(numbers) < TASKS_AT_FIRST
-        return CuttingTask(index=index, options=options, sent=sent, here=here)
+        return CuttingTask(index=index, options=options, sent=sent, here=next(numbers) < TASKS_AT_FIRST)
 
     gathered: list[SentItem] = []
     for medium, items in itertools.groupby(itertools.chain.from_iterable(groups), lambda item: item.medium):

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import StaleError, UncuttableError
-from framedex.execution.engine import Engine
+from framedex.execution.choice import Workers
 from framedex.records.clip import PAD, SAMPLE
 from framedex.records.columns import json_of
+from framedex.records.dataset import Failure
 from framedex.records.medium import IMAGES
 from framedex.records.recipe import Recipe
-from framedex.sharder.clips.clip import Clip, Failure, failure_of, internal_failure
+from framedex.sharder.clips.clip import Clip, failure_of, internal_failure
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.samples import Member, Step
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles
@@ -61,23 +62,23 @@ class ClipPacking:
 
     def _cut(self, clip: Clip, done: int) -> Step:
         if clip.medium.kind == IMAGES:
-            encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
+            encoded = self._sources.read(clip)
             return image_step(clip, image_files(clip, encoded, None), None, done)
         return file_step(self._files.cut(clip), done)
 
 
-def image_packing(options: ImageOptions, *, workers: int, engine: Engine) -> Recoding[list[bytes]]:
-    """Return what decodes each clip once, in `workers` processes, and stores every frame that it wants as an image."""
+def image_packing(options: ImageOptions, workers: Workers) -> Recoding[list[bytes]]:
+    """Return what decodes each clip once, in worker processes, and stores every frame that it wants as an image."""
 
     def step(clip: Clip, files: list[bytes], done: int) -> Step:
         return image_step(clip, files, options, done)
 
     make = functools.partial(_make_images, options=options)
-    return Recoding(make=make, finish=step, workers=workers, engine=engine)
+    return Recoding(make=make, finish=step, workers=workers)
 
 
-def encoded_packing(options: EncodeOptions, *, workers: int, engine: Engine) -> Recoding[EncodedStream]:
-    """Return what decodes each clip once, in `workers` processes, and encodes the frames that it wants as a tiny file.
+def encoded_packing(options: EncodeOptions, workers: Workers) -> Recoding[EncodedStream]:
+    """Return what decodes each clip once, in worker processes, and encodes the frames that it wants as a tiny file.
 
     All clips of a medium have its first clip's configuration record, because the dataset describes a medium once.
     """
@@ -90,7 +91,7 @@ def encoded_packing(options: EncodeOptions, *, workers: int, engine: Engine) -> 
         return file_step(encoded_file(clip, stream, options), done)
 
     make = functools.partial(_make_stream, options=options)
-    return Recoding(make=make, finish=step, workers=workers, engine=engine)
+    return Recoding(make=make, finish=step, workers=workers)
 
 
 def _make_images(clip: Clip, encoded: EncodedClip, options: ImageOptions) -> list[bytes]:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DecodeError, StaleError
+from framedex.records.dataset import Failure
 from framedex.records.recipe import AudioFile, ClipAudioPlan
-from framedex.sharder.clips.clip import Clip, Failure, internal_failure
+from framedex.sharder.clips.clip import Clip, internal_failure
 from framedex.sharder.clips.samples import Member, Step
 from framedex.sharder.decoding.audio_files import encode_flac, encode_wav, flac_bits
 from framedex.sharder.decoding.clip_audio import ClipAudio, read_audio, stretches

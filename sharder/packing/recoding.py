@@ -8,8 +8,10 @@ from typing import Generic, TypeVar
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DecodeError, StaleError, UncuttableError
-from framedex.execution.engine import Calls, Engine, Outcome
-from framedex.sharder.clips.clip import Clip, Failure, failure_of, internal_failure
+from framedex.execution.choice import Workers
+from framedex.execution.engine import Calls, Outcome
+from framedex.records.dataset import Failure
+from framedex.sharder.clips.clip import Clip, failure_of, internal_failure
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 
@@ -42,7 +44,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoding(Generic[Made]):
-    """Decodes each clip once, in `workers` processes, and stores what is made of it.
+    """Decodes each clip once, in worker processes, and stores its new form.
 
     Attributes:
         make: Runs in a worker: a clip and its packets → its new form. It can be pickled. It raises DecodeError for a
@@ -53,8 +55,7 @@ class Recoding(Generic[Made]):
 
     make: Make[Made]
     finish: Callable[[Clip, Made, int], Step]
-    workers: int
-    engine: Engine
+    workers: Workers
 
     def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
         """Yield every step, with clips in their new form, or failures for clips that have none."""
@@ -64,7 +65,7 @@ class Recoding(Generic[Made]):
             timeout_seconds=SECONDS_A_CLIP,
             in_flight=CLIPS_IN_FLIGHT,
         )
-        for outcome in self.engine(calls, workers=self.workers):
+        for outcome in self.workers.run(calls):
             yield self._step(outcome)
 
     def _tasks(self, steps: Iterable[Step]) -> Iterator[_Task[Made]]:
@@ -73,7 +74,7 @@ class Recoding(Generic[Made]):
             clip, encoded = step.outcome, None
             if isinstance(clip, Clip):
                 try:
-                    encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
+                    encoded = sources.read(clip)
                 except StaleError as error:
                     step = Step(outcome=failure_of(clip, error), done=step.done)
                 except MEDIUM_ERRORS:

@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from framedex.errors import FormatError, PolicyError, StaleError
 from framedex.indexer.parts.index import Index
 from framedex.records.clip import PAD
+from framedex.records.dataset import Failure
 from framedex.records.medium import OK
 from framedex.sharder.clips.audio import AudioOptions
-from framedex.sharder.clips.clip import Clip, Failure, WantedClip
+from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.clips.clip_source import ClipSource
 from framedex.sharder.clips.fields import FRAME_FIELDS, frame_field
 from framedex.sharder.clips.multiview import ViewsOfClips

@@ -12,7 +12,8 @@ import numpy as np
 
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.clip import Failure, WantedClip
+from framedex.records.dataset import Failure
+from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia
 from framedex.sharder.planning.steps import PlanItem, ReadGroup, missed_clip, wanted_clip
 from framedex.sharder.planning.units import Unit, Units

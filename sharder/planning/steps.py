@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
-from framedex.sharder.clips.clip import Clip, Failure, WantedClip, internal_failure
+from framedex.records.dataset import Failure
+from framedex.sharder.clips.clip import Clip, WantedClip, internal_failure
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import StaleError
-from framedex.records.recipe import Recipe
 from framedex.sharder.clips.byte_source import ByteSource, stale
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.sources import EncodedClip, check_content, laid_out
 
 
@@ -26,13 +25,13 @@ class HeldBytes:
     first_byte: int
     content: NDArray[np.uint8]
 
-    def read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
+    def read(self, clip: Clip) -> EncodedClip:
         """Return the packets of a clip. Raises StaleError if they are not the recorded ones, or not held."""
-        clip, pieces = laid_out(recipe, states)
-        for offset, piece in zip(recipe.range_offset.tolist(), pieces, strict=True):
-            piece[...] = self._bytes(source, offset, len(piece))
-        check_content(source, recipe, pieces)
-        return clip
+        encoded, pieces = laid_out(clip)
+        for offset, piece in zip(clip.recipe.range_offset.tolist(), pieces, strict=True):
+            piece[...] = self._bytes(clip.source, offset, len(piece))
+        check_content(clip.source, clip.recipe, pieces)
+        return encoded
 
     def read_ranges(
         self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]

@@ -16,6 +16,7 @@ from framedex.core.memory import check_room
 from framedex.files.parquet_cells import read_cell
 from framedex.records.recipe import Recipe
 from framedex.sharder.clips.byte_source import ByteSource, stale
+from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.reading.object_sources import Objects, stale_as
 from framedex.sharder.reading.recorded_files import RecordedFile, RecordedFiles, open_recorded
@@ -65,23 +66,17 @@ class SourceFiles:
         """Return the reader of a source."""
         return self._objects if is_remote(source.path) else self._files
 
-    def read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
-        """Return the packets of a clip.
-
-        Args:
-            states: The states of the clip's medium.
-
-        Raises:
-            StaleError: The source is missing or changed.
-        """
-        clip, pieces = laid_out(recipe, states)
+    def read(self, clip: Clip) -> EncodedClip:
+        """Return the packets of a clip. Raises StaleError if the source is missing or changed."""
+        source, recipe = clip.source, clip.recipe
+        encoded, pieces = laid_out(clip)
         if recipe.range_path is not None:
             _check_names(source, recipe.range_path)
             self._of(source).fill_whole(source.path, recipe.range_path, pieces)
         else:
             self._of(source).fill(source, recipe.range_offset, pieces)
         check_content(source, recipe, pieces)
-        return clip
+        return encoded
 
     def read_ranges(
         self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
@@ -179,8 +174,9 @@ def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[n
             raise stale(where, "other content")
 
 
-def laid_out(recipe: Recipe, states: Sequence[bytes]) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
+def laid_out(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
     """Return a clip whose payload holds the runs' states, and the part of the payload for each range."""
+    recipe, states = clip.recipe, clip.medium.states
     given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
     extra = np.zeros(len(recipe.packet_size), np.int64)
     extra[recipe.run_first] = [len(state) for state in given]

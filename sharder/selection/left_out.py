@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from framedex.core.tallies import SHOWN, counted, tally, values_text
 from framedex.errors import INTERNAL_ERROR, PLEASE_REPORT, NoClipsError, PolicyError
 from framedex.indexer.parts.index import Index
+from framedex.records.dataset import Failure
 from framedex.records.medium import OK
-from framedex.sharder.clips.clip import Failure
 from framedex.sharder.configuration.filters import columns_in
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.selection.mentions import MentionTable, joined_mentions

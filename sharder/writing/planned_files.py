@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from framedex.errors import FormatError
 from framedex.files.parquet_parts import table_of, write_part
-from framedex.sharder.clips.clip import Failure
+from framedex.records.dataset import Failure
 from framedex.sharder.schema import MEDIA, SCHEMA_VERSION
 from framedex.sharder.writing.planned_rows import PlannedRows
 from framedex.storage.places import Place, parquet_file

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
 from framedex.files.parquet_parts import table_of
-from framedex.sharder.clips.clip import Failure
+from framedex.records.dataset import Failure
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.rows import clip_row, recipe_row
 from framedex.sharder.clips.samples import Step

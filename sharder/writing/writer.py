@@ -25,7 +25,8 @@ from framedex.files.full_disk import full_disk
 from framedex.files.locks import held
 from framedex.files.outputs import check_unfinished
 from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.clip import Clip, Failure, failure_of
+from framedex.records.dataset import Failure
+from framedex.sharder.clips.clip import Clip, failure_of
 from framedex.sharder.clips.rows import clip_row, recipe_row
 from framedex.sharder.clips.samples import Member
 from framedex.sharder.schema import CLIPS, CLIPS_PER_PART, SHARDS_FOLDER

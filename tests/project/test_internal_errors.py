@@ -248,8 +248,8 @@ def test_a_bug_in_reading_a_clip_for_images_costs_its_clips(
     run("index", videos, "--out", tmp_path / "INDEX")
     real = SourceFiles.read
 
-    def broken(sources: SourceFiles, source: Any, *others: Any) -> Any:
-        return _broken() if BROKEN in str(source.path) else real(sources, source, *others)
+    def broken(sources: SourceFiles, clip: Any) -> Any:
+        return _broken() if BROKEN in str(clip.source.path) else real(sources, clip)
 
     monkeypatch.setattr(SourceFiles, "read", broken)
     result = run(

@@ -28,7 +28,7 @@ def indexed_medium(index: Index, uri: str, *, keep_damaged: bool = False, **how:
 
 def encoded_clip(dataset: ClipDataset, clip: Clip) -> EncodedClip:
     """Return the packets of a dataset's clip."""
-    return dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+    return dataset.sources.read(clip)
 
 
 def encoded_of(packets: list[bytes]) -> EncodedClip:
@@ -57,10 +57,10 @@ class Reader:
     def read(self, frames: list[int]) -> list[tuple[int, str]]:
         """Return (pts, md5) of each requested frame."""
         clip = self.clip(frames)
-        encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
+        encoded = self.sources.read(clip)
         return list(zip(clip.pts.tolist(), pictures_of(clip, encoded), strict=True))
 
     def rgb(self, frames: list[int]) -> NDArray[np.uint8]:
         """Return uint8 [frames, H, W, 3]."""
         clip = self.clip(frames)
-        return decode_rgb(clip, self.sources.read(clip.source, clip.recipe, clip.medium.states))
+        return decode_rgb(clip, self.sources.read(clip))

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipStream, ConcatClips, MultiViewDataset
 from framedex.errors import DecodeError, FramedexError, StaleError
+from framedex.loader.batches.items import picture
 from tests.support.datasets import shard_clips
 from tests.support.media import Medium
 
@@ -83,14 +84,14 @@ def test_without_it_the_error_is_raised_with_a_remedy_that_fits(videos: Path, tm
 
 def test_a_clip_that_does_not_decode_is_replaced(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = ClipDataset(tmp_path / "D", on_error="replace")
-    bad, real = of(dataset, NAMES[0]), ClipDataset._item
+    bad = of(dataset, NAMES[0])
 
-    def item(self: ClipDataset, number: int) -> dict[str, Any]:
-        if number in bad:
+    def item(clip: Any, *others: Any, **how: Any) -> dict[str, Any]:
+        if clip.medium.uri == NAMES[0]:
             raise DecodeError("made up", remedy="framedex verify shows which clips decode")
-        return real(self, number)
+        return picture(clip, *others, **how)
 
-    monkeypatch.setattr(ClipDataset, "_item", item)
+    monkeypatch.setattr("framedex.loader.batches.chosen_clips.picture", item)
     assert dataset[bad[0]]["uri"] != NAMES[0]
     with pytest.raises(DecodeError, match="framedex verify"):
         ClipDataset(tmp_path / "D")[bad[0]]
@@ -166,14 +167,13 @@ def test_a_stream_replaces_a_clip_that_does_not_decode(
     clips = [{"uri": NAMES[number % 3], "frames": [number, number + 1]} for number in range(12)]
     packed = shard_clips(tmp_path / "I", tmp_path / "T", clips, "--pack", "clips")
     names = ClipDataset(packed).column("clip_id").tolist()
-    real = ClipStream._decoded
 
-    def decoded(self: ClipStream, clip: Any, *others: Any) -> dict[str, Any]:
+    def decoded(clip: Any, *others: Any, **how: Any) -> dict[str, Any]:
         if clip.clip_id == names[5]:
             raise DecodeError("made up", where=clip.medium.path)
-        return real(self, clip, *others)
+        return picture(clip, *others, **how)
 
-    monkeypatch.setattr(ClipStream, "_decoded", decoded)
+    monkeypatch.setattr("framedex.loader.batches.chosen_clips.picture", decoded)
     stream = ClipStream(packed, on_error="replace")
     items = list(stream)
     found = [item["clip_id"] for item in items]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from framedex import ClipDataset, ClipSampler, Index
 from framedex.errors import FramedexError
-from framedex.loader.order.order import epoch_order, rank_share, share_length
+from framedex.loader.order.order import RankShare, epoch_order
 from tests.support.datasets import run, shard_clips
 from tests.support.depth import EXAMPLES
 
@@ -38,12 +38,10 @@ def test_ranks_share_the_rest_of_an_epoch_without_overlap_or_loss(
     assert sorted(order.tolist()) == list(range(count))
     assert np.array_equal(order, epoch_order(count, shuffle=shuffle, seed=seed, epoch=epoch))
     rest = order[delivered:].tolist()
-    shares = [
-        rank_share(order, rank=rank, world_size=world, uneven=uneven, delivered=delivered).tolist()
-        for rank in range(world)
-    ]
+    ranks = [RankShare(rank=rank, world_size=world, uneven=uneven) for rank in range(world)]
+    shares = [share.of(order, delivered).tolist() for share in ranks]
     lengths = [len(share) for share in shares]
-    assert lengths == [share_length(len(rest), rank=rank, world_size=world, uneven=uneven) for rank in range(world)]
+    assert lengths == [share.length(len(rest)) for share in ranks]
     dealt = [clip for turn in itertools.zip_longest(*shares) for clip in turn if clip is not None]
     if uneven == "drop":
         assert dealt == rest[: len(rest) // world * world]

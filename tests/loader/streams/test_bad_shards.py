@@ -126,17 +126,14 @@ def test_damaged_pictures_are_an_error_of_their_clip(packed_images: Path, tmp_pa
 
 
 def test_clips_that_do_not_decode_are_skipped_alone(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from framedex.loader import clip_stream
+    bad, real = ClipDataset(copy).clip(5).clip_id, ClipStream._read_item
 
-    original = clip_stream.picture
+    def failing(stream: ClipStream, read: Any, epoch: int) -> Any:
+        if read.clip.clip_id == bad:
+            raise DecodeError("made up", where=read.clip.medium.path)
+        return real(stream, read, epoch)
 
-    def failing(clip: Any, *arguments: Any, **options: Any) -> Any:
-        if clip.clip_id == bad:
-            raise DecodeError("made up", where=clip.medium.path)
-        return original(clip, *arguments, **options)
-
-    bad = ClipDataset(copy).clip(5).clip_id
-    monkeypatch.setattr(clip_stream, "picture", failing)
+    monkeypatch.setattr(ClipStream, "_read_item", failing)
     stream = ClipStream(copy, decode="movie", on_error="skip")
     assert len(list(stream)) == len(ClipDataset(copy)) - 1
     assert [(skip.clip, skip.kind) for skip in stream.skipped()] == [(5, "undecodable")]

@@ -141,8 +141,7 @@ def planned(index: Index, asked: Iterable[pieces.Piece]) -> list[planned_rows.Pl
         index=index,
         options=indexed_medium.PlanningOptions(),
         schema=schema.CLIPS,
-        workers=2,
-        engine=build.DEFAULTS.engine,
+        workers=replace(build.DEFAULTS, workers=2).processes,
     )
     return list(plan_in_workers.planned_in_workers(how, asked))
 

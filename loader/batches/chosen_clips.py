@@ -1,0 +1,289 @@
+"""The clips of a source that a loader takes, labelled, and how items are made of them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypedDict, Unpack
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from framedex.core.hints import check_choices
+from framedex.core.pyav import ffmpeg_version, other_major_versions
+from framedex.core.user_lines import user_line, warn_at
+from framedex.errors import FramedexError, printable
+from framedex.execution.shared_number import SharedNumber
+from framedex.loader.batches.faults import OnError
+from framedex.loader.batches.items import Decode, describe, picture, sound
+from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
+from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.layouts import Layout
+from framedex.loader.pixels.options import Dtype, PixelOptions
+from framedex.loader.pixels.transforms import Transform
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.clip_source import ClipSource
+from framedex.sharder.clips.labels import (
+    Labels,
+    LabelsArgument,
+    check_is_own,
+    check_name_is_free,
+    made_labels,
+    wanted_labels,
+)
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.video import Size
+from framedex.sharder.reading.held_bytes import HeldBytes
+from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.selection.where import Where, clips_where
+from framedex.storage.cache import DiskCache
+
+LOG = logging.getLogger("framedex.loader")
+MOST_BITS = 8  # per sample of a delivered frame
+
+
+class PixelArguments(TypedDict, total=False):
+    """Keyword arguments of all loaders: how frames are decoded and delivered. ClipDataset explains them."""
+
+    size: Size | None
+    framing: Framing | None
+    layout: Layout | None
+    dtype: Dtype
+    transform: Transform | None
+    threads: int
+    clip_bytes: int | None
+
+
+class ItemArguments(PixelArguments, total=False):
+    """Keyword arguments of loaders that make items: these, where frames are decoded, and columns of their table."""
+
+    decode: Decode
+    frame_columns: FrameColumns | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemOptions:
+    """The contents of items, and how they are made.
+
+    The fields have the names of ClipDataset's arguments.
+
+    Raises:
+        FramedexError: a value is not allowed.
+    """
+
+    decode: Decode
+    pixels: PixelOptions
+    frame_columns: FrameColumns | None
+    on_error: OnError
+
+    def __post_init__(self) -> None:
+        check_choices(decode=(self.decode, ("cpu", "movie")))
+        if self.decode == "movie" and not self.pixels.is_plain:
+            raise FramedexError(
+                "decode='movie' leaves frames to another decoder",
+                found="framing, layout, dtype or transform",
+                remedy="decode='cpu', or do the same with what the other decoder returns",
+            )
+
+    @classmethod
+    def of(
+        cls,
+        on_error: OnError,
+        seed: int,
+        *,
+        decode: Decode = "cpu",
+        frame_columns: FrameColumns | None = None,
+        **pixels: Unpack[PixelArguments],
+    ) -> Self:
+        """Return the options that the arguments of a loader mean. Raises FramedexError."""
+        how = PixelOptions.of(seed=seed, **pixels)
+        return cls(decode=decode, pixels=how, frame_columns=frame_columns, on_error=on_error)
+
+
+class ChosenClips:
+    """The clips of a source that a loader takes, numbered from 0, labelled, and how items are made of them. Picklable.
+
+    Args:
+        source: all clips.
+        options: how items are made.
+        where: as for ClipDataset.
+        labels: as for ClipDataset.
+        cache: as for ClipDataset.
+
+    Attributes:
+        source: as given.
+        options: as given.
+        files: where packets are read from.
+        numbers: int64, ascending, the numbers of the clips in the source; None for all of them.
+        labels: None if the values of no column are numbered.
+
+    Raises:
+        FramedexError: `where` or `labels` is wrong.
+    """
+
+    def __init__(
+        self,
+        source: ClipSource,
+        options: ItemOptions,
+        *,
+        where: Where | None = None,
+        labels: LabelsArgument | None = None,
+        cache: DiskCache | None = None,
+    ) -> None:
+        warn_of_other_ffmpeg(str(source.path), tuple(source.ffmpeg))
+        self.source, self.options, self.files = source, options, SourceFiles(cache)
+        wanted = options.frame_columns
+        self._tables = None if wanted is None else FrameTables(wanted, source.locate, cache)
+        self.numbers = None if where is None else clips_where(source, where, str(source.path))
+        self.labels = labels_of(source, labels, self.numbers)
+        self._lost_bits = LostBits(str(source.path))
+
+    def __len__(self) -> int:
+        return len(self.source) if self.numbers is None else len(self.numbers)
+
+    def with_pixels(self, pixels: PixelOptions) -> ChosenClips:
+        """Return the same clips, delivered in another way. Raises FramedexError."""
+        other = copy.copy(self)
+        other.options = replace(self.options, pixels=pixels)
+        return other
+
+    def taken(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values of these clips, of values of all clips of the source."""
+        return values if self.numbers is None else values[self.numbers]
+
+    def number(self, place: int) -> int:
+        """Return the number of a clip in the source."""
+        return place if self.numbers is None else int(self.numbers[place])
+
+    @property
+    def columns(self) -> list[str]:
+        """The user's columns: those of a listing, of explicit clips and of a split; and the one of labels' names."""
+        return [*self.source.columns, *([] if self.labels is None else [self.labels.name_column])]
+
+    @property
+    def label_column(self) -> str | None:
+        """The column whose values are numbered; None if there are no labels."""
+        return None if self.labels is None else self.labels.column
+
+    def classes(self, reader: str) -> list[str]:
+        """Return the names of the labels, by their numbers. Raises FramedexError if there are none.
+
+        Args:
+            reader: the name of the loader, for the error.
+        """
+        if self.labels is None:
+            raise FramedexError(
+                "the dataset has no labels",
+                where=str(self.source.path),
+                remedy=f"{reader}(…, labels='label') numbers the values of the column label",
+            )
+        return self.labels.classes
+
+    def clip(self, place: int, epoch: int = 0) -> Clip:
+        """Return a clip, with numbers in place of labels. Raises as `ClipSource.clip`."""
+        clip = self.source.clip(self.number(place), epoch)
+        if self.options.decode == "cpu" and self.options.pixels.dtype == "uint8":
+            self._lost_bits.warn(clip.medium)
+        if self.labels is None:
+            return clip
+        return replace(clip, columns=self.labels.applied(clip.columns, f"clip {clip.clip_id}"))
+
+    def item(self, clip: Clip, epoch: int, files: SourceFiles | HeldBytes | None = None) -> dict[str, Any]:
+        """Return a clip's item, as `ClipDataset.__getitem__` describes it.
+
+        Args:
+            clip: the clip.
+            epoch: the epoch of random crops and of the transform.
+            files: where its packets are read from. None: `files` of these clips.
+
+        Raises:
+            StaleError, DecodeError, TransformError, FramedexError: as `ClipDataset.__getitem__`.
+        """
+        files = files or self.files
+        shown = picture(clip, files, decode=self.options.decode, pixels=self.options.pixels, epoch=epoch)
+        return shown | self.beside(clip, files) | describe(clip)
+
+    def beside(self, clip: Clip, files: SourceFiles | HeldBytes | None = None) -> dict[str, Any]:
+        """Return the entries of an item that are read beside its frames: audio, and columns of the frames' table.
+
+        Raises:
+            FramedexError: the clip has no table of its frames, or the table lacks a column.
+            FormatError: the table cannot be read, or its rows are not those of the clip's frames.
+        """
+        columns = {} if self._tables is None else self._tables(clip)
+        return columns | sound(clip, files or self.files)
+
+
+def labels_of(
+    origin: ClipSource, labels: LabelsArgument | None, chosen: NDArray[np.int64] | None = None
+) -> Labels | None:
+    """Return the labels of a dataset's clips; None if the values of no column are numbered.
+
+    Args:
+        origin: all clips.
+        labels: as for ClipDataset. None: those that the dataset records.
+        chosen: int64, the clips that are loaded; None for all.
+
+    Raises:
+        FramedexError: `labels` is wrong, there is no such column, or a clip that is loaded has no label.
+    """
+    recorded, where = origin.labels, str(origin.path)
+    if labels is None:
+        return recorded
+    wanted = wanted_labels(labels)
+    if recorded is not None and wanted.numbers is None and wanted.column == recorded.column:
+        return recorded
+    check_is_own(wanted, origin.columns, where)
+    found = made_labels(wanted, origin.label_values(wanted.column), where)
+    check_name_is_free(found, origin.columns, where)
+    values = origin.column(wanted.column)
+    found.numbered(values if chosen is None else values.take(pa.array(chosen)), where)
+    return found
+
+
+class LostBits:
+    """Warns of the first medium whose samples have more bits than frames have, once for all copies of a dataset.
+
+    Args:
+        place: the place of the dataset or index.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place, self._warned = place, SharedNumber()
+        self._line = user_line()
+
+    def warn(self, medium: Medium) -> None:
+        """Warn of a clip's medium, if frames lose bits and no process has warned before.
+
+        The warning names the line that opened the dataset, because a worker process has no line of the user.
+        """
+        if medium.bits <= MOST_BITS or not self._warned.claim():
+            return
+        message = (
+            f"{self._place}: the samples of {medium.uri} have more than {MOST_BITS} bits "
+            f"({medium.bits}, {medium.pixel_format}); frames are uint8, and the lower bits are lost. "
+            "ClipDataset(dtype='uint16') keeps them. `framedex audit --check more_than_8_bits` lists all such media"
+        )
+        warn_at(self._line, message)
+
+
+@functools.cache
+def warn_of_other_ffmpeg(place: str, versions: tuple[str, ...]) -> None:
+    """Log a warning, once in this process, if an index was made by another major version of FFmpeg than PyAV's.
+
+    Args:
+        place: the place of the index, or of a dataset that was made from it.
+        versions: the versions of FFmpeg that probed its media.
+    """
+    others = other_major_versions(versions)
+    if others:
+        LOG.warning(
+            "%s was indexed with FFmpeg %s, and FFmpeg %s decodes it now. `framedex verify` compares the frames of a "
+            "dataset; docs/exactness.md says what was tested",
+            printable(place),
+            printable(", ".join(others)),
+            ffmpeg_version(),
+        )
