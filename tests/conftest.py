@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,14 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         command = " ".join(["pytest", *config.invocation_params.args])
         config.pluginmanager.register(Outcomes(command))
-
-
-@pytest.fixture(autouse=True)
-def interrupts_as_before() -> Iterator[None]:
-    """Fail a test that leaves this process deaf to Ctrl-C."""
-    before = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    yield
-    assert (signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])) == before
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -147,6 +147,14 @@ def interrupted_in_a_callback() -> None:
     time.sleep(SECONDS)
 
 
-def test_an_interrupt_that_a_callback_drops_comes_again() -> None:
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Let SIGINT interrupt this process: shells start processes in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_that_a_callback_drops_comes_again(listening: None) -> None:
     with terminated_as_interrupted(), pytest.raises(KeyboardInterrupt):
         interrupted_in_a_callback()

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipStream, ConcatClips, MultiViewDataset
 from framedex.errors import DecodeError, FramedexError, StaleError
-from framedex.loader.batches.items import picture
 from tests.support.datasets import shard_clips
 from tests.support.media import Medium
 
@@ -84,14 +83,15 @@ def test_without_it_the_error_is_raised_with_a_remedy_that_fits(videos: Path, tm
 
 def test_a_clip_that_does_not_decode_is_replaced(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = ClipDataset(tmp_path / "D", on_error="replace")
-    bad = of(dataset, NAMES[0])
+    bad, chosen = of(dataset, NAMES[0]), type(dataset._clips)
+    real = chosen.item
 
-    def item(clip: Any, *others: Any, **how: Any) -> dict[str, Any]:
+    def item(clips: Any, clip: Any, *others: Any) -> dict[str, Any]:
         if clip.medium.uri == NAMES[0]:
             raise DecodeError("made up", remedy="framedex verify shows which clips decode")
-        return picture(clip, *others, **how)
+        return real(clips, clip, *others)
 
-    monkeypatch.setattr("framedex.loader.batches.chosen_clips.picture", item)
+    monkeypatch.setattr(chosen, "item", item)
     assert dataset[bad[0]]["uri"] != NAMES[0]
     with pytest.raises(DecodeError, match="framedex verify"):
         ClipDataset(tmp_path / "D")[bad[0]]
@@ -167,13 +167,15 @@ def test_a_stream_replaces_a_clip_that_does_not_decode(
     clips = [{"uri": NAMES[number % 3], "frames": [number, number + 1]} for number in range(12)]
     packed = shard_clips(tmp_path / "I", tmp_path / "T", clips, "--pack", "clips")
     names = ClipDataset(packed).column("clip_id").tolist()
+    chosen = type(ClipStream(packed)._clips)
+    real = chosen.item
 
-    def decoded(clip: Any, *others: Any, **how: Any) -> dict[str, Any]:
+    def item(clips: Any, clip: Any, *others: Any) -> dict[str, Any]:
         if clip.clip_id == names[5]:
             raise DecodeError("made up", where=clip.medium.path)
-        return picture(clip, *others, **how)
+        return real(clips, clip, *others)
 
-    monkeypatch.setattr("framedex.loader.batches.chosen_clips.picture", decoded)
+    monkeypatch.setattr(chosen, "item", item)
     stream = ClipStream(packed, on_error="replace")
     items = list(stream)
     found = [item["clip_id"] for item in items]
