@@ -128,6 +128,10 @@ class SyntheticIndex(Index):
     def some_videos(self, most: int) -> Iterator[pa.Table]:
         return (self.videos.slice(first, most) for first in range(0, len(self), most))
 
+    def video(self, media_id: str) -> dict[str, Any]:
+        row: dict[str, Any] = self.videos.slice(int(media_id, 16), 1).to_pylist()[0]
+        return row
+
     def packets(self, media_id: str) -> Packets:
         return self._shared
 
