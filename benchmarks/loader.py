@@ -35,9 +35,9 @@ from benchmarks.loader_child import SIZE, run_child
 from benchmarks.loader_datasets import FRAMES, make_dataset
 from benchmarks.make_video import PERIOD_SECONDS
 from framedex import ClipDataset
-from framedex.loader.bench.compare import CHECKED_CLIPS, count_different, load_thumbnails, run_peer
-from framedex.loader.bench.measure import checked_thumbnails, peer_clips
-from framedex.loader.bench.peer import PeerOptions
+from framedex.bench.compare import CHECKED_CLIPS, count_different, load_thumbnails, run_peer
+from framedex.bench.measure import checked_thumbnails, peer_clips
+from framedex.bench.peer import PeerOptions
 from framedex.loader.order.order import epoch_order
 
 BATCH = 64
@@ -55,7 +55,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Other:
-    """Another loader by its name in loader/bench/peers.py, and its number of threads or processes."""
+    """Another loader by its name in benchmarks/bench/peers.py, and its number of threads or processes."""
 
     peer: str
     workers: int

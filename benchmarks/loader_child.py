@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from framedex import ClipDataset
-from framedex.loader.bench.compare import run_limited, save_thumbnails
-from framedex.loader.bench.measure import (
+from framedex.bench.compare import run_limited, save_thumbnails
+from framedex.bench.measure import (
     BenchOptions,
     keep_thumbnails,
     measure_loader,

@@ -29,7 +29,7 @@ from benchmarks.row_file import RowFile
 from benchmarks.training import SAMPLINGS, SIZE, dataset_path, grid_parser, prepare
 from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset
-from framedex.loader.bench.cpu_peers import ApproximateTorchCodec, CpuPeer, Decord, OpenCv, Spdl, TorchCodec
+from framedex.bench.cpu_peers import ApproximateTorchCodec, CpuPeer, Decord, OpenCv, Spdl, TorchCodec
 from framedex.sharder.decoding import rgb
 
 Frames = NDArray[np.uint8]

@@ -32,7 +32,7 @@ from benchmarks.environment import environment
 from benchmarks.loader_datasets import framedex_command
 from benchmarks.row_file import Row, RowFile
 from benchmarks.training_videos import DRAWN_SECONDS, FORMATS, SECONDS, make_minute, video_path
-from framedex.loader.bench.measure import run_epoch, wait_for
+from framedex.bench.measure import run_epoch, wait_for
 
 FRAMES, BATCH, SIZE, EPOCHS = 16, 16, (224, 224), 5
 CHECKED = 2  # clips of the first batch

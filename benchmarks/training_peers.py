@@ -32,10 +32,10 @@ from benchmarks.training import (
 )
 from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset
-from framedex.loader.bench.compare import run_peer
-from framedex.loader.bench.measure import checked_thumbnails, peer_clips
-from framedex.loader.bench.peer import PeerOptions
-from framedex.loader.bench.peers import PEERS
+from framedex.bench.compare import run_peer
+from framedex.bench.measure import checked_thumbnails, peer_clips
+from framedex.bench.peer import PeerOptions
+from framedex.bench.peers import PEERS
 
 WORKERS = 16
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
     "inspect": ("framedex.auditor.inspect_cli", "Draw clips as a contact sheet, or browse them."),
     "audit": ("framedex.auditor.cli", "Say what is in an index or a dataset, and what is wrong."),
-    "bench": ("framedex.loader.bench.cli", "Measure how fast a dataset loads."),
+    "bench": ("framedex.bench.cli", "Measure how fast a dataset loads."),
 }
 
 

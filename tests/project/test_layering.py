@@ -18,6 +18,7 @@ from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("indexer", "sharder", "loader", "auditor")
+LINKED = {stage: stage for stage in STAGES} | {"bench": "benchmarks/bench"}  # folders that framedex/ links to
 MOST_MODULES = 15  # in a folder
 
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
@@ -31,14 +32,14 @@ LIBRARIES = {
         "sharder.planning loader.routing loader.verification"
     ),
     "PIL": "indexer.images sharder.packing loader.contact_sheets",
-    "nvidia": "loader.dali loader.bench",
-    "torch": "loader.dali loader.order loader.batches loader.pixels loader.streams loader.bench",
+    "nvidia": "loader.dali bench",
+    "torch": "loader.dali loader.order loader.batches loader.pixels loader.streams bench",
     "webdataset": "loader.streams",
-    "pynvml": "loader.bench",
-    "cv2": "loader.bench",
-    "decord": "loader.bench",
-    "torchcodec": "loader.bench",
-    "PyNvVideoCodec": "loader.bench",
+    "pynvml": "bench",
+    "cv2": "bench",
+    "decord": "bench",
+    "torchcodec": "bench",
+    "PyNvVideoCodec": "bench",
     "pebble": "execution",
     "ray": "execution",
     "obstore": "storage",
@@ -71,10 +72,9 @@ class Import:
 def module_files() -> dict[str, Path]:
     """Return the path of every module of the project by its dotted name."""
     found = {}
-    for top in (*STAGES, "framedex"):
-        for path in (ROOT / top).rglob("*.py"):  # rglob does not follow links
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            name = ".".join(parts if top == "framedex" else ("framedex", *parts))
+    for top, folder in {"framedex": "framedex", **{f"framedex.{name}": place for name, place in LINKED.items()}}.items():
+        for path in (ROOT / folder).rglob("*.py"):  # rglob does not follow links
+            name = ".".join((top, *path.relative_to(ROOT / folder).with_suffix("").parts))
             found[name.removesuffix(".__init__")] = path
     return found
 
@@ -178,7 +178,7 @@ def test_stages_import_no_later_stage() -> None:
             STAGES[STAGES.index(stage) + 1 :]
             if stage in STAGES
             else ()
-            if stage in ("cli", "__main__", "framedex")
+            if stage in ("cli", "__main__", "framedex", "bench")
             else STAGES
         )
         assert not [other for other in IMPORTS[own] if other.split(".")[0] in later], own
@@ -236,9 +236,9 @@ def test_no_module_is_named_for_nothing() -> None:
     assert not {module.rpartition(".")[2] for module in MODULES} & {"utils", "helpers", "common", "misc"}
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_stages_are_folders_at_the_top_and_links_in_the_package(stage: str) -> None:
-    assert (ROOT / "framedex" / stage).is_symlink()
-    assert (ROOT / "framedex" / stage).resolve() == ROOT / stage
-    for path in (ROOT / stage).rglob("__init__.py"):
+@pytest.mark.parametrize("name", LINKED)
+def test_stages_are_folders_at_the_top_and_links_in_the_package(name: str) -> None:
+    assert (ROOT / "framedex" / name).is_symlink()
+    assert (ROOT / "framedex" / name).resolve() == ROOT / LINKED[name]
+    for path in (ROOT / LINKED[name]).rglob("__init__.py"):
         assert not path.read_text(encoding="utf-8"), path

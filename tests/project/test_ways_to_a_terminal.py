@@ -18,7 +18,7 @@ from tests.support.datasets import run, shard_clips
 from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor")
+FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor", "benchmarks/bench")
 WAYS = {
     "print",
     "click.echo",
@@ -35,8 +35,8 @@ OTHERS = {
     "framedex/core/progress.py": "draws a bar of numbers",
     "framedex/cli.py": "gives the log its PrintableFormatter",
     "framedex/options/engines.py": "sends what Ray prints to standard error",
-    "loader/bench/cli.py": "asks whether standard error is a terminal",
-    "loader/bench/compare.py": "empties the buffer of a process whose output is kept in a file",
+    "benchmarks/bench/cli.py": "asks whether standard error is a terminal",
+    "benchmarks/bench/compare.py": "empties the buffer of a process whose output is kept in a file",
     "framedex/core/user_lines.py": "warns, with names as escapes",
     "auditor/findings/answers.py": "asks whether standard output is a terminal",
 }

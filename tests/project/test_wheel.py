@@ -26,6 +26,8 @@ def packaged(name: str) -> str | None:
     stage = name.split("/")[0]
     if stage in (*STAGES, "configs"):
         return f"framedex/{name}"
+    if name.startswith("benchmarks/bench/"):
+        return name.replace("benchmarks", "framedex", 1)
     return name if stage == "framedex" and not (ROOT / name).is_symlink() else None
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from tests.support.syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
-STAGES = ("framedex", "indexer", "sharder", "loader", "auditor")
+STAGES = ("framedex", "indexer", "sharder", "loader", "auditor", "benchmarks")
 PARTS = (*STAGES, "docs")
 COUNTS = ROOT / "tests" / "project" / "language.json"
 LOWERED = "Run `make habits`, which writes the lower counts, and commit tests/project/language.json"

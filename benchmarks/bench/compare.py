@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.execution.spawning import python_environment
-from framedex.loader.bench.peer import PeerClip, PeerOptions
-from framedex.loader.bench.peers import PEERS
+from framedex.bench.peer import PeerClip, PeerOptions
+from framedex.bench.peers import PEERS
 
 SIDE = 64  # pixels: the side of a thumbnail
 PIECES = 16  # of SIDE * SIDE: how many of the most different places of two thumbnails count
@@ -150,7 +150,7 @@ def run_peer(
         folder = Path(scratch)
         request = {"name": name, "clips": [asdict(clip) for clip in clips], "options": asdict(options)}
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        code = run_limited("from framedex.loader.bench.compare import serve; serve()", folder, limit_seconds)
+        code = run_limited("from framedex.bench.compare import serve; serve()", folder, limit_seconds)
         lines = [json.loads(line) for line in _text(folder / "progress.jsonl").splitlines()]
         said: dict[str, Any] = {}
         for line in lines:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks import loader as seed_benchmark
 from benchmarks.make_video import encode
 from framedex import ClipDataset
-from framedex.loader.bench import compare, machine_load, measure, peer, peers
+from framedex.bench import compare, machine_load, measure, peer, peers
 from tests.support.datasets import run, shard_clips
 from tests.support.media import full_decode
 

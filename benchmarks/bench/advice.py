@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from framedex.loader.bench.measure import BenchOptions, BenchResult
+from framedex.bench.measure import BenchOptions, BenchResult
 
 Bound = Literal["this process", "NVDEC", "reading", "cores", "workers", "making batches"]
 BUSY = 0.8  # the part of the time from which something counts as busy

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from framedex.errors import FramedexError
-from framedex.loader.bench.peer import Batches, Frames, Peer, PeerClip, PeerOptions, Size
+from framedex.bench.peer import Batches, Frames, Peer, PeerClip, PeerOptions, Size
 
 
 class CpuPeer(Peer):

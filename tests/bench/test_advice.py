@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from framedex import Index
-from framedex.loader.bench.advice import advice
-from framedex.loader.bench.machine_load import Load
-from framedex.loader.bench.measure import BenchOptions, BenchResult, Cost
+from framedex.bench.advice import advice
+from framedex.bench.machine_load import Load
+from framedex.bench.measure import BenchOptions, BenchResult, Cost
 from tests.support.datasets import run, shard_clips
 
 COST = Cost(clips=100, frames=1600, wanted_frames=1600, decoded_frames=16_000, bytes=1_000_000)

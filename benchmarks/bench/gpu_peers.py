@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from framedex.errors import FramedexError
-from framedex.loader.bench.peer import Batches, Peer, PeerClip, PeerOptions, Size
+from framedex.bench.peer import Batches, Peer, PeerClip, PeerOptions, Size
 
 
 def _scaled(pictures: Any, size: Size | None) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from framedex.loader.bench.cpu_peers import ApproximateTorchCodec, Decord, OpenCv, Spdl, TorchCodec
-from framedex.loader.bench.gpu_peers import DaliDecoders, DaliReaders, PyNvVideoCodec
-from framedex.loader.bench.peer import Peer
+from framedex.bench.cpu_peers import ApproximateTorchCodec, Decord, OpenCv, Spdl, TorchCodec
+from framedex.bench.gpu_peers import DaliDecoders, DaliReaders, PyNvVideoCodec
+from framedex.bench.peer import Peer
 
 ON_CPU: tuple[Peer, ...] = (OpenCv(), Decord(), TorchCodec(), ApproximateTorchCodec(), Spdl())
 ON_GPU: tuple[Peer, ...] = (DaliDecoders(), DaliReaders(), PyNvVideoCodec())
