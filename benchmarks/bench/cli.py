@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from framedex.core.printing import echo, json_text
-from framedex.core.quantities import size_text
-from framedex.errors import FramedexError
-from framedex.loader.arguments import Decode, Device, placed
 from framedex.bench.advice import Advice, advice
 from framedex.bench.compare import PeerResult
 from framedex.bench.measure import BenchOptions, BenchResult, known_peers
 from framedex.bench.measure import bench as bench_dataset
+from framedex.core.printing import echo, json_text
+from framedex.core.quantities import size_text
+from framedex.errors import FramedexError
+from framedex.loader.arguments import Decode, Device, placed
 from framedex.options.datasets import access_options, dataset_argument, seed_option
 from framedex.options.outputs import json_option
 from framedex.options.rules import OptionRule, RuledCommand

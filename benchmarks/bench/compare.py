@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.execution.spawning import python_environment
 from framedex.bench.peer import PeerClip, PeerOptions
 from framedex.bench.peers import PEERS
+from framedex.execution.spawning import python_environment
 
 SIDE = 64  # pixels: the side of a thumbnail
 PIECES = 16  # of SIDE * SIDE: how many of the most different places of two thumbnails count

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from framedex.errors import FramedexError
 from framedex.bench.peer import Batches, Frames, Peer, PeerClip, PeerOptions, Size
+from framedex.errors import FramedexError
 
 
 class CpuPeer(Peer):

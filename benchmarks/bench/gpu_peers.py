@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from framedex.errors import FramedexError
 from framedex.bench.peer import Batches, Peer, PeerClip, PeerOptions, Size
+from framedex.errors import FramedexError
 
 
 def _scaled(pictures: Any, size: Size | None) -> Any:

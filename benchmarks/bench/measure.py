@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import FramedexError
-from framedex.loader.arguments import Decode, Device
 from framedex.bench.compare import CHECKED_CLIPS, PeerResult, Thumbnails, enlarged, run_peer, thumbnails
 from framedex.bench.machine_load import Load, LoadSampler
 from framedex.bench.peer import PeerClip, PeerOptions
 from framedex.bench.peers import PEERS
+from framedex.errors import FramedexError
+from framedex.loader.arguments import Decode, Device
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.clip_loader import ClipLoader
 from framedex.loader.order.order import epoch_order, sample_of

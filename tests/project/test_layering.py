@@ -72,7 +72,8 @@ class Import:
 def module_files() -> dict[str, Path]:
     """Return the path of every module of the project by its dotted name."""
     found = {}
-    for top, folder in {"framedex": "framedex", **{f"framedex.{name}": place for name, place in LINKED.items()}}.items():
+    linked = {f"framedex.{name}": folder for name, folder in LINKED.items()}
+    for top, folder in {"framedex": "framedex", **linked}.items():
         for path in (ROOT / folder).rglob("*.py"):  # rglob does not follow links
             name = ".".join((top, *path.relative_to(ROOT / folder).with_suffix("").parts))
             found[name.removesuffix(".__init__")] = path
