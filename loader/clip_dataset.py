@@ -172,7 +172,7 @@ class ClipDataset:
         from framedex.sharder.policies.reading import with_seed
 
         _check_on_error(on_error)
-        options = ItemOptions.of(on_error, seed or 0, **items)
+        options = ItemOptions.of("ClipDataset.from_index", on_error, seed or 0, items)
         plans = ClipPlans(
             place(index, cache),
             with_seed(policy, seed),
@@ -233,7 +233,9 @@ class ClipDataset:
     def resized(self, size: Size | None) -> Self:
         """Return the same clips as uint8 [F, H, W, 3], stretched to another size alone. Raises FramedexError."""
         other = copy.copy(self)
-        other._clips = self._clips.with_pixels(PixelOptions.of(size, clip_bytes=self.pixels.clip_bytes))
+        other._clips = self._clips.with_pixels(
+            PixelOptions.of(size, threads=self.threads, clip_bytes=self.pixels.clip_bytes)
+        )
         return other
 
     @property
@@ -322,9 +324,8 @@ class ClipDataset:
                 `begin_seconds` and `end_seconds` of its frames; `multiview_id` and `view_name` of clips of several
                 views; `media_id`, `uri`, `member`, `kind`, `codec`, `width` and `height` (as stored),
                 `rotation_degrees`, `color_transfer`, `frame_count`, `frame_rate` (on average) and `duration_seconds` of
-                its medium. A column of your own hides
-                a field of the medium of the same name. With `from_index`, fields that only planning shows are not
-                available: the first six.
+                its medium. A column of your own hides a field of the medium of the same name. With `from_index`, the
+                first six sample all clips, which reads the packets of all media.
             as_arrow: return Arrow's array, which tells nulls from all values.
 
         Returns:
@@ -446,7 +447,7 @@ class ClipDataset:
     def item(self, number: int) -> dict[str, Any]:
         """Return clip `number` as `__getitem__` does, and raise if it is not available, whatever `on_error` is."""
         try:
-            return self._clips.item(self.clip(number), self.epoch)
+            return self._clips.item(self.clip(number), self.epoch, self.sources)
         except (StaleError, DecodeError) as error:
             self.fit_remedy(error, number)
             raise
@@ -478,7 +479,7 @@ class ClipDataset:
             FramedexError: the clip has no table of its frames, or the table lacks a column.
             FormatError: the table cannot be read, or its rows are not those of the clip's frames.
         """
-        return self._clips.beside(clip)
+        return self._clips.beside(clip, self.sources)
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
         """Return clip `number` as the manifest or the plan describes it.

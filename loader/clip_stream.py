@@ -94,7 +94,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, ON_ERROR))
         _check_shuffle(shuffle)
         self.rank, self.world_size = place_among_ranks(rank, world_size)
-        options = ItemOptions.of(on_error, seed, **items)
+        options = ItemOptions.of("ClipStream", on_error, seed, items)
         self._manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
         tars = self._manifest.packed_rows()
         self._clips = ChosenClips(self._manifest, options, where=where, labels=labels, cache=cache)

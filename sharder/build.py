@@ -30,7 +30,7 @@ from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.plan_in_workers import MEDIA_IN_MEMORY, PlanningRun, planned_in_workers
 from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
-from framedex.sharder.planning.pieces import Piece, explicit_pieces, policy_pieces
+from framedex.sharder.planning.pieces import PIECE_FACTS, Piece, explicit_pieces, policy_pieces
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.planning.steps import ReadGroup, behind, plan
 from framedex.sharder.planning.units import units_of
@@ -118,8 +118,10 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
 
     A clip that cannot be made becomes a row of failures.parquet.
     """
+    if file.filter is None and (before := _finished(index, out, file.resolved, options)) is not None:
+        return before
     schema = user_columns(index, file.split)
-    units, views = units_of(index, file, ("frame_count",)), file.policy.views
+    units, views = units_of(index, file, PIECE_FACTS), file.policy.views
     facts: Row = {}
     if options.labels is not None:
         check_is_own(options.labels, schema.names, str(index.path))
@@ -179,16 +181,9 @@ def _build(
     """Write a dataset. `facts`: Further keys of its header."""
     index.check_locations()
     _check_columns(user_schema, options.pack)
-    pack = _pack_facts(options)
-    job = {
-        "schema_version": SCHEMA_VERSION,
-        "index": index.state(),
-        "policy": resolved,
-        "keep_damaged": options.keep_damaged,
-        "pack": pack | {"shard_bytes": options.shard_bytes},
-    }
-    if not options.overwrite and (before := finished_report(out, job, index)) is not None:
-        return with_labels(before, options.labels)
+    if (before := _finished(index, out, resolved, options)) is not None:
+        return before
+    pack, job = _pack_facts(options), _job(index, resolved, options)
     if options.part is not None:
         return plan_slice(out, job, pieces, _planning_run(index, user_schema, options), options.part)
     prefix = "images" if options.pack == "images" else "clips"
@@ -234,6 +229,23 @@ def _build(
     if options.finish:
         remove_slices(out)
     return with_labels(report, options.labels)
+
+
+def _job(index: Index, resolved: Row, options: ShardOptions) -> Row:
+    """Return the values that two runs share if they write the same dataset."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "index": index.state(),
+        "policy": resolved,
+        "keep_damaged": options.keep_damaged,
+        "pack": _pack_facts(options) | {"shard_bytes": options.shard_bytes},
+    }
+
+
+def _finished(index: Index, out: Place, resolved: Row, options: ShardOptions) -> ShardReport | None:
+    """Return the report of a run that has finished before; None if it has not, or is done again."""
+    before = None if options.overwrite else finished_report(out, _job(index, resolved, options), index)
+    return None if before is None else with_labels(before, options.labels)
 
 
 def _planning_run(index: Index, user_schema: pa.Schema, options: ShardOptions) -> PlanningRun:

@@ -50,7 +50,7 @@ def add_scene_views(database: Database, policy: PolicyLike) -> None:
     file, index = find_policy(policy), Index(database.audited.place)
     rows: list[dict[str, object]] = []
     if file.policy.views is not None:
-        units, timeline_of = units_of(index, file, ("uri",)), timelines(index)
+        units, timeline_of = units_of(index, file, ("uri",), may_be_empty=True), timelines(index)
         for unit in units:
             if unit.scene is None:
                 continue

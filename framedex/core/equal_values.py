@@ -1,9 +1,10 @@
-"""Which values of a column equal a given one. Numbers compare as numbers, whatever type the column has."""
+"""Which values of a column equal one of some others. Numbers compare as numbers, whatever type the column has."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
@@ -19,12 +20,12 @@ LARGEST = Fraction(sys.float_info.max)
 EXACT = Context(prec=100)  # more digits than a column of decimals has
 
 
-def equal_values(column: pa.ChunkedArray, value: object, name: str, where: str) -> NDArray[np.bool_]:
-    """Return bool [values]: which values of a column equal a value. Nulls equal nothing.
+def equal_values(column: pa.ChunkedArray, wanted: Iterable[object], name: str, where: str) -> NDArray[np.bool_]:
+    """Return bool [values]: which values of a column equal one of some others. Nulls equal nothing.
 
     Args:
         column: the values.
-        value: what they are compared with.
+        wanted: the others.
         name: the name of the column, for the error.
         where: the dataset or index, for the error.
 
@@ -39,19 +40,24 @@ def equal_values(column: pa.ChunkedArray, value: object, name: str, where: str) 
             found=str(kind),
             remedy="choose clips by the policy's `filter`, or by a column of single values",
         )
-    try:
-        wanted = _scalar(value, kind)
-        if wanted is None:
-            return np.zeros(len(column), np.bool_)
-        equal = pc.equal(column.cast(kind), wanted).fill_null(False)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise FramedexError(
-            f"column {name!r} never has such a value",
-            where=where,
-            found=repr(value)[:80],
-            allowed=f"values of type {kind}",
-        ) from error
-    return np.asarray(equal.to_numpy(), np.bool_)
+    several = list(wanted)
+    encoded = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    different = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], kind)
+    equal = np.zeros(len(different) + 1, np.bool_)  # the last one is that of nulls
+    for value in several:
+        try:
+            scalar = _scalar(value, kind)
+            if scalar is not None:
+                equal[:-1] |= np.asarray(pc.equal(different, scalar).fill_null(False), np.bool_)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise FramedexError(
+                f"column {name!r} never has such a value",
+                where=where,
+                found=repr(value)[:80],
+                allowed=f"values of type {kind}",
+            ) from error
+    places = [chunk.indices.fill_null(len(different)) for chunk in encoded.chunks]
+    return np.concatenate([np.zeros(0, np.bool_), *(equal[place.to_numpy()] for place in places)])
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:

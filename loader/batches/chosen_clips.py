@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.hints import check_choices
+from framedex.core.hints import check_choices, did_you_mean
 from framedex.core.pyav import ffmpeg_version, other_major_versions
 from framedex.core.user_lines import user_line, warn_at
 from framedex.errors import FramedexError, printable
@@ -64,6 +65,14 @@ class ItemArguments(PixelArguments, total=False):
     frame_columns: FrameColumns | None
 
 
+def check_arguments(given: Mapping[str, object], known: type[TypedDict], called: str) -> None:  # type: ignore[valid-type]
+    """Raise TypeError for a keyword argument that a function does not have, as Python does, with a name like it."""
+    for name in given:
+        if name not in known.__annotations__:
+            near = did_you_mean(name, known.__annotations__)
+            raise TypeError(f"{called}() got an unexpected keyword argument {name!r}" + (f"; {near}" if near else ""))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemOptions:
     """The contents of items, and how they are made.
@@ -89,18 +98,23 @@ class ItemOptions:
             )
 
     @classmethod
-    def of(
-        cls,
-        on_error: OnError,
-        seed: int,
-        *,
-        decode: Decode = "cpu",
-        frame_columns: FrameColumns | None = None,
-        **pixels: Unpack[PixelArguments],
-    ) -> Self:
-        """Return the options that the arguments of a loader mean. Raises FramedexError."""
-        how = PixelOptions.of(seed=seed, **pixels)
-        return cls(decode=decode, pixels=how, frame_columns=frame_columns, on_error=on_error)
+    def of(cls, called: str, on_error: OnError, seed: int, items: Mapping[str, Any]) -> Self:
+        """Return the options that the ItemArguments of a function mean. Raises FramedexError, TypeError.
+
+        Args:
+            called: the function, for errors.
+            on_error: as for ClipDataset.
+            seed: as for ClipDataset.
+            items: the arguments by name.
+        """
+        check_arguments(items, ItemArguments, called)
+        own = {name: items[name] for name in items if name in PixelArguments.__annotations__}
+        return cls(
+            decode=items.get("decode", "cpu"),
+            pixels=PixelOptions.of(seed=seed, **own),
+            frame_columns=items.get("frame_columns"),
+            on_error=on_error,
+        )
 
 
 class ChosenClips:

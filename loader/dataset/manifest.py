@@ -81,8 +81,7 @@ class Manifest(ClipSource):
         cache: a cache for what is read from a dataset in object storage.
 
     Attributes:
-        images: how frames were stored (`--pack images`), else None.
-        encode: how clips were encoded (`--encode`), else None.
+        header: the contents of its header.
         labels: the numbers that the values of a column have, else None.
         ffmpeg: the versions of FFmpeg's libraries that made the index, as in `Index.ffmpeg`.
 

@@ -51,6 +51,7 @@ class ElasticSampler(Sampler[Entry], ABC):
     def __init__(self, entries: int, identity: Mapping[str, Any], *, seed: int, ranks: RankShare) -> None:
         check_seed(seed)
         self.seed, self._ranks = seed, ranks
+        self.rank, self.world_size, self.uneven = ranks.rank, ranks.world_size, ranks.uneven
         self._entries, self._identity = entries, dict(identity)
         self._begin(0, 0)
 

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
-from framedex.loader.batches.chosen_clips import PixelArguments
+from framedex.loader.batches.chosen_clips import PixelArguments, check_arguments
 from framedex.loader.batches.items import describe, picture, sound
 from framedex.loader.pixels.options import PixelOptions
 from framedex.sharder.packing.sample_recipes import REMEDY, SampleClip, sample_clip
@@ -47,6 +47,7 @@ def decode_sample(
         FramedexError: an option is not allowed, or the clip's pictures cannot be framed as `framing` says.
         TransformError: the transform fails.
     """
+    check_arguments(pixels, PixelArguments, "decode_sample")
     how = PixelOptions.of(seed=seed, **pixels)
     where = _where(sample)
     files = {name: content for name, content in sample.items() if not name.startswith("__")}

@@ -134,7 +134,8 @@ def _tasks(index: Place, options: ClipFileOptions, groups: Iterable[ReadGroup]) 
             if gathered:
                 yield task(gathered)
                 gathered = []
-            yield CuttingTask(index=index, options=options, sent=[], own=list(items))
+            while own := list(itertools.islice(items, CLIPS_A_TASK)):
+                yield CuttingTask(index=index, options=options, sent=[], own=own)
             continue
         for item in items:
             media_id = None if medium is None else medium.medium.media_id

@@ -67,29 +67,30 @@ def count_clips(units: Units, policy: Terms, media: OpenMedia, *, audio: bool) -
         clips, more = _count_by_length(facts, policy)
         sampled = np.flatnonzero(sound | broken)
     planned: dict[int, NDArray[np.int64]] = {}
-    rows: list[tuple[int, int, int, str]] = []  # of each clip of a scene: unit, number, row, view
+    names = [] if units.scenes is None else units.scenes.names
+    place_of = {name: place for place, name in enumerate(names)}
+    rows = [np.zeros((0, 4), np.int64)]  # of each clip of a scene: unit, number, row, view
     for number, unit in zip(sampled.tolist(), units.some(sampled.tolist()), strict=True):
         found = unit.sample(policy, media.timeline)
         places = _plannable(found.clips, media, sound, broken)
         if len(places) < len(found.clips):
             planned[number] = places
         clips[number], more[number] = len(places), bool(found.missed) or number in planned
-        rows.extend(
-            (number, clip.sampled.number, clip.mention.number, clip.multiview.view_name)
+        own = [
+            (number, clip.sampled.number, clip.mention.number, place_of[clip.multiview.view_name])
             for clip in (found.clips[place] for place in places.tolist())
             if clip.multiview is not None
-        )
+        ]
+        rows.append(np.array(own, np.int64).reshape(-1, 4))
     counted = CountedClips(
         first=np.cumsum([0, *clips], dtype=np.int64), incomplete=np.flatnonzero(more), planned=planned
     )
     if units.scenes is None or policy.views is None:
         return counted
-    unit_of, number_of, mention = np.array([row[:3] for row in rows], np.int64).reshape(-1, 3).T
-    begins = np.ones(len(rows), np.int64)
+    unit_of, number_of, mention, view = np.concatenate(rows).T
+    begins = np.ones(len(mention), np.int64)
     begins[1:] = (np.diff(unit_of) != 0) | (np.diff(number_of) != 0)
-    names = units.scenes.names
-    view = np.array([names.index(row[3]) for row in rows], np.int64)
-    views = ViewsOfClips(names=names, missing=policy.views.missing, item=np.cumsum(begins) - 1, view=view)
+    views = ViewsOfClips(names=names, missing=policy.views.missing, item=np.cumsum(begins) - 1, view=view.copy())
     return replace(counted, mention=mention.copy(), views=views)
 
 

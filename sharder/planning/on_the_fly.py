@@ -30,14 +30,13 @@ from framedex.records.medium import OK
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.clips.clip_source import ClipSource
-from framedex.sharder.clips.fields import FRAME_FIELDS, frame_field
+from framedex.sharder.clips.fields import FRAME_FIELDS
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.planning.counting import FACTS, count_clips
 from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia, PlanningOptions
 from framedex.sharder.planning.steps import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.planning.units import UnitClip, UnitSampling, units_of
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.schema import CLIPS
 from framedex.sharder.selection.left_out import no_clips
 from framedex.sharder.selection.mentions import KEPT_NAMES, user_columns
 from framedex.storage.locations import OWN_STORE, Access
@@ -173,15 +172,14 @@ class ClipPlans(ClipSource):
         return self._units.table.columns[name] if name in self.columns else self.column(name)
 
     def _clip_field(self, name: str) -> pa.ChunkedArray:
+        if name == "wanted_frames":
+            return self.frame_counts()
         with self._lock:
             clips = self._sampled()
-            if name == "wanted_frames":
-                return pa.chunked_array([pa.array([len(clip.sampled.frames) for clip in clips], pa.int32())])
             if name in FRAME_FIELDS:
-                seconds = pa.array(
-                    [self._seconds(clip) for clip in clips], CLIPS.field("seconds").type, from_pandas=True
-                )
-                return frame_field(name, pa.chunked_array([seconds]))
+                nearest = np.fmin if name == "begin_seconds" else np.fmax
+                seconds = [nearest.reduce(self._seconds(clip), initial=np.nan) for clip in clips]
+                return pa.chunked_array([pa.array(seconds, pa.float64(), from_pandas=True)])
             texts: list[str | None] = [
                 wanted_clip(clip).clip_id if name == "clip_id" else getattr(clip.multiview, name, None)
                 for clip in clips
@@ -211,8 +209,9 @@ class ClipPlans(ClipSource):
         """
         policy = self._policy
         if policy.length is None or policy.last == "partial" or policy.views is not None:
-            return super().frame_counts()
-        return pa.chunked_array([np.full(len(self), policy.length, np.int64)])
+            with self._lock:
+                return pa.chunked_array([pa.array([len(clip.sampled.frames) for clip in self._sampled()], pa.int32())])
+        return pa.chunked_array([np.full(len(self), policy.length, np.int32)])
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of every clip's medium."""

@@ -21,9 +21,9 @@ from framedex.sharder.policies.terms import Terms
 from framedex.sharder.sampling.frames_at import Choose
 from framedex.sharder.selection.clip_frames import frames_of
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver
-from framedex.sharder.selection.mentions import Mention
 
 REQUESTS_AT_ONCE = 256
+PIECE_FACTS = ("frame_count", "uri", "member")
 
 
 class Piece(Protocol):
@@ -61,16 +61,14 @@ class PolicyPiece:
         several = self.units[0].scene is not None  # scenes may share media
         open_medium = media.of if several else functools.lru_cache(1)(media.open)
         found: ReadGroup = []
-
-        def add(mention: Mention, wanted: WantedClip | Failure) -> None:
-            found.append(PlanItem(medium=open_medium(mention.media_id), wanted=wanted, done=self.number))
-
         for unit in self.units:
             sampling = unit.sample(self.policy, lambda media_id: open_medium(media_id).timeline)
             for clip in sampling.clips:
-                add(clip.mention, wanted_clip(clip))
+                medium = open_medium(clip.mention.media_id)
+                found.append(PlanItem(medium=medium, wanted=wanted_clip(clip), done=self.number))
             for mention, missed in sampling.missed:
-                add(mention, missed_clip(open_medium(mention.media_id).medium.name, mention, missed))
+                uri = unit.stray_uri or open_medium(mention.media_id).medium.name
+                found.append(PlanItem(medium=None, wanted=missed_clip(uri, mention, missed), done=self.number))
         return found
 
     def alone(self) -> list[Piece]:
@@ -133,7 +131,7 @@ def policy_pieces(units: Units, policy: Terms) -> Iterator[Piece]:
     """Yield what a policy wants, medium by medium or scene by scene.
 
     Args:
-        units: With the column `frame_count` of `videos`.
+        units: With the columns PIECE_FACTS of `videos`.
     """
     table = units.table
     frames = table.facts["frame_count"].to_numpy()

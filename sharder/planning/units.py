@@ -21,6 +21,7 @@ from framedex.sharder.selection.listing_ranges import check_ranges, check_there
 from framedex.sharder.selection.mentions import Mention, MentionTable, all_mentions
 from framedex.sharder.selection.scenes import Scene, Scenes, scenes_of
 from framedex.sharder.views.scene_sampling import SceneView, sample_scene
+from framedex.storage.uris import medium_name
 
 TimelineOf = Callable[[str], Timeline]  # by media_id
 
@@ -58,12 +59,14 @@ class Unit:
         scene: The scene that they are; None for a row that stands alone.
         view_names: The views that each clip of a scene has.
         stray: Why no clip can be made of a row: it belongs to no scene.
+        stray_uri: Name of the medium of such a row, if the table of rows knows it.
     """
 
     mentions: dict[int, Mention]
     scene: Scene | None = None
     view_names: Sequence[str] = ()
     stray: str | None = None
+    stray_uri: str | None = None
 
     def sample(self, policy: Terms, timeline_of: TimelineOf, epoch: int = 0) -> UnitSampling:
         """Return the clips that a policy selects in an epoch. Raises PolicyError."""
@@ -158,15 +161,19 @@ class Units:
         if self.scenes is None:
             return Unit(mentions=mentions)
         if unit >= len(self.scenes.scenes):
-            return Unit(mentions=mentions, stray=self.scenes.strays[unit - len(self.scenes.scenes)][1])
+            row, message = self.scenes.strays[unit - len(self.scenes.scenes)]
+            facts = self.table.fact(row)
+            uri = medium_name(facts["uri"], facts["member"]) if "member" in facts else None
+            return Unit(mentions=mentions, stray=message, stray_uri=uri)
         return Unit(mentions=mentions, scene=self.scenes.scenes[unit], view_names=self.scenes.names)
 
 
-def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = ()) -> Units:
+def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = (), *, may_be_empty: bool = False) -> Units:
     """Return the units of a policy over an index.
 
     Args:
         facts: The columns of `videos` that the table keeps.
+        may_be_empty: Whether the filter may leave out all media.
 
     Raises:
         PolicyError: The ranges, the filter, the split or the views do not fit the columns, or no row passes the filter.
@@ -176,7 +183,7 @@ def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = ()) -> Units
     if views is not None:
         check_there(views.columns, index.listing, where="views", remedy="index a listing that names scenes and views")
     table = all_mentions(index, file.filter, file.split, facts)
-    skipped = left_out(index, file, table)
+    skipped = LeftOut() if may_be_empty else left_out(index, file, table)
     if views is None:
         return Units(table=table, scenes=None, left_out=skipped)
     media = index.columns(["media_id", "status"])

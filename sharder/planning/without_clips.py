@@ -24,7 +24,7 @@ def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, s
     """Yield each usable medium in which a policy finds no clip: its row of `videos`, and why. Raises PolicyError."""
     timeline_of = timelines(index)
     reasons: dict[str, str | None] = {}  # by media_id; None if there is a clip
-    for unit in units_of(index, file):
+    for unit in units_of(index, file, may_be_empty=True):
         sampling = unit.sample(file.policy, timeline_of)
         having = {clip.mention.number for clip in sampling.clips}
         rows = unit.mentions if unit.scene is None else unit.scene.mentions

@@ -88,6 +88,11 @@ class MentionTable:
         """Return the mentions without the columns of their videos."""
         return replace(self, facts=self.facts.select([]))
 
+    def fact(self, mention: int) -> Row:
+        """Return the columns of a mention's video that were wanted."""
+        rows: list[Row] = self.facts.slice(mention, 1).to_pylist()
+        return rows[0] if rows else {}
+
     def identity(self, mention: int) -> str:
         """Return the media_id of a mention's medium."""
         return str(self.media_id[mention].as_py())

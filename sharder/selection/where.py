@@ -29,30 +29,23 @@ def clips_where(clips: ClipSource, where: object, path: str) -> NDArray[np.int64
     Raises:
         FramedexError: `where` is neither, a column does not exist or never has such a value, or no clip is kept.
     """
+    asked: Mapping[str, object]
     if isinstance(where, str):
-        expression = parse_filter(where)
-        names = columns_in(where)
-        table = pa.table({name: clips.column(name) for name in names})
-        kept = matches(table, expression, path) if names else np.ones(len(clips), np.bool_)
-        asked: Mapping[str, object] = {"where": where}
+        expression, asked = parse_filter(where), {"where": where}
+        columns = {name: clips.column(name) for name in columns_in(where)}
+        everything = pa.table({**columns, "": pa.nulls(len(clips))})  # a table without columns would have no rows
+        kept = matches(everything, expression, path)
     else:
         asked = _checked(where)
-        names = list(asked)
+        columns = {name: clips.column(name) for name in asked}
         kept = np.ones(len(clips), np.bool_)
         for name, value in asked.items():
-            kept &= _has(clips.column(name), value, name, path)
+            several = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+            kept &= equal_values(columns[name], several, name, path)
     found = np.flatnonzero(kept)
-    if names and not len(found):
-        raise no_clip_has(asked, {name: tally(clips.column(name).chunks) for name in names}, path)
+    if asked and not len(found):
+        raise no_clip_has(asked, {name: tally(column.chunks) for name, column in columns.items()}, path)
     return found
-
-
-def _has(column: pa.ChunkedArray, value: object, name: str, path: str) -> NDArray[np.bool_]:
-    """Return bool [clips]: which clips have a value, or one of several."""
-    kept = np.zeros(len(column), np.bool_)
-    for one in value if isinstance(value, list | tuple | set | frozenset) else (value,):
-        kept |= equal_values(column, one, name, path)
-    return kept
 
 
 def _checked(where: object) -> Mapping[str, object]:

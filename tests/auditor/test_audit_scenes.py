@@ -91,3 +91,8 @@ def test_inspect_shows_a_row_for_each_view(scenes: Path, tmp_path: Path) -> None
     assert 0 < shown[0] < shown[1] < shown[2]
     output = run("inspect", scenes / "DATASET", "--sample", "1", "--seed", "2", "--out", tmp_path / "some.html").output
     assert output.startswith(("3 clips", "2 clips"))
+
+
+def test_a_filter_that_leaves_out_all_media_ends_no_audit(scenes: Path) -> None:
+    policy = yaml.safe_dump(POLICY | {"filter": "episode == 'nothing'"})
+    assert "views_absent" not in found(scenes / "INDEX", "--policy", policy)

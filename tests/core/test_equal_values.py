@@ -55,7 +55,7 @@ SPANS = pa.chunked_array([pa.array([1_000_000_000, 1_000_000, None], pa.duration
     ],
 )
 def test_equal_values(column: pa.ChunkedArray, value: Any, expected: list[bool]) -> None:
-    assert equal_values(column, value, "column", "here").tolist() == [*expected, False]
+    assert equal_values(column, [value], "column", "here").tolist() == [*expected, False]
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,13 @@ def test_equal_values(column: pa.ChunkedArray, value: Any, expected: list[bool])
 )
 def test_what_cannot_be_compared_is_an_error(column: pa.ChunkedArray, value: Any, match: str) -> None:
     with pytest.raises(FramedexError, match=match):
-        equal_values(column, value, "column", "here")
+        equal_values(column, [value], "column", "here")
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_several_values_and_signed_zeros_and_parts_that_encode_differently(encoded: bool) -> None:
+    parts = [pa.array([0.0, -0.0, float("nan"), None]), pa.array([2.5, None, 0.0])]
+    column = pa.chunked_array([part.dictionary_encode() for part in parts] if encoded else parts)
+    found = equal_values(column, [0, 2.5, None, float("nan")], "column", "here").tolist()
+    assert found == [True, True, False, False, True, False, True]
+    assert equal_values(pa.chunked_array([], column.type), [1.0], "column", "here").tolist() == []

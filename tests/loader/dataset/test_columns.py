@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import framedex
-from framedex import ClipDataset, FramedexError, MultiViewDataset
+from framedex import ClipDataset, ClipStream, FramedexError, MultiViewDataset
 from framedex.core.arrays import column_as_numpy
 from framedex.errors import FormatError
 from framedex.sharder.clips.fields import FIELD_NAMES, MEDIA_FIELDS
@@ -170,6 +170,25 @@ def test_an_expression_that_is_wrong_or_keeps_no_clip_is_an_error(listed: Path, 
         ClipDataset(listed / "D", where=where)
     with pytest.raises(FramedexError, match=said):
         ClipDataset.from_index(listed / "INDEX", POLICY, where=where)
+
+
+def test_an_expression_without_columns_holds_for_all_clips_or_for_none(listed: Path) -> None:
+    assert len(ClipDataset(listed / "D", where="1 == 1")) == len(ClipDataset(listed / "D"))
+    with pytest.raises(FramedexError, match="no clip has"):
+        ClipDataset(listed / "D", where="1 == 2")
+
+
+def test_a_misspelt_argument_is_an_error_of_the_function_that_was_called(listed: Path) -> None:
+    with pytest.raises(
+        TypeError, match=r"from_index\(\) got an unexpected keyword argument 'sise'; did you mean 'size'"
+    ):
+        ClipDataset.from_index(listed / "INDEX", POLICY, sise=(8, 8))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"ClipStream\(\) got an unexpected keyword argument 'transforms'"):
+        ClipStream(listed / "D", transforms=None)  # type: ignore[call-arg]
+
+
+def test_a_resized_dataset_keeps_its_threads(listed: Path) -> None:
+    assert ClipDataset(listed / "D", threads=3).resized((8, 8)).threads == 3
 
 
 def test_a_choice_or_a_name_of_a_wrong_type_says_what_is_allowed(listed: Path) -> None:

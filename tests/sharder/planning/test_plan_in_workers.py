@@ -133,7 +133,7 @@ class Strange:
 def asked_of(index: Index, count: int) -> list[pieces.Piece]:
     """Return what the policy wants of some media."""
     file = policy_of(POLICY)
-    return list(pieces.policy_pieces(units.units_of(index, file, ("frame_count",)), file.policy))[:count]
+    return list(pieces.policy_pieces(units.units_of(index, file, pieces.PIECE_FACTS), file.policy))[:count]
 
 
 def planned(index: Index, asked: Iterable[pieces.Piece]) -> list[planned_rows.PlannedRows]:

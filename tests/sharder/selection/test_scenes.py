@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import framedex
 from framedex import ClipDataset, Index
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.views import Views
@@ -102,3 +106,24 @@ def test_a_listing_without_the_columns_is_an_error(index: Index) -> None:
     document = {"policy": "stride", "stride": 1, "frames": 1, "views": VIEWS}
     with pytest.raises(PolicyError, match=r"the listing has no such column(.|\n)*index a listing that names scenes"):
         ClipDataset.from_index(index.path, document)
+
+
+def test_rows_outside_of_scenes_are_failures_whose_media_stay_closed(
+    medium: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ["uri,scene,camera", "h264_default.mp4,x,a", "h264_vfr.mp4,,a", "hevc_closed.mp4,x,"]
+    for row in rows[1:]:
+        shutil.copy(medium(row.split(",")[0]), tmp_path)
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    framedex.index(tmp_path / "list.csv", tmp_path / "I", workers=0, progress=False)
+    opened, real = set(), Index.packets
+
+    def packets(index: Index, media_id: str) -> Any:
+        opened.add(media_id)
+        return real(index, media_id)
+
+    monkeypatch.setattr(Index, "packets", packets)
+    policy = {"policy": "stride", "stride": 9, "frames": 2, "views": VIEWS}
+    report = framedex.shard(tmp_path / "I", tmp_path / "D", policy=policy, workers=0, progress=False)
+    assert {failure["uri"] for failure in report.failures} == {"h264_vfr.mp4", "hevc_closed.mp4"}
+    assert len(opened) == 1
