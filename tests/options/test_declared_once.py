@@ -16,7 +16,7 @@ from tests.support.datasets import COMMANDS, command_of
 from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor")
+FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor", "benchmarks/bench")
 # Options that have the same name but different meanings: the number of declarations, and each meaning.
 OTHER_MEANINGS = {
     "--out": (3, "the folder of an index or a dataset; a sheet; an answer"),
