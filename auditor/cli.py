@@ -10,32 +10,36 @@ from typing import get_args
 import click
 import orjson
 
-from framedex.auditor.findings.answers import (
+from framedex.auditor.audit import asks_frames, check_free, run
+from framedex.auditor.findings.findings import SEVERITIES, Question, Severity, checks_of, missing, questions
+from framedex.auditor.findings.text import (
     FORMATS,
     MOST_SHOWN_BYTES,
     SHOWN,
     Format,
+    lines,
     print_answer,
     print_table,
     write_answer,
 )
-from framedex.auditor.findings.findings import missing
-from framedex.auditor.findings.queries import SEVERITIES, Question, Severity, checks_of, questions
-from framedex.auditor.findings.text import lines
-from framedex.auditor.run import asks_frames, check_free, run
 from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, write_database
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, opened
 from framedex.core.printing import echo, escaped_json
-from framedex.core.tallies import counted
+from framedex.core.words import counted
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.options.datasets import access_options
-from framedex.options.outputs import json_option, overwrite_option
-from framedex.options.places import FILE_TO_WRITE, PLACE_THAT_IS_THERE
-from framedex.options.rules import OptionRule, RuledCommand, Values
+from framedex.options import (
+    FILE_TO_WRITE,
+    PLACE_THAT_IS_THERE,
+    OptionRule,
+    RuledCommand,
+    Values,
+    access_options,
+    json_option,
+    overwrite_option,
+)
 from framedex.sharder.cli_options import POLICY
-from framedex.storage.locations import Access
-from framedex.storage.places import Place
+from framedex.storage.places import Access, Place
 
 LIMIT = re.compile(r"LIMIT (\d+)$")  # of a question
 FAILED = 3

@@ -11,22 +11,24 @@ from urllib.parse import urlsplit
 
 import click
 
-from framedex.core.printing import echo
-from framedex.core.progress import progress_bar
-from framedex.core.quantities import size_text
-from framedex.core.tallies import counted
+from framedex.core.printing import echo, progress_bar
+from framedex.core.words import counted, size_text
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.files.atomic import write_aside
+from framedex.files.outputs import write_aside
 from framedex.loader.contact_sheets.sheet import Inspector, ShownClip
 from framedex.loader.contact_sheets.sheet_html import html_sheet
-from framedex.loader.contact_sheets.sheet_png import png_sheet
-from framedex.loader.contact_sheets.sheet_webp import check_animation, webp_sheet
-from framedex.options.datasets import SAMPLE_RULES, access_options, sample_options
-from framedex.options.outputs import overwrite_option
-from framedex.options.places import FILE_TO_WRITE, PLACE_THAT_IS_THERE
-from framedex.options.rules import OptionRule, RuledCommand
-from framedex.storage.locations import Access
-from framedex.storage.places import Place
+from framedex.loader.contact_sheets.sheet_pictures import check_animation, png_sheet, webp_sheet
+from framedex.options import (
+    FILE_TO_WRITE,
+    PLACE_THAT_IS_THERE,
+    SAMPLE_RULES,
+    OptionRule,
+    RuledCommand,
+    access_options,
+    overwrite_option,
+    sample_options,
+)
+from framedex.storage.places import Access, Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet, ".webp": webp_sheet}
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")  # variables; without a screen, only browsers of a terminal could open a page
@@ -163,7 +165,7 @@ def inspect(
 
 def _serve(what: Place, *, port: int, opens: bool, access: Access, longest_side: int | None) -> None:
     """Serve the page until the process is interrupted."""
-    from framedex.auditor.browser.serve import serve  # a sheet does not need DuckDB
+    from framedex.auditor.browser.server import serve  # a sheet does not need DuckDB
 
     def ready(url: str) -> None:
         echo(f"serving {printable(str(what))} at {url}")

@@ -23,7 +23,7 @@ import av
 import numpy as np
 
 from benchmarks.environment import environment
-from framedex.sharder.clips.audio import PRE_ROLL, PreRoll, plan_audio
+from framedex.sharder.clips.clip import PRE_ROLL, PreRoll, plan_audio
 from framedex.sharder.decoding.audio import decode_audio
 from tests.support.audio_media import RECIPES, Truth, encode, truth
 from tests.support.ffmpeg import ffmpeg

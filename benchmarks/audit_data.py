@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.files.atomic import write_json_aside
 from framedex.files.fingerprint import first_packets
+from framedex.files.outputs import write_json_aside
 from framedex.files.parquet_parts import PartWriter, part_path, table_of, write_part
-from framedex.indexer.parts.layout import HEADER, LISTING_NAME
 from framedex.indexer.parts.part_pairs import PartPairs
-from framedex.indexer.runs.compact import MEDIA_A_PART, VIDEOS_A_ROW_GROUP
-from framedex.indexer.schema import FORMAT, FRAMES, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.runs.merging import MEDIA_A_PART, VIDEOS_A_ROW_GROUP
+from framedex.indexer.schema import FORMAT, FRAMES, HEADER, LISTING_NAME, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.sources.discover import media_id
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, OPEN, START, summarise
 

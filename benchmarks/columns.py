@@ -27,11 +27,10 @@ import pyarrow.parquet as pq
 from benchmarks.environment import environment
 from benchmarks.scale import write
 from framedex import ClipDataset
-from framedex.files.atomic import write_json_aside
+from framedex.files.outputs import write_json_aside
 from framedex.indexer.parts.index import Index
-from framedex.indexer.parts.layout import LISTING_NAME
-from framedex.indexer.runs.compact import compact_index
-from framedex.indexer.schema import LISTING
+from framedex.indexer.runs.merging import compact_index
+from framedex.indexer.schema import LISTING, LISTING_NAME
 from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies.reading import make_policy
 from framedex.sharder.schema import COLUMNS_NAME, FIELDS_NAME, HEADER

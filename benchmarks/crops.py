@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from benchmarks.environment import environment
 from framedex import ClipDataset, Framing
-from framedex.sharder.decoding import cropping, rgb
+from framedex.sharder.decoding import cutout, rgb
 from framedex.sharder.decoding.video import decode_pictures
 
 
@@ -37,15 +37,15 @@ def main() -> None:
         deque(decode_pictures(clip, encoded), maxlen=0)
 
     ways: dict[str, tuple[Callable[[int], object], float]] = {
-        "decoding": (decode, cropping.WORTHWHILE),
-        "whole": (whole.__getitem__, cropping.WORTHWHILE),
-        "cut before conversion": (part.__getitem__, cropping.WORTHWHILE),
+        "decoding": (decode, cutout.WORTHWHILE),
+        "whole": (whole.__getitem__, cutout.WORTHWHILE),
+        "cut before conversion": (part.__getitem__, cutout.WORTHWHILE),
         "cut after conversion": (part.__getitem__, 0.0),  # no part is small enough
     }
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(min(options.clips, len(whole))):
         for name, (run, worthwhile) in ways.items():
-            cropping.WORTHWHILE = worthwhile
+            cutout.WORTHWHILE = worthwhile
             begun = time.perf_counter()
             run(number)
             taken[name].append(1e3 * (time.perf_counter() - begun))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.loader.batches.faults import ClipRequest, Fetched
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from benchmarks.endurance_media import command, make_dataset, shows, wrong_clips
 from framedex import ClipDataset, ClipLoader
+from framedex.loader.batches.faults import ClipRequest, Fetched
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.dali.proxy import NO_MOVIE
-from framedex.loader.routing.costs import ClipCost
-from framedex.loader.routing.joining import MovieFeed, movie_feed
+from framedex.loader.routing.balance import ClipCost
+from framedex.loader.routing.movie import MovieFeed, movie_feed
 from tests.support.media import Recipe, make
 
 REPORTED = "Failed to create video decoder"

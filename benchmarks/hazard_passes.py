@@ -23,8 +23,7 @@ from benchmarks.hazard_media import frame_shown
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
 from framedex.loader.batches import fetch
-from framedex.loader.batches.faults import Fault, LoaderReport
-from framedex.loader.batches.fetched import ClipRequest
+from framedex.loader.batches.faults import ClipRequest, Fault, LoaderReport
 from framedex.loader.batches.frames import Finish
 from framedex.loader.routing.driver import DriverSupport, driver_support
 from framedex.loader.routing.movie import GpuMovie, gpu_movie, plain_movie

@@ -21,13 +21,12 @@ import pyarrow.parquet as pq
 
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
-from framedex.files.atomic import write_json_aside
+from framedex.files.outputs import write_json_aside
 from framedex.indexer.parts.index import Index
-from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER
 from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
-from framedex.indexer.schema import FORMAT, SCHEMA_VERSION
+from framedex.indexer.schema import FORMAT, FRAMES_FOLDER, HEADER, SCHEMA_VERSION
 
 
 def write_index(out: Path, media: int, frames: int) -> None:

@@ -28,11 +28,10 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.environment import environment
-from framedex.files.atomic import write_json_aside
+from framedex.files.outputs import write_json_aside
 from framedex.indexer.parts.index import Index
-from framedex.indexer.parts.layout import HEADER
 from framedex.indexer.parts.packets import Packets
-from framedex.indexer.schema import FORMAT, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.schema import FORMAT, HEADER, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, summarise
 from framedex.records.medium import OK
 from framedex.sharder.build import ShardOptions, build_from_policy

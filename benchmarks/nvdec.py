@@ -120,11 +120,11 @@ def by_size(folder: Path, work: Path) -> dict[str, Any]:
     import torch
 
     from framedex import ClipDataset
+    from framedex.loader.batches.faults import ClipRequest, Fetched
     from framedex.loader.batches.fetch import Fetcher, FetchOptions
-    from framedex.loader.batches.fetched import ClipRequest, Fetched
     from framedex.loader.dali.pipelines import MovieDecoder
     from framedex.loader.routing.driver import driver_support
-    from framedex.loader.routing.joining import movie_feed
+    from framedex.loader.routing.movie import movie_feed
 
     found = {}
     for name in CODECS:

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.environment import environment
 from framedex import ClipDataset
 from framedex.indexer.probing.probe import ProbeTask
-from framedex.indexer.runs.objects import probe_object
+from framedex.indexer.runs.existence import probe_object
 from framedex.storage.objects import upload
 from tests.support import proxy as proxies
 from tests.support import rgw
@@ -80,9 +80,9 @@ def main() -> None:
         upload(options.video, uri)
         with proxies.running(server.endpoint) as proxy:
             os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
-            from framedex.storage import stores
+            from framedex.storage import objects
 
-            stores._store.cache_clear()
+            objects._store.cache_clear()
             (medium,) = probe_object(ProbeTask(path=uri))
             assert medium.identity is not None, medium.problem
             assert medium.timeline is not None, medium.problem

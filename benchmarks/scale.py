@@ -26,12 +26,11 @@ import numpy as np
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
 from framedex import ClipDataset, ClipSampler
-from framedex.files.atomic import write_json_aside
+from framedex.files.outputs import write_json_aside
 from framedex.indexer.parts.index import Index
-from framedex.indexer.parts.layout import HEADER
 from framedex.indexer.parts.part_pairs import PartPairs
-from framedex.indexer.runs.compact import compact_index
-from framedex.indexer.schema import FORMAT, SCHEMA_VERSION
+from framedex.indexer.runs.merging import compact_index
+from framedex.indexer.schema import FORMAT, HEADER, SCHEMA_VERSION
 from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies.reading import make_policy
 

@@ -19,7 +19,7 @@ import framedex
 from benchmarks.environment import environment
 from benchmarks.object_requests import asked, load
 from benchmarks.tars import POLICY
-from framedex.storage import stores
+from framedex.storage import objects
 from framedex.storage.objects import upload
 from tests.support import proxy as proxies
 from tests.support import rgw
@@ -39,7 +39,7 @@ def main() -> None:
         upload(options.tar, uri)
         with proxies.running(server.endpoint) as proxy:
             os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
-            stores._store.cache_clear()  # those that do not go through the proxy
+            objects._store.cache_clear()  # those that do not go through the proxy
             made, planned = str(options.folder / "INDEX"), str(options.folder / "DATASET")
             report = framedex.index(uri, made, progress=False)
             result["videos"], result["indexing"] = report.ok, asked(proxy)

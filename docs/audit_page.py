@@ -11,12 +11,11 @@ from typing import Any
 from click.testing import CliRunner
 
 from benchmarks.audit_data import write_index
-from framedex.auditor.findings.answers import SHOWN, print_table
-from framedex.auditor.findings.queries import checks_of, questions
+from framedex.auditor.findings.findings import checks_of, questions
+from framedex.auditor.findings.text import SHOWN, print_table
 from framedex.auditor.tables.database import QueryLimits, database
 from framedex.auditor.tables.query_process import QueryProcess
-from framedex.auditor.tables.subject import Kind, opened
-from framedex.auditor.tables.views import described
+from framedex.auditor.tables.subject import Kind, described, opened
 from framedex.cli import main
 
 EXAMPLE_VIDEOS = 400

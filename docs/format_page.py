@@ -8,7 +8,7 @@ from docs.results import NOTE
 from framedex.indexer import schema as index_schema
 from framedex.records import medium
 from framedex.sharder import schema as dataset_schema
-from framedex.sharder.writing.columns import ROWS_AT_ONCE
+from framedex.sharder.writing.whole import ROWS_AT_ONCE
 
 
 def table(schema: pa.Schema) -> str:

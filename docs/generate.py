@@ -25,7 +25,7 @@ from docs.scale_page import scale_page
 from docs.storage_tables import cost_section
 from docs.training_page import TRAINING_PLOT, training_plot
 from framedex.cli import COMMANDS, main
-from framedex.sharder.policies.registry import policy_schema
+from framedex.sharder.policies.reading import policy_schema
 
 POLICY_SCHEMA = DOCS.parent / "configs" / "policy.schema.json"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from framedex.sharder.policies.reading import read_policy
-from framedex.sharder.sampling.records import Sampled, Sampling, Timeline
+from framedex.sharder.policies.sampling import Sampled, Sampling, Timeline
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 MODELINE = "# yaml-language-server: $schema=policy.schema.json\n"  # the first line of each, for editors

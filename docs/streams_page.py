@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from docs.results import made_by
-from framedex.core.tallies import counted
+from framedex.core.words import counted
 
 PACKS = {"clips": "tiny videos", "images": "images"}
 DECODING = {"cpu": "decoded", "movie": "only read"}

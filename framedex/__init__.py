@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from framedex.loader.multi_view_dataset import MultiViewDataset as MultiViewDataset
     from framedex.loader.order.bucket_sampler import BucketSampler as BucketSampler
     from framedex.loader.order.mixture_sampler import MixtureSampler as MixtureSampler
+    from framedex.loader.order.order import visual_tokens
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
-    from framedex.loader.order.tokens import visual_tokens as visual_tokens
     from framedex.loader.pixels.framing import Framing as Framing
-    from framedex.loader.pixels.smart_resize import SmartResize as SmartResize
+    from framedex.loader.pixels.framing import SmartResize
     from framedex.loader.prompts import prompt_text as prompt_text
     from framedex.loader.streams.decode_sample import decode_sample as decode_sample
     from framedex.loader.verify import verify as verify
-    from framedex.sharder.clips.audio import AudioOptions as AudioOptions
+    from framedex.sharder.clips.clip import AudioOptions
     from framedex.sharder.packing.encode_options import EncodeOptions as EncodeOptions
     from framedex.sharder.packing.image_files import ImageOptions as ImageOptions
     from framedex.sharder.shard import shard as shard
     from framedex.storage.cache import DiskCache as DiskCache
 
 _PUBLIC = {
-    "AudioOptions": "framedex.sharder.clips.audio",
+    "AudioOptions": "framedex.sharder.clips.clip",
     "BucketSampler": "framedex.loader.order.bucket_sampler",
     "ClipDataset": "framedex.loader.clip_dataset",
     "ClipLoader": "framedex.loader.clip_loader",
@@ -50,7 +50,7 @@ _PUBLIC = {
     "Index": "framedex.indexer.parts.index",
     "MixtureSampler": "framedex.loader.order.mixture_sampler",
     "MultiViewDataset": "framedex.loader.multi_view_dataset",
-    "SmartResize": "framedex.loader.pixels.smart_resize",
+    "SmartResize": "framedex.loader.pixels.framing",
     "audit": "framedex.auditor.audit",
     "clip_pipeline": "framedex.loader.dali.pipelines",
     "decode_sample": "framedex.loader.streams.decode_sample",
@@ -59,7 +59,7 @@ _PUBLIC = {
     "query": "framedex.auditor.audit",
     "shard": "framedex.sharder.shard",
     "verify": "framedex.loader.verify",
-    "visual_tokens": "framedex.loader.order.tokens",
+    "visual_tokens": "framedex.loader.order.order",
 }
 
 __all__ = [

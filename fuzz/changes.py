@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from framedex.indexer.bitstream.av1_vpx.av1 import split_obus
+from framedex.indexer.bitstream.av1 import split_obus
 from fuzz.mutation import START_CODE, units_of
 from tests.support.bitstream_edits import Coded
 

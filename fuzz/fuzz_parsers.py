@@ -30,17 +30,17 @@ import atheris
 
 with atheris.instrument_imports(include=["framedex"]):
     from framedex.errors import MediaError, PolicyError, SourceError
-    from framedex.indexer.bitstream.base.pictures import BitstreamError, Scanner
-    from framedex.indexer.bitstream.h26x import h264_sequence, h264_sets, hevc_sets, nal, sei
-    from framedex.indexer.bitstream.registry import SCANNERS
-    from framedex.indexer.images import image_facts, rgb
-    from framedex.indexer.mp4 import endings
+    from framedex.indexer.bitstream import h264_sets, hevc_sets, nal
+    from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
+    from framedex.indexer.images import image_facts
+    from framedex.indexer.mp4 import boxes
     from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
     from framedex.indexer.mp4.sample_tables import read_layout, read_sample_table
     from framedex.indexer.probing import packet_headers as look
-    from framedex.indexer.probing import plain_mp4
-    from framedex.indexer.sources import discover, tar_members
-    from framedex.indexer.sources.sidecars import SIDECARS
+    from framedex.indexer.probing import stream_facts
+    from framedex.indexer.probing.every_packet import SCANNERS
+    from framedex.indexer.sources import discover, members
+    from framedex.indexer.sources.named_medium import SIDECARS
     from framedex.sharder.policies import reading
     from framedex.sharder.selection import explicit_clips as requests
     from fuzz.invariants import check_pictures
@@ -102,7 +102,7 @@ def ending_parser(parse: Callable[[BinaryIO, int], str | None]) -> Parser:
 def read_tables(data: bytes) -> None:
     """Read everything that sample tables contain about every track. A refused track does not hide the others."""
     layout = read_layout(lambda offset, length: data[offset : offset + length], len(data))
-    plain_mp4.describe_plain(layout.movie)
+    stream_facts.describe_plain(layout.movie)
     for track_id in layout.movie.tracks:
         with contextlib.suppress(UntrustedTables, TruncatedError):
             read_sample_table(layout, track_id)
@@ -119,7 +119,7 @@ def read_tar_file(path: Path) -> None:
     """Read the positions of the images and videos in a tar, and check that they lie within it."""
     content = path.read_bytes()
     size = len(content)
-    found = tar_members.read_tar(lambda at, length: content[at : at + length], size, sidecars=SIDECARS)
+    found = members.read_tar(lambda at, length: content[at : at + length], size, sidecars=SIDECARS)
     for image in found.images:
         assert 0 <= image.offset <= size
         assert image.size >= 0
@@ -131,15 +131,15 @@ def read_tar_file(path: Path) -> None:
 # Add new parsers at the end: the order determines the meaning of inputs that are kept.
 TARGETS: dict[str, Target] = {
     "sample_tables": bytes_parser(read_tables, UntrustedTables, TruncatedError),
-    **{f"{name}_ending": bytes_parser(ending_parser(parse)) for name, parse in endings.ENDINGS.items()},
+    **{f"{name}_ending": bytes_parser(ending_parser(parse)) for name, parse in boxes.ENDINGS.items()},
     **{f"{codec}_scanner": scanner(make) for codec, make in SCANNERS.items()},
     "h264_headers": bytes_parser(lambda data: condense_h264(data), BitstreamError),
-    "h264_sequence": bytes_parser(h264_sequence.parse_sequence, ValueError),
+    "h264_sequence": bytes_parser(h264_sets.parse_sequence, ValueError),
     "h264_configuration": bytes_parser(h264_sets.parse_configuration, ValueError),
     "hevc_configuration": bytes_parser(hevc_sets.parse_configuration, ValueError),
     "h264_sps": bytes_parser(h264_sets.parse_sps, ValueError),
     "h264_pps": bytes_parser(h264_sets.parse_pps, ValueError),
-    "h264_sei": bytes_parser(sei.sei_payloads),
+    "h264_sei": bytes_parser(nal.sei_payloads),
     "hevc_sps": bytes_parser(hevc_sets.parse_sps, ValueError),
     "hevc_pps": bytes_parser(hevc_sets.parse_pps, ValueError),
     "hevc_vps": bytes_parser(hevc_sets.parse_vps, ValueError),
@@ -150,7 +150,7 @@ TARGETS: dict[str, Target] = {
     "list": file_parser("list.txt", lambda path: discover.discover([f"@{path}"]), SourceError),
     "listing_csv": file_parser("listing.csv", lambda path: discover.discover([str(path)]), SourceError),
     "listing_jsonl": file_parser("listing.jsonl", lambda path: discover.discover([str(path)]), SourceError),
-    "image_rgb": bytes_parser(rgb.rgb_of, OSError, ValueError),
+    "image_rgb": bytes_parser(image_facts.rgb_of, OSError, ValueError),
     "image_facts": bytes_parser(image_facts.facts_of, image_facts.BrokenImageError, MediaError),
     "tar_members": file_parser("images.tar", read_tar_file, MediaError),
 }

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.bitstream.base.pictures import OPEN_START, BitstreamError, Pictures, segments
+from framedex.indexer.bitstream.pictures import OPEN_START, BitstreamError, Pictures, segments
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.timeline import (
     CLOSED,
@@ -27,8 +27,7 @@ from framedex.indexer.timeline import (
     settle_timestamps,
     summarise,
 )
-from framedex.records.clip import NO_PTS
-from framedex.records.recipe import Recipe
+from framedex.records.clip import NO_PTS, Recipe
 from framedex.sharder.planning.planner import Planner
 
 MOST_PLANS = 12  # clips planned of one input

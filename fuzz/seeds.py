@@ -17,9 +17,9 @@ from pathlib import Path
 import av.error
 from PIL import Image
 
-from framedex.indexer.bitstream.h26x import h264_sets, hevc_sets, nal
+from framedex.indexer.bitstream import h264_sets, hevc_sets, nal
 from framedex.indexer.containers.opening import open_container
-from framedex.indexer.mp4 import endings
+from framedex.indexer.mp4 import boxes
 from fuzz.fuzz_parsers import TARGETS
 from fuzz.mutation import join_chunks
 from tests.conftest import CORPUS
@@ -96,11 +96,11 @@ def cut_units(packet: bytes, length_size: int) -> list[bytes]:
 def without_media(path: Path) -> bytes:
     """Return the boxes of an ISO BMFF file without the mdat boxes."""
     with open(path, "rb") as file:
-        boxes = [box for box in endings.file_boxes(file, 0, path.stat().st_size) if box.kind != b"mdat"]
+        found = [box for box in boxes.file_boxes(file, 0, path.stat().st_size) if box.kind != b"mdat"]
         file.seek(0)
         content = file.read()
     return b"".join(
-        (box.end - box.start + 8).to_bytes(4, "big") + box.kind + content[box.start : box.end] for box in boxes
+        (box.end - box.start + 8).to_bytes(4, "big") + box.kind + content[box.start : box.end] for box in found
     )
 
 

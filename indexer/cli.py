@@ -1,4 +1,7 @@
-"""The command `framedex index`."""
+"""The command `framedex index`.
+
+Values of options of `framedex index` that have a form of their own.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +10,60 @@ import os
 import shlex
 import sys
 from dataclasses import asdict
+from fractions import Fraction
 from typing import Any
 
 import click
 import pyarrow.compute as pc
 
-from framedex.core.failure_list import FailureList
 from framedex.core.interrupts import interrupt_says
-from framedex.core.printing import echo, internal_errors, json_text
-from framedex.core.progress import progress_bar
-from framedex.core.quantities import rate_text
-from framedex.core.tallies import SHOWN, counted, named
+from framedex.core.printing import FailureList, echo, internal_errors, json_text, progress_bar
+from framedex.core.words import SHOWN, counted, named, rate_text
 from framedex.errors import FramedexError, MissingSourceError, printable
-from framedex.execution.local_pool import GIBIBYTE
-from framedex.execution.slices import Slice
+from framedex.execution.engine import Slice
+from framedex.execution.engines import GIBIBYTE
 from framedex.files.outputs import has_locks
-from framedex.indexer.cli_options import rate_value, sidecars_value
 from framedex.indexer.parts.index import Index
 from framedex.indexer.runs.build import IndexReport, build_index
-from framedex.indexer.runs.compact import compact_index
-from framedex.indexer.runs.slices import build_slice, finish_index
+from framedex.indexer.runs.merging import build_slice, compact_index, finish_index
 from framedex.indexer.runs.work import IndexOptions, Work, plan_work
-from framedex.indexer.sources.other_files import OtherFiles
-from framedex.indexer.sources.sidecars import SIDECARS
-from framedex.options.engines import ENGINE_RULES, engine_options
-from framedex.options.outputs import json_option, out_folder_option
-from framedex.options.rules import OptionRule, RuledCommand
-from framedex.options.runs import limits_rule, max_failures_option, time_limit_option, workers_option
-from framedex.options.slices import FINISH_RULE, slice_options
+from framedex.indexer.sources.discover import OtherFiles
+from framedex.indexer.sources.named_medium import SIDECARS, Sidecar, sidecars_of
+from framedex.indexer.sources.sequences import rate_of
+from framedex.options import (
+    ENGINE_RULES,
+    FINISH_RULE,
+    OptionRule,
+    RuledCommand,
+    engine_options,
+    json_option,
+    limits_rule,
+    max_failures_option,
+    out_folder_option,
+    slice_options,
+    time_limit_option,
+    workers_option,
+)
 from framedex.records.medium import IMAGES, OK
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
+
+
+def rate_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Fraction | None:
+    """Return a rate in frames per second."""
+    try:
+        return None if value is None else rate_of(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def sidecars_value(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Sidecar, ...]:
+    """Return kinds of sidecars."""
+    try:
+        return sidecars_of(() if value == "none" else value.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}, or none") from error
+
 
 TABLE_ROWS = 20
 LOG = logging.getLogger("framedex.indexer")

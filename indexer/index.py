@@ -7,17 +7,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import get_args
 
-from framedex.core.hints import check_choices
-from framedex.core.progress import progress_bar
+from framedex.core.printing import progress_bar
+from framedex.core.words import check_choices
 from framedex.errors import SourceError
-from framedex.execution.choice import EngineName, engine_of, processes
-from framedex.execution.local_pool import GIBIBYTE
+from framedex.execution.engines import GIBIBYTE, EngineName, engine_of, processes
 from framedex.indexer.probing.probe import Depth, Streams
 from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.work import IndexOptions
-from framedex.indexer.sources.image_times import rate_of
-from framedex.indexer.sources.named_medium import Images
-from framedex.indexer.sources.sidecars import SIDECARS, Sidecar, sidecars_of
+from framedex.indexer.sources.named_medium import SIDECARS, Images, Sidecar, sidecars_of
+from framedex.indexer.sources.sequences import rate_of
 from framedex.storage.outputs import check_writable
 from framedex.storage.places import Place, place
 

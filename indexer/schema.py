@@ -1,13 +1,19 @@
-"""CONTRACT: the tables of an index. docs/format.md is generated from the schemas below."""
+"""CONTRACT: the tables of an index. docs/format.md is generated from the schemas below.
+
+The files of an index: their names, and the content of the header.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
-from framedex.core.column_rules import Key
+from framedex.core.column_rules import Key, check_header
+from framedex.files.headers import check_format
 from framedex.records.columns import field_of, required, rules_of, schema_of
-from framedex.records.medium import MediumRecord
-from framedex.records.packets import AUDIO, AudioPacketRecord, PacketRecord
+from framedex.records.medium import AUDIO, AudioPacketRecord, MediumRecord, PacketRecord
+from framedex.storage.places import Place
 
 FORMAT = "framedex-index"
 SCHEMA_VERSION = "3.8"  # readers accept every minor version of their major version
@@ -70,3 +76,16 @@ HEADER_KEYS = {
 
 DELTA_COLUMNS = ("pts", "gap", "size", "flags", "start_state", "audio_sample", "audio_gap", "audio_size")
 FRAMES_PER_ROW_GROUP = 100_000
+
+
+HEADER = "index.json"
+LISTING_NAME = "listing.parquet"
+VIDEOS_FOLDER, FRAMES_FOLDER = "videos", "frames"
+REMEDY = "the index is damaged: index again into a new folder, or fetch it again from where it came"
+
+
+def read_header(path: Place) -> dict[str, Any]:
+    """Return the content of index.json. Raises FormatError."""
+    header = check_format(path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index")
+    check_header(header, HEADER_KEYS, str(path / HEADER), REMEDY)
+    return {"generation": 0} | header

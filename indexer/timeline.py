@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.base.pictures import (
+from framedex.indexer.bitstream.pictures import (
     NO_START,
     OPEN_START,
     REFERENCE_SLOTS,

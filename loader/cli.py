@@ -8,21 +8,26 @@ from dataclasses import asdict
 
 import click
 
-from framedex.core.failure_list import FailureList
 from framedex.core.interrupts import interrupt_says
-from framedex.core.printing import echo, internal_errors, json_text
-from framedex.core.progress import progress_bar
-from framedex.core.tallies import counted
+from framedex.core.printing import FailureList, echo, internal_errors, json_text, progress_bar
+from framedex.core.words import counted
 from framedex.errors import printable
-from framedex.loader.verification.report import RIGHT, VerifyReport
 from framedex.loader.verification.verify import verify as verify_dataset
 from framedex.loader.verification.verify_gpu import verify_on_gpu
-from framedex.options.datasets import SAMPLE_RULES, access_options, dataset_argument, sample_options
-from framedex.options.outputs import json_option
-from framedex.options.rules import RuledCommand
-from framedex.options.runs import limits_rule, max_failures_option, time_limit_option, workers_option
-from framedex.storage.locations import Access
-from framedex.storage.places import Place
+from framedex.loader.verify import RIGHT, VerifyReport
+from framedex.options import (
+    SAMPLE_RULES,
+    RuledCommand,
+    access_options,
+    dataset_argument,
+    json_option,
+    limits_rule,
+    max_failures_option,
+    sample_options,
+    time_limit_option,
+    workers_option,
+)
+from framedex.storage.places import Access, Place
 
 EXAMPLE = """\b
 Example:

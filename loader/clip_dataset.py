@@ -14,34 +14,25 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.arrays import column_as_numpy
-from framedex.core.hints import check_choices
-from framedex.core.tallies import counted
-from framedex.core.user_lines import user_line, warn_at
+from framedex.core.printing import user_line, warn_at
+from framedex.core.words import check_choices, counted
 from framedex.errors import DecodeError, FramedexError, StaleError
-from framedex.execution.shared_number import SharedNumber
+from framedex.execution.spawning import SharedNumber
 from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
 from framedex.loader.batches.faults import OnError, read_or_replaced, replacements
-from framedex.loader.batches.items import Decode
+from framedex.loader.batches.fetch import Decode
 from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.frame_tables import FrameColumns
 from framedex.loader.dataset.manifest import Manifest
-from framedex.loader.pixels.framing import Framing
-from framedex.loader.pixels.layouts import Layout
-from framedex.loader.pixels.options import Dtype, PixelOptions
-from framedex.loader.pixels.sizes import delivered_sizes
-from framedex.loader.pixels.transforms import Transform
-from framedex.records.dataset import Failure
-from framedex.sharder.clips.audio import AudioOptions
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.fields import check_column_name
-from framedex.sharder.clips.label_counts import LABEL, SPLIT, label_counts_of, lacking
-from framedex.sharder.clips.labels import LabelsArgument, plain
-from framedex.sharder.clips.multiview import JoinedViews
+from framedex.loader.pixels.framing import Framing, delivered_sizes
+from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, Transform
+from framedex.records.clip import Failure
+from framedex.sharder.clips.clip import AudioOptions, Clip, JoinedViews
+from framedex.sharder.clips.clip_source import Where, check_column_name
+from framedex.sharder.clips.labels import LABEL, SPLIT, LabelsArgument, label_counts_of, lacking, plain
 from framedex.sharder.decoding.video import SHOWN_BY_VERIFY, Size
-from framedex.sharder.selection.where import Where
 from framedex.storage.cache import DiskCache
-from framedex.storage.locations import Access, Root
-from framedex.storage.places import Stored, place
+from framedex.storage.places import Access, Root, Stored, place
 
 
 class ClipDataset:

@@ -17,28 +17,33 @@ from typing import Any
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_together, check_unit, placed
 from framedex.loader.batches.collate import Collate
-from framedex.loader.batches.faults import Fault, LoaderReport, OnError
+from framedex.loader.batches.faults import Fault, Fetched, LoaderReport, OnError
 from framedex.loader.batches.fetch import FetchOptions
-from framedex.loader.batches.fetched import Fetched
-from framedex.loader.batches.frames import CpuFrames, Finish, Frames, Normalize, check_pixels
+from framedex.loader.batches.frames import (
+    BatchOptions,
+    CpuFrames,
+    DecodeOptions,
+    Finish,
+    Frames,
+    Normalize,
+    Rotation,
+    check_pixels,
+)
 from framedex.loader.batches.maker import Batch, BatchMaker
-from framedex.loader.batches.options import BatchOptions, DecodeOptions
-from framedex.loader.batches.rotation import Rotation
 from framedex.loader.batches.supply import ClipSupply, Others
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.concat_clips import ConcatClips, is_joined
 from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner, check_stack
 from framedex.loader.order.bucket_sampler import BucketSampler
 from framedex.loader.order.elastic import ElasticSampler
-from framedex.loader.order.grouping import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
+from framedex.loader.order.order import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
 from framedex.loader.order.sampler import ClipSampler
 from framedex.loader.pixels.framing import Framing
-from framedex.loader.pixels.layouts import Layout
-from framedex.loader.pixels.options import PixelOptions
+from framedex.loader.pixels.options import Layout, PixelOptions
 from framedex.loader.routing.balance import Balance
-from framedex.loader.routing.colour import Colour
 from framedex.loader.routing.driver import driver_support
-from framedex.loader.routing.share import Share, fixed_share, is_on_cpu
+from framedex.loader.routing.movie import Colour
+from framedex.loader.routing.routes import Share, fixed_share, is_on_cpu
 from framedex.sharder.decoding.video import Size
 
 DALI_THREADS = 8

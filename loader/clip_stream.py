@@ -1,4 +1,7 @@
-"""ClipStream: an iterable dataset that reads the tars of a packed dataset from their beginning to their end."""
+"""ClipStream: an iterable dataset that reads the tars of a packed dataset from their beginning to their end.
+
+Which rank and which worker this process is, as the library webdataset finds it out.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,71 @@ from pathlib import Path
 from typing import Any, Unpack, get_args
 
 import numpy as np
+from webdataset.pytorch import IterableDataset as IterableDataset  # torch's class, or an empty one without torch
+from webdataset.utils import pytorch_worker_info
 
-from framedex.core.hints import check_choices
 from framedex.core.pyav import MEDIUM_ERRORS
-from framedex.core.tallies import counted
+from framedex.core.words import check_choices, counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
 from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced, replacements
 from framedex.loader.clip_dataset import checked_epoch
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
-from framedex.loader.streams.batches import Batching, Loader, batching_of
-from framedex.loader.streams.history import History, Skip
 from framedex.loader.streams.lanes import Lane, Order, Workers, lane_of, rank_lengths
-from framedex.loader.streams.processes import IterableDataset, is_worker, place_among_ranks, worker_here
-from framedex.loader.streams.progress import Iteration, Progress, after_batches, lengths_left
+from framedex.loader.streams.progress import (
+    Batching,
+    History,
+    Iteration,
+    Loader,
+    Progress,
+    Skip,
+    after_batches,
+    batching_of,
+    lengths_left,
+)
 from framedex.loader.streams.reading import LaneReader, ReadClip, extent
-from framedex.loader.streams.resumption import Resumption
-from framedex.loader.streams.state import as_state, progress_of
+from framedex.loader.streams.state import Resumption, as_state, progress_of
 from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.clip_source import Where
 from framedex.sharder.clips.labels import LabelsArgument
-from framedex.sharder.selection.where import Where
 from framedex.storage.cache import DiskCache
-from framedex.storage.locations import Access, Root
-from framedex.storage.places import Stored
+from framedex.storage.places import Access, Root, Stored
+
+
+def place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return the rank and the number of ranks.
+
+    Args:
+        rank: as the user gave it. None: as the environment variables RANK and WORLD_SIZE or torch.distributed say.
+        world_size: as for `rank`.
+
+    Raises:
+        FramedexError: only one of them was given, or the rank is out of range.
+    """
+    if (rank is None) != (world_size is None):
+        raise FramedexError("give rank and world_size together, or neither", found=f"{rank!r} and {world_size!r}")
+    if rank is None or world_size is None:
+        rank, world_size, _, _ = pytorch_worker_info()
+    if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
+        raise FramedexError("rank is out of range", found=repr(rank), allowed=f"0 to {world_size} - 1")
+    return rank, world_size
+
+
+def worker_here() -> tuple[int, int]:
+    """Return the number of this worker, and how many workers its rank has; (0, 1) without workers."""
+    _, _, worker, count = pytorch_worker_info()
+    return worker, count
+
+
+def is_worker() -> bool:
+    """Return whether this is a worker process of a torch DataLoader."""
+    try:
+        from torch.utils.data import get_worker_info
+    except ModuleNotFoundError:
+        return False
+    return get_worker_info() is not None
+
 
 LOG = logging.getLogger("framedex.loader")
 

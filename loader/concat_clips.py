@@ -12,15 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.arrays import column_as_numpy
-from framedex.core.hints import check_choices
-from framedex.core.tallies import counted
+from framedex.core.words import check_choices, counted
 from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.options import PixelOptions
-from framedex.records.dataset import Failure
+from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.fields import FIELD_NAMES, check_column_name
+from framedex.sharder.clips.clip_source import FIELD_NAMES, check_column_name
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.sources import SourceFiles
 

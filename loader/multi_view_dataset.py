@@ -11,18 +11,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.arrays import column_as_numpy
-from framedex.core.tallies import counted
+from framedex.core.words import counted
 from framedex.errors import FramedexError
-from framedex.loader.batches.faults import read_or_replaced, replacements
-from framedex.loader.batches.fetched import Fetched
-from framedex.loader.batches.rotation import quarter_turns
-from framedex.loader.batches.views import AudioShape, blank, joined, own_of, shared_of
+from framedex.loader.batches.collate import AudioShape, blank, joined, own_of, shared_of
+from framedex.loader.batches.faults import Fetched, read_or_replaced, replacements
+from framedex.loader.batches.frames import quarter_turns
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.cutouts import Draw
-from framedex.loader.pixels.options import PixelOptions
-from framedex.loader.pixels.transforms import sendable
-from framedex.sharder.clips.medium import Medium
-from framedex.sharder.clips.multiview import ABSENT
+from framedex.loader.pixels.options import PixelOptions, sendable
+from framedex.sharder.clips.clip import ABSENT, Medium
 
 Blank = tuple[dict[str, Any], NDArray[Any]]
 

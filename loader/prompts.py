@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.core.hints import check_choices
+from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 
 Origin = Literal["container", "clip"]

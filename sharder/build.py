@@ -11,14 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.errors import NoClipsError, PolicyError
-from framedex.execution.choice import Workers
-from framedex.execution.engine import Engine
-from framedex.execution.local_pool import run_local
-from framedex.execution.slices import Slice
+from framedex.execution.engine import Engine, Slice
+from framedex.execution.engines import Workers, run_local
 from framedex.indexer.parts.index import Index
-from framedex.records.dataset import Failure
-from framedex.records.names import SAMPLE_KEYS
-from framedex.sharder.clips.audio import AudioOptions
+from framedex.records.clip import Failure
+from framedex.records.medium import SAMPLE_KEYS
+from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.clips.labels import WantedLabels, check_is_own, checked_labels
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.cutting import ClipCutter, ClipFileOptions, cut_in_workers
@@ -26,20 +24,25 @@ from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.encoders import encoder_version
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import Pack, encoded_packing, image_packing
-from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
+from framedex.sharder.packing.sample_recipes import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
-from framedex.sharder.plan_in_workers import MEDIA_IN_MEMORY, PlanningRun, planned_in_workers
 from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
 from framedex.sharder.planning.pieces import PIECE_FACTS, Piece, explicit_pieces, policy_pieces
-from framedex.sharder.planning.spools import Spools
-from framedex.sharder.planning.steps import ReadGroup, behind, plan
+from framedex.sharder.planning.steps import ReadGroup, Spools, behind, plan
 from framedex.sharder.planning.units import units_of
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.sampling.frames_at import Choose
+from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.schema import CLIPS, MOST_VIEWS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.selection.mentions import user_columns
-from framedex.sharder.slices import plan_slice, remove_slices, sliced_rows
+from framedex.sharder.slices import (
+    MEDIA_IN_MEMORY,
+    PlanningRun,
+    plan_slice,
+    planned_in_workers,
+    remove_slices,
+    sliced_rows,
+)
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.sharder.writing.shipment import as_row, shipped
 from framedex.sharder.writing.tar_filling import TarLayout

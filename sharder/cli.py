@@ -10,36 +10,40 @@ from typing import Any
 
 import click
 
-from framedex.core.failure_list import FailureList
 from framedex.core.interrupts import interrupt_says
-from framedex.core.printing import echo, internal_errors, json_text
-from framedex.core.progress import progress_bar
-from framedex.core.tallies import counted, named
+from framedex.core.printing import FailureList, echo, internal_errors, json_text, progress_bar
+from framedex.core.words import counted, named
 from framedex.errors import printable
-from framedex.execution.slices import Slice
+from framedex.execution.engine import Slice
 from framedex.indexer.parts.index import Index
-from framedex.options.datasets import allow_remote_option
-from framedex.options.engines import ENGINE_RULES, engine_options
-from framedex.options.outputs import json_option, out_folder_option, overwrite_option
-from framedex.options.places import FILE, PLACE_THAT_IS_THERE
-from framedex.options.rules import OptionRule, RuledCommand
-from framedex.options.runs import max_failures_option, workers_option
-from framedex.options.sizes import BYTE_COUNT
-from framedex.options.slices import FINISH_RULE, slice_options
+from framedex.options import (
+    BYTE_COUNT,
+    ENGINE_RULES,
+    FILE,
+    FINISH_RULE,
+    PLACE_THAT_IS_THERE,
+    OptionRule,
+    RuledCommand,
+    allow_remote_option,
+    engine_options,
+    json_option,
+    max_failures_option,
+    out_folder_option,
+    overwrite_option,
+    slice_options,
+    workers_option,
+)
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
-from framedex.sharder.clips.label_counts import label_lines, lacking
-from framedex.sharder.clips.labels import wanted_labels
+from framedex.sharder.clips.labels import label_lines, lacking, wanted_labels
 from framedex.sharder.packing.pack import PACKS
 from framedex.sharder.policies.reading import find_policy
-from framedex.sharder.sampling.frames_at import CHOICES, Choose
+from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.schema import FAILURES_NAME
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
-from framedex.sharder.writing.checkpoints import kept_items
-from framedex.sharder.writing.output import unfinished_of
+from framedex.sharder.writing.output import kept_items, unfinished_of
 from framedex.sharder.writing.report import ShardReport
-from framedex.storage.locations import Access
-from framedex.storage.places import Place, Stored, local_of
+from framedex.storage.places import Access, Place, Stored, local_of
 
 LOG = logging.getLogger("framedex.sharder")
 

@@ -9,15 +9,12 @@ from typing import Any
 
 import click
 
-from framedex.options.decorators import Command, together
-from framedex.options.places import FileType
-from framedex.options.rules import OptionRule
-from framedex.options.sizes import FRAME_SIZE
-from framedex.sharder.clips.audio import AudioOptions
+from framedex.options import FRAME_SIZE, Command, FileType, OptionRule, together
+from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.encode_options import DEFAULT_CRF, ENCODE_CODECS, MOST_CRF, EncodeCodec, EncodeOptions
 from framedex.sharder.packing.image_files import FORMATS, ImageFormat, ImageOptions
-from framedex.sharder.packing.pack_audio import AUDIO_FORMATS
+from framedex.sharder.packing.sample_recipes import AUDIO_FORMATS
 from framedex.storage.uris import is_uri
 
 

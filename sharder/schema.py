@@ -9,13 +9,21 @@ import pyarrow as pa
 
 from framedex.core.column_rules import Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS
+from framedex.records.clip import (
+    AUDIO,
+    INT32,
+    AudioFile,
+    AudioRecipe,
+    ClipAudioPlan,
+    ClipRecord,
+    Failure,
+    Recipe,
+    Shard,
+)
 from framedex.records.clip import FIELDS as IN_FIELDS
-from framedex.records.clip import INT32, ClipRecord
 from framedex.records.columns import field_of, required, rules_of, schema_of
-from framedex.records.dataset import Failure, Shard
 from framedex.records.medium import MEDIA as IN_MEDIA
 from framedex.records.medium import MediumRecord
-from framedex.records.recipe import AUDIO, AudioFile, AudioRecipe, ClipAudioPlan, Recipe
 
 FORMAT = "framedex-dataset"
 SCHEMA_VERSION = "3.6"

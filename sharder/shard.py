@@ -12,25 +12,24 @@ from typing import get_args
 import numpy as np
 import orjson
 
-from framedex.core.hints import check_choices
-from framedex.core.progress import progress_bar
+from framedex.core.printing import progress_bar
+from framedex.core.words import check_choices
 from framedex.errors import PolicyError
-from framedex.execution.choice import EngineName, engine_of, processes
+from framedex.execution.engines import EngineName, engine_of, processes
 from framedex.indexer.parts.index import Index
 from framedex.sharder.build import SHARD_BYTES, ShardOptions, build_from_policy, build_from_requests
-from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.clips.labels import LabelsArgument, wanted_labels
 from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions, encode_options
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import PACKS, Pack
-from framedex.sharder.packing.pack_audio import AudioFormat
+from framedex.sharder.packing.sample_recipes import AudioFormat
 from framedex.sharder.policies.reading import PolicyLike, find_policy
-from framedex.sharder.sampling.frames_at import CHOICES, Choose
+from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
 from framedex.sharder.writing.report import ShardReport
-from framedex.storage.locations import Access
 from framedex.storage.outputs import check_writable
-from framedex.storage.places import Place, place
+from framedex.storage.places import Access, Place, place
 
 
 def shard(

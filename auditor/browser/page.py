@@ -5,11 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 from xml.etree.ElementTree import Element
 
-from framedex.auditor.browser.filters import OPERATIONS, WITHOUT_VALUE
+from framedex.auditor.browser.selections import OPERATIONS, WITHOUT_VALUE
 from framedex.auditor.tables.subject import Kind
 from framedex.core.version import __version__
-from framedex.html.document import Document
-from framedex.html.elements import element, folded, markup, titled
+from framedex.html.document import Document, element, folded, markup, titled
 
 SPEEDS = ("0.1", "0.25", "0.5", "1", "2", "4", "8", "16")
 

@@ -1,23 +1,203 @@
-"""What the browser's server answers: each resource is a function of the parameters of a request."""
+"""What the browser's server answers: each resource is a function of the parameters of a request.
+
+The findings of an audit for the browser: all checks run once, in another process, while the page is already open.
+
+Decoded clips, kept in memory within a limit, and their pictures as files.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import os
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import orjson
 
-from framedex.auditor.browser.address import whole_number
-from framedex.auditor.browser.findings import Findings
-from framedex.auditor.browser.pictures import Items, Pictures, picture_file, poster_file
 from framedex.auditor.browser.selections import ANSWER_BYTES, Selections, bare, wanted_of
+from framedex.auditor.browser.shown import MOST_CLIP_BYTES, Shown, whole_number
 from framedex.auditor.tables.database import EXPLANATION, Result
-from framedex.core.quantities import size_text
+from framedex.core.words import size_text
 from framedex.errors import FramedexError, printable
+from framedex.execution.spawning import python_environment
+from framedex.loader.contact_sheets.sheet import jpeg, png, reduced
+from framedex.storage.places import Place
+
+State = Literal["running", "done", "failed"]
+
+KEPT = ("title", "severity", "count", "means", "remedy")  # of a finding
+
+
+class Findings:
+    """What `framedex audit` finds. `start` begins to run it.
+
+    A process of its own can be ended at any time, and leaves its memory and its processor to the page afterwards.
+
+    Args:
+        place: The index or dataset.
+        link: Returns the column of a finding's rows that names clips or media; None if none does.
+    """
+
+    def __init__(self, place: Place, link: Callable[[Sequence[str]], str | None]) -> None:
+        self._place, self._link = place, link
+        self._state: State = "running"
+        self._found: dict[str, Any] = {"findings": [], "passed": []}
+        self._message: str | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._wait, name="audit", daemon=True)
+
+    def start(self) -> None:
+        """Start the process."""
+        command = [sys.executable, "-m", "framedex", "audit", "--json", "--", str(self._place)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=python_environment(),
+            start_new_session=True,  # Ctrl-C is for the page
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the process if it still runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._thread.join()
+
+    def _wait(self) -> None:
+        assert self._process is not None  # `start` made it
+        out, err = self._process.communicate()
+        if self._process.returncode == 0:
+            self._found = orjson.loads(out)
+            self._state = "done"
+        else:
+            self._message = err.decode("utf-8", "replace").strip() or f"exit status {self._process.returncode}"
+            self._state = "failed"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return how far the checks are, and what they found."""
+        return {
+            "state": self._state,
+            "message": None if self._message is None else printable(self._message, lines=True),
+            "passed": len(self._found["passed"]),
+            "findings": [
+                {
+                    "name": finding["check"],
+                    **{name: finding[name] for name in KEPT},
+                    "names_items": self._link(list(finding["examples"][0])) is not None,
+                }
+                for finding in self._found["findings"]
+            ],
+        }
+
+
+MOST_BYTES = MOST_CLIP_BYTES + (256 << 20)  # of all clips that are kept
+POSTER_SIDE = 320
+POSTER_QUALITY = 82
+
+Key = tuple[str, int | None]  # of a clip or medium, and the first frame of the part that is shown
+
+
+class Items(Protocol):
+    """What a browser shows: clips of a dataset, or media of an index."""
+
+    spans: bool
+
+    def first_column(self) -> str:
+        """Return the column that a filter begins with."""
+        ...
+
+    def card(self, key: Any) -> dict[str, Any]:
+        """Return what the list says about one of them."""
+        ...
+
+    def describe(self, key: Any) -> dict[str, Any]:
+        """Return everything about one of them but its pictures."""
+        ...
+
+    def show(self, key: Any, first: int | None) -> Shown:
+        """Return one of them with its pictures."""
+        ...
+
+
+class Pictures:
+    """The pictures of clips. Each clip is decoded once, as long as it is kept. Threads share it.
+
+    Args:
+        items: What is decoded.
+    """
+
+    def __init__(self, items: Items) -> None:
+        self._items = items
+        self._kept: OrderedDict[Key, Shown] = OrderedDict()
+        self._lock = threading.Lock()
+        self._being_decoded: dict[Key, threading.Lock] = {}
+        self._decoders = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+    def shown(self, key: str, first: int | None, wanted: Callable[[], bool]) -> Shown:
+        """Return a clip with its pictures.
+
+        Args:
+            key: The clip or medium.
+            first: The first frame of the part of a medium.
+            wanted: Returns whether somebody still waits for it; called before it is decoded.
+
+        Raises:
+            FramedexError: it does not decode, or nobody waits for it.
+        """
+        name = (key, first)
+        with self._lock:
+            own = self._being_decoded.setdefault(name, threading.Lock())
+        with own:
+            found = self._find(name)
+            if found is None:
+                try:
+                    with self._decoders:
+                        if not wanted():
+                            raise FramedexError("the page no longer waits for this clip")
+                        found = self._items.show(key, first)
+                    self._keep(name, found)
+                finally:
+                    with self._lock:
+                        self._being_decoded.pop(name, None)
+            return found
+
+    def _find(self, name: Key) -> Shown | None:
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+            return self._kept.get(name)
+
+    def _keep(self, name: Key, found: Shown) -> None:
+        with self._lock:
+            self._kept[name] = found
+            while len(self._kept) > 1 and sum(one.size_bytes for one in self._kept.values()) > MOST_BYTES:
+                self._kept.popitem(last=False)
+
+
+def picture_file(shown: Shown, place: int) -> bytes:
+    """Return the picture at a place of a clip as a PNG file, which holds each pixel as it is.
+
+    Raises FramedexError if there is no such place.
+    """
+    if not 0 <= place < len(shown.frames):
+        raise FramedexError("the clip has no such place", found=place, allowed=f"0 to {len(shown.frames) - 1}")
+    return png(shown.pictures[place])
+
+
+def poster_file(shown: Shown) -> bytes | None:
+    """Return a small JPEG file of the first frame of a clip. None: every place is padding."""
+    picture = shown.poster()
+    return None if picture is None else jpeg(reduced(picture, POSTER_SIDE), POSTER_QUALITY)
+
 
 PAGE = 24  # clips or media
 ROWS = 1000  # of the answer to a query

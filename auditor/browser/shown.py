@@ -1,22 +1,51 @@
-"""A clip as the browser shows it: its pictures, pixel for pixel, the place of each frame, and its sound."""
+"""A clip as the browser shows it: its pictures, pixel for pixel, the place of each frame, and its sound.
+
+The clips of a dataset for the browser, as ClipDataset gives them.
+
+The media of an index for the browser: frames spread over a medium, or consecutive frames from one on.
+
+The address of the browser's pages, and which requests it refuses: only those with its token, from its own pages.
+"""
 
 from __future__ import annotations
 
+import hmac
 import io
+import secrets
+import threading
 import wave
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import printable
-from framedex.loader.contact_sheets.playing import ascends, begins
-from framedex.loader.contact_sheets.sheet import ShownFrame
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
-from framedex.sharder.decoding.video import Size
+from framedex.core.words import counted, duration_text, size_text
+from framedex.errors import FramedexError, printable
+from framedex.indexer.parts.index import Index
+from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.contact_sheets.sheet import (
+    Heading,
+    ShownFrame,
+    ascends,
+    begins,
+    clip_text,
+    cost_text,
+    heading_of,
+    shown_columns,
+    shown_frames,
+    source_text,
+    view_text,
+)
+from framedex.records.medium import OK
+from framedex.sharder.clips.clip import Clip, Medium, WantedClip
+from framedex.sharder.decoding.video import Size, decode_rgb
+from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
+from framedex.sharder.planning.steps import Spools
+from framedex.sharder.reading.sources import SourceFiles
+from framedex.storage.places import Access, Place
 
 MOST_CLIP_BYTES = 512 << 20  # of a clip's pictures; those of a larger clip are scaled down
 
@@ -110,3 +139,242 @@ def fitting_size(medium: Medium, frames: int, longest_side: int | None) -> Size 
 def facts_of(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
     """Return pairs of names and texts, without control characters."""
     return [[printable(name), printable(text)] for name, text in pairs]
+
+
+SPREAD = 16  # frames of a medium as a whole
+CONSECUTIVE = 64  # frames from a chosen one on
+MOST_COPIED_BYTES = 1 << 30  # the size of a medium whose packets must be demuxed first
+
+
+class Media:
+    """The media of an index. A medium's key is its media_id. Threads may share it.
+
+    Args:
+        place: The index.
+        access: Which sources may be read.
+        longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
+        folder: A folder for packets of media whose packets are not byte ranges.
+    """
+
+    spans = True  # whether a part can be chosen
+
+    def __init__(self, place: Place, *, access: Access, longest_side: int | None, folder: str) -> None:
+        self._index = Index(place, access=access)
+        self._index.check_locations()
+        self._longest_side = longest_side
+        self._sources, self._lock = SourceFiles(), threading.Lock()
+        self._spools = Spools(Path(folder), needed=True, settle=lambda: None)
+
+    def first_column(self) -> str:
+        """Return the column that a filter begins with."""
+        return "uri"
+
+    def card(self, key: Any) -> dict[str, Any]:
+        """Return what the list of media says about one. Raises FramedexError for a damaged row."""
+        video = self._video(key)
+        error = None if video["status"] == OK else f"{video['status']}: {video['error_message']}"
+        seconds = _duration(video)
+        parts = [
+            video["codec"],
+            f"{video['width']} × {video['height']}" if video["width"] else None,
+            counted(video["frame_count"], "frame") if video["frame_count"] else None,
+            duration_text(seconds) if seconds else None,
+            size_text(video["size_bytes"]) if video["size_bytes"] else None,
+        ]
+        return {
+            "key": video["media_id"],
+            "name": printable(video["uri"] if video["member"] is None else f"{video['uri']} · {video['member']}"),
+            "source": video["media_id"],
+            "text": " · ".join(part for part in parts if part),
+            "columns": [],
+            "error": None if error is None else printable(error, lines=True),
+        }
+
+    def describe(self, key: Any) -> dict[str, Any]:
+        """Return everything about a medium but its pictures. Raises FramedexError."""
+        video = self._video(key)
+        told = ("container", "pixel_format", "color_space", "color_range", "field_order", "pts_source")
+        facts = [(name.replace("_", " "), str(video[name])) for name in told if video.get(name) is not None]
+        card = self.card(key)
+        return card | {"facts": facts_of([("medium", card["text"]), *facts]), "count": video["frame_count"] or 0}
+
+    def show(self, key: Any, first: int | None) -> Shown:
+        """Return frames of a medium: spread evenly over it, or consecutive ones from `first` on.
+
+        Raises:
+            FramedexError: the medium is unusable, has no such frame, or cannot be read.
+        """
+        video = self._video(key)
+        if video["status"] != OK:
+            raise FramedexError(f"the medium is {video['status']}", found=video["error_message"])
+        with self._lock:  # an index and its spools are for one thread at a time
+            medium = IndexedMedium(self._index, video, PlanningOptions(keep_damaged=True))
+            if not medium.addressable:
+                size_bytes = video["member_bytes"] or video["size_bytes"] or 0
+                if size_bytes > MOST_COPIED_BYTES:
+                    raise FramedexError(
+                        "the packets are not byte ranges of the file, which is too large to copy them",
+                        where=medium.medium.path,
+                        found=size_text(size_bytes),
+                        allowed=f"up to {size_text(MOST_COPIED_BYTES)}",
+                        remedy="pack its clips into a dataset (framedex shard --pack), and browse that",
+                    )
+                self._spools.make_addressable(medium)
+            frames = _frames(len(medium.timeline.pts), first)
+            name = "frames of the whole" if first is None else f"frames from {first} on"
+            mask = np.ones(len(frames), np.bool_)
+            clip = medium.clip(WantedClip(clip_id=name, frames=frames, mask=mask, columns={}))
+            encoded = self._sources.read(clip)
+        size = fitting_size(clip.medium, len(frames), self._longest_side)
+        pictures = decode_rgb(clip, encoded, size=size)
+        return Shown(clip=clip, pictures=pictures, frames=shown_frames(clip, pictures), sound=None)
+
+    def _video(self, key: Any) -> dict[str, Any]:
+        try:
+            with self._lock:
+                return self._index.video(str(key))
+        except KeyError:
+            raise FramedexError("the index has no such medium", found=str(key)[:80]) from None
+
+
+def _duration(video: dict[str, Any]) -> float | None:
+    if not video["duration_pts"] or not video["time_base_den"]:
+        return None
+    return float(video["duration_pts"] * video["time_base_num"] / video["time_base_den"])
+
+
+def _frames(count: int, first: int | None) -> NDArray[np.int64]:
+    """Return the numbers of the frames to show. Raises FramedexError if there is no frame `first`."""
+    if first is None:
+        return np.unique((np.arange(SPREAD) * 2 + 1) * count // (2 * SPREAD))
+    if not 0 <= first < count:
+        raise FramedexError("the medium has no such frame", found=first, allowed=f"0 to {count - 1}")
+    return np.arange(first, min(count, first + CONSECUTIVE))
+
+
+HOST = "127.0.0.1"
+NAMES = (HOST, "localhost")
+TOKEN_BYTES = 32
+DIGITS = 18  # of the largest number in a request
+OWN_SITE = ("same-origin", "none")  # values of Sec-Fetch-Site: a request of the page, or of the address bar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The address of a browser on this machine.
+
+    Attributes:
+        port: The port.
+        token: A secret that the path of each request begins with. Other users of this machine do not know it.
+    """
+
+    port: int
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES), repr=False)
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{HOST}:{self.port}/{self.token}/"
+
+    def resource(self, path: str) -> str | None:
+        """Return the part of a request's path after the token. None: the token is wrong."""
+        token, slash, rest = path.removeprefix("/").partition("/")
+        right = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
+        return rest if right and slash and path.startswith("/") else None
+
+    def refusal(self, *, host: str | None, origin: str | None, site: str | None) -> str | None:
+        """Return why a request is refused, or None if it is not.
+
+        A page of another site can send requests to this machine, or give this machine a name of its own (DNS
+        rebinding). Its requests name another host or another origin.
+
+        Args:
+            host: The header Host.
+            origin: The header Origin. Browsers send it with POST.
+            site: The header Sec-Fetch-Site.
+        """
+        hosts = {f"{name}:{self.port}" for name in NAMES}
+        if host is None or host.lower() not in hosts:
+            return f"this browser answers to {' and '.join(sorted(hosts))} only; a tunnel must keep the port"
+        if origin is not None and origin.lower() not in {f"http://{host}" for host in hosts}:
+            return "this request comes from another site"
+        if site is not None and site.lower() not in OWN_SITE:
+            return "this request comes from another site"
+        return None
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a part of a request is. None: it is none, or has too many digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS else None
+
+
+COLUMNS_OF_A_CARD = 4
+
+
+class Clips:
+    """The clips of a dataset. A clip's key is its number. Threads may share it.
+
+    Args:
+        place: The dataset.
+        access: Which sources may be read.
+        longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
+    """
+
+    spans = False  # whether a part can be chosen
+
+    def __init__(self, place: Place, *, access: Access, longest_side: int | None) -> None:
+        self._dataset = ClipDataset(place, root=access.root, allow_remote=access.allow_remote)
+        self._longest_side = longest_side
+
+    def heading(self) -> Heading:
+        """Return the facts of the dataset. Raises FormatError."""
+        return heading_of(self._dataset, None)
+
+    def first_column(self) -> str:
+        """Return the column that a filter begins with: `label`, or the first one of the user."""
+        own = self._dataset.columns
+        return "label" if "label" in own else own[0] if own else "uri"
+
+    def card(self, key: Any) -> dict[str, Any]:
+        """Return what the list of clips says about one. Raises FramedexError for a damaged row."""
+        clip = self._clip(key)
+        return {
+            "key": str(key),
+            "name": printable(clip.clip_id),
+            "source": printable(clip.medium.name),
+            "text": clip_text(clip),
+            "columns": shown_columns(clip.columns)[:COLUMNS_OF_A_CARD],
+            "error": None,
+        }
+
+    def describe(self, key: Any) -> dict[str, Any]:
+        """Return everything about a clip but its pictures. Raises FramedexError."""
+        clip = self._clip(key)
+        view = [] if clip.multiview_id is None else [("view", view_text(clip))]
+        facts = [*view, ("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))]
+        return self.card(key) | {"columns": shown_columns(clip.columns), "facts": facts_of(facts)}
+
+    def show(self, key: Any, first: int | None) -> Shown:
+        """Return a clip with its pictures. `first` is for media only. Raises FramedexError."""
+        number = self._number(key)
+        clip = self._dataset.clip(number)
+        size = fitting_size(clip.medium, len(clip.mask), self._longest_side)
+        item = self._dataset.resized(size)[number]
+        audio = item.get("audio")
+        has_audio = "audio_rate" in item and isinstance(audio, np.ndarray) and audio.ndim == 2
+        return Shown(
+            clip=clip,
+            pictures=item["frames"],
+            frames=shown_frames(clip, item["frames"]),
+            sound=Sound(samples=item["audio"], rate=int(item["audio_rate"])) if has_audio else None,
+        )
+
+    def _clip(self, key: Any) -> Clip:
+        return self._dataset.clip(self._number(key))
+
+    def _number(self, key: Any) -> int:
+        """Return the number of a clip. Raises FramedexError if there is no such clip."""
+        number = whole_number(str(key))
+        if number is None or number >= len(self._dataset):
+            raise FramedexError("there is no such clip", found=str(key)[:80], allowed=f"0 to {len(self._dataset) - 1}")
+        return number

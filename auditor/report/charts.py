@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from framedex.auditor.report.histograms import Histogram, round_step
 from framedex.auditor.report.timelines import NOT_KNOWN, OPEN, ClipsTimeline, FramesTimeline
-from framedex.core.quantities import number_text
-from framedex.html.elements import drawing, element
+from framedex.core.words import number_text
+from framedex.html.document import drawing, element
 
 WIDTH, HEIGHT = 360, 176  # of a histogram, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 38, 350, 12, 134

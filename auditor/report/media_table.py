@@ -11,9 +11,8 @@ import orjson
 
 from framedex.auditor.findings.findings import Audit
 from framedex.auditor.tables.database import Database
-from framedex.auditor.tables.subject import Kind
-from framedex.auditor.tables.views import quoted
-from framedex.html.elements import safe
+from framedex.auditor.tables.subject import Kind, quoted
+from framedex.html.document import safe
 
 MOST_ROWS = 10_000
 LONGEST_NAME = 300

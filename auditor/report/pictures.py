@@ -21,18 +21,16 @@ from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 from framedex.errors import FramedexError
 from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
+from framedex.execution.engines import run_local
 from framedex.indexer.parts.index import Index
-from framedex.loader.contact_sheets.sheet import Inspector
-from framedex.loader.contact_sheets.thumbnails import jpeg, thumbnail_size
+from framedex.loader.contact_sheets.sheet import Inspector, jpeg, thumbnail_size
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
-from framedex.sharder.planning.spools import Spools
+from framedex.sharder.planning.steps import Spools
 from framedex.sharder.reading.sources import SourceFiles
-from framedex.storage.locations import Access
-from framedex.storage.places import Place
+from framedex.storage.places import Access, Place
 
 FRAMES = 4  # of a medium
 EXAMPLES = 3  # of a finding

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from framedex.auditor.findings.findings import Audit
 from framedex.auditor.tables.database import Database
-from framedex.auditor.tables.views import literal
+from framedex.auditor.tables.subject import literal
 
 MOST_FRAMES = 2000  # drawn at most
 MOST_CLIPS = 60

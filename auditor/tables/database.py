@@ -1,27 +1,231 @@
-"""DuckDB over an index or a dataset: read-only views, without access to other files or the network."""
+"""DuckDB over an index or a dataset: read-only views, without access to other files or the network.
+
+Queries whose values a person or JSON can be shown: DuckDB writes all others as text.
+
+A read-only file system for DuckDB. It contains only the files of the index or dataset, by framedex's names.
+
+DuckDB's own restriction to directories still allows writing into them, and its parser treats data-modifying CTEs as
+SELECT statements. A file system that cannot write prevents both.
+
+Which statements only read: the types that DuckDB gives them, and what an EXPLAIN explains.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from framedex.auditor.tables.plain_values import as_plain, check_arrow_holds
-from framedex.auditor.tables.reading import check_reads
-from framedex.auditor.tables.subject import Audited
-from framedex.auditor.tables.views import FILE_COLUMN, INNER, PARTS, VIEWS, Names, in_memory, reader, statements, url
-from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError
+from framedex.auditor.tables.subject import (
+    FILE_COLUMN,
+    INNER,
+    PARTS,
+    PROTOCOL,
+    VIEWS,
+    Audited,
+    Names,
+    in_memory,
+    quoted,
+    reader,
+    statements,
+    url,
+)
+from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError, printable
 
+try:
+    from fsspec import AbstractFileSystem
+except ModuleNotFoundError as error:
+    raise MissingExtraError("fsspec", "audit", "framedex audit") from error
 try:
     import duckdb
 except ModuleNotFoundError as error:
     raise MissingExtraError("duckdb", "audit", "framedex audit") from error
+
+
+# Types, as DuckDB names them, whose values Python holds as they are. It does not hold infinite dates, dates before year
+# 1, and times with nanoseconds. Arrow does not hold those of NOT_IN_ARROW.
+WHOLE = ("tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint")
+HELD = {*WHOLE, "boolean", "float", "double", "decimal", "varchar", "blob", "enum", "uuid"}
+NESTED = ("list", "array", "struct", "map")
+NOT_IN_ARROW = frozenset({"uhugeint", "bignum"})
+
+
+def as_plain(query: Any) -> Any:
+    """Return a query (a DuckDBPyRelation) whose values are plain. Its columns have the same names."""
+    plain = [_plain_type(type_) for type_ in query.types]
+    if all(type_ is None for type_ in plain):
+        return query
+    columns = [
+        f"#{place} AS {quoted(name)}" if type_ is None else f"CAST(#{place} AS {type_}) AS {quoted(name)}"
+        for place, (name, type_) in enumerate(zip(query.columns, plain, strict=True), 1)
+    ]
+    return query.project(", ".join(columns))
+
+
+def check_arrow_holds(query: Any) -> None:
+    """Raise FramedexError if a column of a query has values that Arrow does not hold, which would become others."""
+    for name, type_ in zip(query.columns, query.types, strict=True):
+        if _has(type_, NOT_IN_ARROW):
+            raise FramedexError(
+                "a column of the query has a type that Arrow does not hold",
+                found=f"{printable(name)}: {type_}",
+                remedy="cast it in the query, to VARCHAR or DOUBLE for instance",
+            )
+
+
+def _plain_type(type_: Any) -> str | None:
+    """Return a type as SQL with VARCHAR in place of what Python does not hold. None: Python holds all of it."""
+    if type_.id not in NESTED:
+        return None if type_.id in HELD else "VARCHAR"
+    parts = [(name, part, part if isinstance(part, int) else _plain_type(part)) for name, part in type_.children]
+    if all(plain is None or isinstance(plain, int) for _, _, plain in parts):
+        return None
+    said = [str(part) if plain is None else str(plain) for _, part, plain in parts]
+    if type_.id == "struct":
+        fields = ", ".join(f"{quoted(name)} {each}" for (name, _, _), each in zip(parts, said, strict=True))
+        return f"STRUCT({fields})"
+    if type_.id == "map":
+        return f"MAP({', '.join(said)})"
+    return f"{said[0]}[{said[1]}]" if type_.id == "array" else f"{said[0]}[]"
+
+
+def _has(type_: Any, kinds: frozenset[str]) -> bool:
+    """Return whether a type, or a part of it, is one of these."""
+    if type_.id in kinds:
+        return True
+    nested = type_.id in (*NESTED, "tuple", "union")
+    return nested and any(_has(part, kinds) for _, part in type_.children if not isinstance(part, int))
+
+
+class TableFiles(AbstractFileSystem):  # type: ignore[misc]
+    """Local files by their names in queries. No files can be added."""
+
+    protocol = PROTOCOL
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        super().__init__(skip_instance_cache=True)
+        self._files = dict(files)
+
+    def _path(self, name: str) -> Path:
+        try:
+            return self._files[str(self._strip_protocol(name))]
+        except KeyError:
+            raise FileNotFoundError(f"{name} is no table of what is audited") from None
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> TableFile:
+        if mode != "rb":
+            raise PermissionError(f"{path} is only to be read")
+        return TableFile(self._path(path))
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        return {"name": self._strip_protocol(path), "size": self._path(path).stat().st_size, "type": "file"}
+
+    def exists(self, path: str, **options: Any) -> bool:
+        return str(self._strip_protocol(path)) in self._files
+
+    def glob(self, path: str, **options: Any) -> list[str]:
+        return [str(self._strip_protocol(path))] if self.exists(path) else []
+
+    def modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp(self._path(path).stat().st_mtime)
+
+
+class TableFile:
+    """An open file that several threads read. Each thread has its own position."""
+
+    def __init__(self, path: Path) -> None:
+        self.closed = True
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            raise PermissionError(f"{path} is no regular file")
+        self._size = status.st_size
+        self._local = threading.local()
+        self.closed = False
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: self._size}[whence]
+        self._local.position = begin + offset
+        return self.tell()
+
+    def tell(self) -> int:
+        return int(getattr(self._local, "position", 0))
+
+    def read(self, size: int = -1) -> bytes:
+        data = os.pread(self._descriptor, self._size - self.tell() if size < 0 else size, self.tell())
+        self._local.position = self.tell() + len(data)
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+            self.closed = True
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def check_reads(sql: str) -> None:
+    """Raise FramedexError unless a query is one statement that only reads, or EXPLAIN of one."""
+    if not isinstance(sql, str):
+        raise FramedexError("a query is a text", found=repr(sql)[:80])
+    try:
+        sql.encode()  # DuckDB raises TypeError for a lone surrogate
+        kinds = _kinds(sql)
+        if kinds == ["EXPLAIN"]:
+            kinds = [f"EXPLAIN of {kind}" for kind in _kinds(_explained(sql)) if kind != "SELECT"] or ["SELECT"]
+    except (duckdb.Error, RuntimeError, UnicodeError) as error:
+        raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
+    if kinds != ["SELECT"]:
+        raise FramedexError(
+            "only one statement that reads is run",
+            found=", ".join(kinds) or "nothing",
+            allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, and EXPLAIN of these",
+        )
+
+
+def _kinds(sql: str) -> list[str]:
+    """Return the types of statements. Raises as duckdb.extract_statements does."""
+    return [statement.type.name for statement in duckdb.extract_statements(sql)]
+
+
+def _explained(sql: str) -> str:
+    """Return the statement after EXPLAIN, ANALYZE and options in parentheses. DuckDB does not say what is explained.
+
+    A statement that this cannot split, such as one with a no-break space, is returned whole.
+    """
+    content = sql.encode()
+    tokens = duckdb.tokenize(sql)
+    ends = [*(begin for begin, _ in tokens[1:]), None]
+    spans = [(begin, end) for (begin, kind), end in zip(tokens, ends, strict=True) if kind != duckdb.token_type.comment]
+    words = [content[begin:end].decode().strip() for begin, end in spans]
+    if words[0].upper() != "EXPLAIN":
+        return sql
+    first = 2 if words[1].upper() == "ANALYZE" else 1
+    rest = content[spans[first][0] :].decode()
+    if words[first] == "(" and not _is_sql(rest):  # it is no SELECT in parentheses
+        return content[spans[words.index(")") + 1][0] :].decode()
+    return rest
+
+
+def _is_sql(sql: str) -> bool:
+    """Return whether DuckDB can parse a text."""
+    try:
+        duckdb.extract_statements(sql)
+    except duckdb.Error:
+        return False
+    return True
+
 
 ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
 BATCH_ROWS = 1_000_000
@@ -201,7 +405,7 @@ def database(
         names = Names.OURS if kept is None or _is_pattern(audited) else Names.PATHS
         connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
         if names is Names.OURS:
-            from framedex.auditor.tables.table_files import TableFiles  # importing it is slow
+            # importing it is slow
 
             connection.register_filesystem(TableFiles(audited.tables()))
             connection.execute(LOCK)

@@ -21,10 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from framedex.auditor.tables.database import TYPES, Database, QueryLimits, Result, database
-from framedex.auditor.tables.reading import check_reads
+from framedex.auditor.tables.database import TYPES, Database, QueryLimits, Result, check_reads, database
 from framedex.auditor.tables.subject import Audited
-from framedex.core.quantities import size_text
+from framedex.core.words import size_text
 from framedex.errors import FramedexError, internal_error, printable
 from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
 

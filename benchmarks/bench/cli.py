@@ -14,16 +14,22 @@ from framedex.bench.compare import PeerResult
 from framedex.bench.measure import BenchOptions, BenchResult, known_peers
 from framedex.bench.measure import bench as bench_dataset
 from framedex.core.printing import echo, json_text
-from framedex.core.quantities import size_text
+from framedex.core.words import size_text
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device, placed
-from framedex.options.datasets import access_options, dataset_argument, seed_option
-from framedex.options.outputs import json_option
-from framedex.options.rules import OptionRule, RuledCommand
-from framedex.options.runs import max_failures_option, time_limit_option, workers_option
-from framedex.options.sizes import FRAME_SIZE
-from framedex.storage.locations import Access
-from framedex.storage.places import Place
+from framedex.options import (
+    FRAME_SIZE,
+    OptionRule,
+    RuledCommand,
+    access_options,
+    dataset_argument,
+    json_option,
+    max_failures_option,
+    seed_option,
+    time_limit_option,
+    workers_option,
+)
+from framedex.storage.places import Access, Place
 
 EXAMPLE = """\b
 Example:

@@ -26,8 +26,7 @@ from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.video import decode_rgb
-from framedex.storage.locations import OWN_STORE, Access
-from framedex.storage.places import Stored
+from framedex.storage.places import OWN_STORE, Access, Stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

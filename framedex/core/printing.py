@@ -1,15 +1,29 @@
-"""The output of commands. All text for a terminal passes through this module, which escapes control characters."""
+"""The output of commands. All text for a terminal passes through this module, which escapes control characters.
+
+Failures on a terminal: the first ones, then how many of each kind there are, and where the rest is.
+
+A progress bar on stderr. It is shown on a terminal only.
+
+Warnings that name the line of the user's program, not one of framedex.
+"""
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import logging
 import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
+from tqdm import tqdm
 
+from framedex.core.words import counted, few
 from framedex.errors import UNPRINTABLE, printable
 
 
@@ -79,3 +93,62 @@ def internal_errors(count: int) -> str:
     errors = "1 internal error" if count == 1 else f"{count} internal errors"
     them = "it" if count == 1 else "them"
     return f"{errors} of framedex (a bug: please report {them} with what framedex -v prints)"
+
+
+SHOWN = 10
+
+
+class FailureList:
+    """Prints the first failures of a run as they are added. `end` prints the counts if there were more."""
+
+    def __init__(self) -> None:
+        self._kinds = Counter[str]()
+
+    def add(self, kind: str, line: str) -> None:
+        """Count a failure, and print its line if it is one of the first.
+
+        Args:
+            kind: The kind of the failure, such as `not_media`.
+            line: The whole line, with its reason.
+        """
+        if self._kinds.total() < SHOWN:
+            echo(line)
+        self._kinds[kind] += 1
+
+    def end(self, where: str) -> None:
+        """Print what was not printed, if anything.
+
+        Args:
+            where: How to see all failures: a command or a file, after "all of them: ".
+        """
+        left = self._kinds.total() - SHOWN
+        if left > 0:
+            echo(f"… and {counted(left, 'more', 'more')}. By kind: {few(self._kinds)}. All of them: {where}")
+
+
+@contextlib.contextmanager
+def progress_bar(unit: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """Provide a function that shows (done, total). With `shown=False`, nothing is shown on a terminal either."""
+    with tqdm(unit=unit, disable=None if shown else True, file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
+
+
+PACKAGE = f"{Path(__file__).parents[1]}/"
+
+
+def user_line() -> tuple[str, int]:
+    """Return the file and the line outside of framedex that led to this call."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def warn_at(line: tuple[str, int], message: str) -> None:
+    """Warn at a line that `user_line` returned, perhaps in another process."""
+    warnings.warn_explicit(printable(message), UserWarning, *line)

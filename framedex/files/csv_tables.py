@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from framedex.core.tallies import counted
+from framedex.core.words import counted
 
 NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 LEADING_ZERO = r"^\s*[-+]?0\d+\s*$"

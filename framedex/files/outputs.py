@@ -1,16 +1,170 @@
-"""Output folders that one run writes at a time. Local folders use a lock, object stores use conditional writes."""
+"""Output folders that one run writes at a time. Local folders use a lock, object stores use conditional writes.
+
+Writes small files completely or not at all: under another name first, then renamed.
+
+What the slices of a run share in their output folder: one plan, and a list of what is missing.
+
+The error of a disk that is full.
+
+Locks on folders. A run holds them while it writes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from framedex.errors import OutputError
-from framedex.files.locks import LOCK_NAME, held
 from framedex.storage.outputs import Output, stored_output
-from framedex.storage.places import Place, Stored
+from framedex.storage.places import Place, Stored, small_text
+
+ASIDE = ".writing-"  # a prefix that readers ignore
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Write a small file, completely or not at all."""
+    aside = path.with_name(ASIDE + path.name)
+    aside.unlink(missing_ok=True)
+    with open(aside, "xb") as file:  # never through a link
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+def write_json_aside(path: Path, content: dict[str, Any]) -> None:
+    """Write a small JSON file, completely or not at all."""
+    write_aside(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete the unfinished files that a killed run left in a folder."""
+    if folder.is_dir():
+        for path in folder.glob(f"{ASIDE}*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+Row = dict[str, Any]
+
+
+def agreed_plan(output: Output, name: str, plan: Row) -> Row:
+    """Write the plan of a run in slices, unless another slice has just written one. Return the plan that is written.
+
+    Args:
+        output: The folder.
+        name: Of the plan's file.
+        plan: What this slice would do.
+
+    Raises:
+        OutputError: Something else was written there.
+    """
+    write_json_aside(output.local / name, plan)
+    try:
+        output.publish(output.local / name)
+    except OutputError:
+        stored = written_plan(output.where, name)
+        if stored is None:
+            raise
+        return stored
+    return plan
+
+
+def written_plan(place: Place, name: str) -> Row | None:
+    """Return the plan of a run in slices, or None if there is none."""
+    path = place / name
+    if not path.exists():
+        return None
+    plan: Row = json.loads(small_text(path))
+    return plan
+
+
+def check_all_there(place: Place, count: int, what: str, missing: Iterable[int], *, slices: int) -> None:
+    """Raise OutputError if slices are missing. It names the slices to run again.
+
+    Args:
+        place: The folder.
+        count: How many results the slices have together.
+        what: What they are, in the plural.
+        missing: Numbers of those that are missing. Number n is of slice n modulo `slices`.
+        slices: How many slices there are.
+    """
+    numbers = sorted(missing)
+    if numbers:
+        again = sorted({number % slices for number in numbers})
+        raise OutputError(
+            f"{len(numbers)} of {count} {what} are missing",
+            where=str(place),
+            found=f"nothing from {', '.join(f'--task {number}/{slices}' for number in again)}",
+            remedy="run these slices again",
+        )
+
+
+DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextlib.contextmanager
+def full_disk_says(what: str, folder: Path, kept: Callable[[], str]) -> Iterator[None]:
+    """Raise OutputError if the disk is full while something is written.
+
+    Args:
+        what: Name of the output, for the message.
+        folder: Where it is written.
+        kept: Returns what is kept, called after everything inside has ended.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (full := full_disk(error, what, folder, kept)) is None:
+            raise
+        raise full from error
+
+
+def full_disk(error: object, what: str, folder: Path, kept: Callable[[], str]) -> OutputError | None:
+    """Return the error for a full disk; None if `error` is another one. Arguments as for `full_disk_says`."""
+    if not isinstance(error, OSError) or error.errno not in DISK_IS_FULL:
+        return None
+    return OutputError(
+        f"{what} cannot be written to the end",
+        where=str(folder),
+        found=error.strerror,
+        remedy=f"make room and run the same command again: {kept()}",
+    )
+
+
+LOCK_NAME = ".lock"
+
+
+@contextlib.contextmanager
+def held(folder: Path, name: str = LOCK_NAME, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of this name in a folder. Raises OutputError if another run holds it.
+
+    Args:
+        folder: The folder.
+        name: The name of the lock.
+        shared: Whether other runs may hold the lock at the same time, if they share it too.
+        wait: Whether to wait until other runs release the lock.
+    """
+    try:
+        lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OutputError("the lock is a link", where=str(folder / name), remedy="delete it") from error
+    with open(lock, "r+") as file:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            raise OutputError(
+                "another run is writing here", where=str(folder), remedy="wait for it, or choose another folder"
+            ) from error
+        yield
 
 
 @contextlib.contextmanager

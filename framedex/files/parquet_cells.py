@@ -1,18 +1,30 @@
-"""Reads single values of a binary column of a Parquet file. At most one row group of the column is in memory."""
+"""Reads single values of a binary column of a Parquet file. At most one row group of the column is in memory.
+
+Finds where an uncompressed Parquet file holds the bytes of each value of a column, without reading the values.
+
+pyarrow says where the pages of a column are, and not where its values are. Page headers, levels and the lengths in
+front of the values do (Apache Parquet, Encodings.md and parquet.thrift; Thrift's compact protocol).
+"""
 
 from __future__ import annotations
 
 import functools
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from framedex.core.memory import machine_bytes
+from framedex.core.limits import machine_bytes
 from framedex.errors import StorageError
-from framedex.files.row_groups import read_group
+from framedex.files.parquet_parts import read_group
+from framedex.storage.objects import ByteRange
 from framedex.storage.places import FOOTER_BYTES, Place, Stored, state_of
-from framedex.storage.reader import ObjectFile, ObjectReader
+from framedex.storage.reader import ObjectFile, ObjectReader, Read
 
 
 def cell_name(column: str, row: int) -> str:
@@ -90,3 +102,248 @@ def _column(where: Place, state: str | None, column: str, row_group: int) -> Any
         raise ValueError(f"the file has no column {column} of binaries")
     # In chunks: one array holds up to 2 GiB. Videos are large, so that they may take all memory.
     return read_group(file, row_group, [leaf], most_bytes=machine_bytes(), threads=True)[column]
+
+
+HEADER_BYTES = 16 << 10  # of a page; its statistics may hold two values of some kilobytes
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3  # parquet.thrift, PageType
+PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8  # parquet.thrift, Encoding
+MOST_NESTED = 16  # structs of a page header; real ones have 3
+
+
+class ScatteredError(ValueError):
+    """The values of a column are not ranges of bytes: compressed, of another encoding, or in lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """A page of a column.
+
+    Attributes:
+        header: its fields by number.
+        begin: of its content, in the file.
+        end: of its content.
+    """
+
+    header: dict[int, Any]
+    begin: int
+    end: int
+
+
+def value_ranges(read: Read, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema) -> list[ByteRange | None]:
+    """Return the place of each value of a column in a row group; None for values that are null.
+
+    Args:
+        read: reads ranges of the file.
+        chunk: the column in the row group.
+        column: the column in the schema.
+
+    Raises:
+        ScatteredError: the values are no ranges of bytes.
+        ValueError: the pages are damaged.
+    """
+    if chunk.compression != "UNCOMPRESSED":
+        raise ScatteredError(f"pages are compressed ({chunk.compression.lower()})")
+    if column.max_repetition_level:
+        raise ScatteredError("values are in lists")
+    found: list[ByteRange | None] = []
+    entries: list[ByteRange] = []
+    for page in _pages(read, chunk):
+        kind = page.header.get(1)
+        if kind == DICTIONARY_PAGE:
+            entries = list(_plain(read, page.begin, page.end, _field(page.header, 7, 1)))
+        elif kind in (DATA_PAGE, DATA_PAGE_V2):
+            found += _page_values(read, page, column.max_definition_level, entries, chunk.num_values)
+            if len(found) > chunk.num_values:
+                raise ValueError("pages hold more values than their column")
+    if len(found) != chunk.num_values:
+        raise ValueError(f"pages hold {len(found)} of {chunk.num_values} values")
+    return found
+
+
+def _pages(read: Read, chunk: pq.ColumnChunkMetaData) -> Iterator[_Page]:
+    begin = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+        begin = min(begin, chunk.dictionary_page_offset)
+    end = begin + chunk.total_compressed_size
+    while begin < end:
+        head = read(begin, min(HEADER_BYTES, end - begin))
+        try:
+            header, length = _Compact(head).struct()
+        except (IndexError, struct.error) as error:
+            raise ValueError(f"the page header at byte {begin} is damaged") from error
+        size = _field(header, 3)
+        page = _Page(header=header, begin=begin + length, end=begin + length + size)
+        if size < 0 or page.end > end:
+            raise ValueError(f"the page at byte {begin} is longer than its column")
+        yield page
+        begin = page.end
+
+
+def _field(header: dict[int, Any], *numbers: int) -> int:
+    value: Any = header
+    for number in numbers:
+        value = value.get(number) if isinstance(value, dict) else None
+    if not isinstance(value, int):
+        raise ValueError(f"a page header lacks field {'.'.join(map(str, numbers))}")
+    return value
+
+
+def _page_values(
+    read: Read, page: _Page, most: int, entries: list[ByteRange], most_values: int
+) -> list[ByteRange | None]:
+    """Return the places of the values of a data page.
+
+    Args:
+        read: reads ranges of the file.
+        page: the page.
+        most: the definition level of values that are not null.
+        entries: the places of the values of the dictionary.
+        most_values: how many values the column has.
+    """
+    at = page.begin
+    if page.header[1] == DATA_PAGE:
+        count, encoding = _field(page.header, 5, 1), _field(page.header, 5, 2)
+        length = 0
+        if most:
+            if _field(page.header, 5, 3) != RLE:
+                raise ScatteredError("levels have an old encoding")
+            length = int.from_bytes(read(at, 4), "little")
+            at += 4
+    else:
+        count, encoding = _field(page.header, 8, 1), _field(page.header, 8, 4)
+        at += _field(page.header, 8, 6)
+        length = _field(page.header, 8, 5)
+    if not 0 <= count <= most_values:
+        raise ValueError(f"the page at byte {page.begin} has more values than its column")
+    if not 0 <= length <= page.end - at:
+        raise ValueError(f"the levels of the page at byte {page.begin} are longer than it")
+    there = np.ones(count, np.bool_)
+    if most:
+        there = _hybrid(read(at, length), most.bit_length(), count) == most
+    at += length
+    wanted = int(there.sum())
+    if encoding == PLAIN:
+        places = list(_plain(read, at, page.end, wanted))
+    elif encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY):
+        data = read(at, page.end - at)
+        if wanted and not data:
+            raise ValueError(f"the page at byte {page.begin} is too short")
+        numbers = _hybrid(data[1:], data[0], wanted) if wanted else np.zeros(0, np.int64)
+        if len(numbers) and numbers.max() >= len(entries):
+            raise ValueError(f"the page at byte {page.begin} refers to values that its dictionary lacks")
+        places = [entries[number] for number in numbers.tolist()]
+    else:
+        raise ScatteredError(f"values have encoding {encoding}, not plain")
+    given = iter(places)
+    return [next(given) if here else None for here in there.tolist()]
+
+
+def _plain(read: Read, at: int, end: int, count: int) -> Iterator[ByteRange]:
+    """Yield the places of values of the encoding PLAIN: each follows its length in four bytes."""
+    for _ in range(count):
+        length = int.from_bytes(read(at, 4), "little")
+        at += 4
+        if at + length > end:
+            raise ValueError(f"the value at byte {at} is longer than its page")
+        yield ByteRange(offset=at, size_bytes=length)
+        at += length
+
+
+def _hybrid(data: bytes, width: int, count: int) -> NDArray[np.int64]:
+    """Return int64 [count]: numbers in Parquet's hybrid of run-length encoding and bit packing.
+
+    Args:
+        data: the encoded numbers.
+        width: bits of a number.
+        count: how many there are.
+    """
+    if width > 32:
+        raise ValueError(f"numbers of {width} bits")
+    parts: list[NDArray[np.int64]] = []
+    at, left = 0, count
+    size = (width + 7) // 8
+    while left > 0:
+        header, at = _varint(data, at)
+        if header & 1:
+            number = (header >> 1) * 8
+            packed = np.frombuffer(data, np.uint8)[at : at + (header >> 1) * width]
+            bits = np.unpackbits(packed, bitorder="little")
+            whole = len(bits) // width if width else number
+            values = bits[: whole * width].reshape(whole, width).astype(np.int64) @ (1 << np.arange(width))
+            at += (header >> 1) * width
+        else:
+            number = header >> 1
+            values = np.full(min(number, left), int.from_bytes(data[at : at + size], "little"), np.int64)
+            at += size
+        if not len(values):
+            raise ValueError("a run of numbers is empty")
+        parts.append(values[:left])
+        left -= len(parts[-1])
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return (unsigned number of variable length, where it ends). Raises ValueError."""
+    value = shift = 0
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a number does not end")
+
+
+class _Compact:
+    """Reads a struct of Thrift's compact protocol. Raises IndexError, struct.error or ValueError if it is damaged."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def struct(self, depth: int = 0) -> tuple[dict[int, Any], int]:
+        """Return (its fields by number, where it ends)."""
+        if depth > MOST_NESTED:
+            raise ValueError("a page header is nested too deeply")
+        fields: dict[int, Any] = {}
+        number = 0
+        while (head := self._byte()) != 0:
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            fields[number] = self._value(head & 15, depth)
+        return fields, self._at
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in (1, 2):
+            return kind == 1
+        if kind == 3:
+            return self._byte()
+        if kind in (4, 5, 6):
+            return self._zigzag()
+        if kind == 7:
+            return struct.unpack("<d", self._bytes(8))[0]
+        if kind == 8:
+            return self._bytes(self._number())
+        if kind in (9, 10):
+            head = self._byte()
+            count = head >> 4 if head >> 4 < 15 else self._number()
+            return [self._value(head & 15, depth + 1) for _ in range(min(count, len(self._data)))]
+        if kind == 12:
+            return self.struct(depth + 1)[0]
+        raise ValueError(f"a page header has a field of type {kind}")
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _bytes(self, count: int) -> bytes:
+        self._at += count
+        if self._at > len(self._data):
+            raise IndexError
+        return self._data[self._at - count : self._at]
+
+    def _number(self) -> int:
+        value, self._at = _varint(self._data, self._at)
+        return value
+
+    def _zigzag(self) -> int:
+        value = self._number()
+        return value >> 1 ^ -(value & 1)

@@ -1,11 +1,17 @@
-"""Parquet parts: checked against their schema, stamped with versions, written under another name and renamed."""
+"""Parquet parts: checked against their schema, stamped with versions, written under another name and renamed.
+
+Reads row groups of Parquet files that fit into memory. A file of a few kilobytes may state billions of values.
+"""
 
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import re
+import weakref
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from framedex.core.arrays import encoded_bytes
+from framedex.core.limits import usual_clip_bytes
 from framedex.core.version import __version__
-from framedex.files.atomic import ASIDE
-from framedex.storage.places import Place, Stored, names_in
+from framedex.core.words import size_text
+from framedex.files.outputs import ASIDE
+from framedex.storage.places import Place, Stored, names_in, parquet_file
 
 Folder = TypeVar("Folder", Path, Stored, Place)
 
@@ -133,3 +142,214 @@ def _elements(value: Any, kind: pa.DataType) -> pa.Array:
         return pa.array([], kind)
     masked = isinstance(value, np.ma.MaskedArray)
     return pa.array(np.ma.getdata(value) if masked else value, kind, mask=np.ma.getmaskarray(value) if masked else None)
+
+
+LARGE = 1 << 60  # bytes
+OFFSET_BYTES = 4
+# Encodings that have each text as often as it occurs.
+WHOLE_TEXTS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"})
+VALUE_BYTES = 8  # a number takes so many in memory, however few bits it takes in the file
+
+_checked: weakref.WeakKeyDictionary[pq.ParquetFile, set[int]] = weakref.WeakKeyDictionary()  # row groups by file
+
+
+def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
+    """Return the metadata of a row group whose columns may be asked for.
+
+    pyarrow ends the process if a column of damaged metadata is asked for, instead of raising an error. Its reader of
+    batches raises errors: it takes the metadata of all columns before it reads the first byte, which it does not get.
+
+    Raises:
+        OSError: The metadata are damaged.
+        pa.ArrowException: The same.
+    """
+    group = file.metadata.row_group(number)
+    known = _checked.setdefault(file, set())
+    if number not in known:
+        hollow = _Hollow()
+        try:
+            with pq.ParquetFile(hollow, metadata=file.metadata, buffer_size=1) as reader:
+                for _ in reader.iter_batches(1, row_groups=[number], use_threads=False):
+                    pass
+        except (OSError, pa.ArrowException):
+            if not hollow.was_read:
+                raise
+        for column in range(group.num_columns):
+            if group.column(column).physical_type != file.metadata.schema.column(column).physical_type:
+                raise OSError(f"column {column} of row group {number} has a type of its own")
+        known.add(number)
+    return group
+
+
+class _Hollow(io.RawIOBase):
+    """A file that is large enough for all metadata, and has no bytes.
+
+    Attributes:
+        was_read: Whether a byte was asked for. pyarrow would keep an exception, with all that its frames hold.
+    """
+
+    was_read = False
+    _at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset if whence == os.SEEK_SET else LARGE + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, _buffer: object) -> int:
+        self.was_read = True
+        return 0
+
+
+def read_group(
+    file: pq.ParquetFile,
+    number: int,
+    columns: Sequence[str] | None = None,
+    *,
+    most_bytes: int | None = None,
+    kept: int = 1,
+    threads: bool = False,
+) -> pa.Table:
+    """Return a row group of a file, or some of its columns.
+
+    Args:
+        file: An open file.
+        number: The number of the row group.
+        columns: The names of columns, or the paths of their parts. Defaults to all columns.
+        most_bytes: The memory that the columns may take, which defaults to the limit of a clip.
+        kept: The number of row groups that the caller keeps in memory. Together they have the limit of a clip.
+        threads: Whether columns are read in parallel.
+
+    Raises:
+        ValueError: The columns would take more memory.
+        OSError: The row group cannot be read.
+        pa.ArrowException: The same.
+    """
+    most = usual_clip_bytes() // kept if most_bytes is None else most_bytes
+    group = checked_group(file, number)
+    need, texts = _group_bytes(group, file.metadata.schema, columns)
+    check_bytes(need, most, f"row group {number}")
+    names = None if columns is None else list(columns)
+    if need + texts <= most:
+        return file.read_row_group(number, columns=names, use_threads=threads)
+    # Each text may be as long as all that the file has of the column: as few rows at a time as then fit into memory.
+    rows = max(1, group.num_rows * most // (need + texts))
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    for batch in file.iter_batches(rows, row_groups=[number], columns=names, use_threads=threads):
+        batches.append(batch)
+        size += batch.nbytes
+        check_bytes(size, most, f"row group {number}")
+    return pa.Table.from_batches(batches) if batches else file.schema_arrow.empty_table()
+
+
+def read_all(
+    where: Place, columns: Sequence[str] | None = None, *, row_bytes: int = 0, threads: bool = True
+) -> pa.Table:
+    """Return all rows of a file, or some of its columns. For arguments and errors, see `read_file`."""
+    with parquet_file(where) as file:
+        return read_file(file, where, columns, row_bytes=row_bytes, threads=threads)
+
+
+def read_file(
+    file: pq.ParquetFile,
+    where: Place,
+    columns: Sequence[str] | None = None,
+    *,
+    row_bytes: int = 0,
+    threads: bool = True,
+) -> pa.Table:
+    """Return all rows of an open file, or some of its columns.
+
+    Args:
+        file: The open file.
+        where: Its place. The file is opened again if its texts may not fit into memory.
+        columns: The names of columns, of which the file may lack some. Defaults to all columns.
+        row_bytes: The memory that the caller needs for each row in addition.
+        threads: Whether columns are read in parallel.
+
+    Raises:
+        ValueError: The columns would take more memory than a clip may.
+        FileNotFoundError: And other file errors, StorageError, pa.ArrowException.
+    """
+    most, wanted = usual_clip_bytes(), None if columns is None else list(columns)
+    need, repeated = check_file(file, columns, row_bytes=row_bytes)
+    if need + repeated <= most:
+        return file.read(columns=wanted, use_threads=threads)
+    # Each text once, and then as often as it occurs, if that fits into memory.
+    names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+    texts = [name for name in names if wanted is None or name in wanted]
+    with parquet_file(where, read_dictionary=texts) as encoded:
+        table = encoded.read(columns=wanted, use_threads=threads)
+    check_bytes(need + sum(_text_bytes(table[name]) for name in texts), most, "it")
+    for name in texts:
+        place = table.column_names.index(name)
+        table = table.set_column(place, table.schema.field(name).with_type(pa.string()), table[name].cast(pa.string()))
+    return table
+
+
+def check_file(file: pq.ParquetFile, columns: Sequence[str] | None = None, *, row_bytes: int = 0) -> tuple[int, int]:
+    """Return the memory that columns of a file take: in bytes, and the most that texts may take in addition.
+
+    Args:
+        file: An open file.
+        columns: The names of columns. Defaults to all columns.
+        row_bytes: The memory that the caller needs for each row in addition.
+
+    Raises:
+        ValueError: The columns take more memory than a clip may, without what texts may take in addition.
+        OSError: The metadata are damaged.
+        pa.ArrowException: The same.
+    """
+    groups = [checked_group(file, number) for number in range(file.metadata.num_row_groups)]
+    sizes = [_group_bytes(group, file.metadata.schema, columns) for group in groups]
+    need = sum(size for size, _ in sizes) + file.metadata.num_rows * row_bytes
+    check_bytes(need, usual_clip_bytes(), "it")
+    return need, sum(texts for _, texts in sizes)
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Return how many bytes the texts of a column have, which is dictionary-encoded."""
+    return sum(encoded_bytes(chunk) for chunk in column.chunks if pa.types.is_dictionary(chunk.type))
+
+
+def check_bytes(need: int, most: int, what: str) -> None:
+    """Raise ValueError if more memory is needed than is allowed.
+
+    Args:
+        need: The memory that is needed, in bytes.
+        most: The memory that is allowed, in bytes.
+        what: The part of a file that needs it, for the message.
+    """
+    if need > most:
+        raise ValueError(f"{what} takes {size_text(need)} of memory; {size_text(most)} are allowed")
+
+
+def _group_bytes(
+    group: pq.RowGroupMetaData, schema: pq.ParquetSchema, columns: Sequence[str] | None
+) -> tuple[int, int]:
+    """Return the memory that columns of a row group take according to the file's footer, in bytes.
+
+    The second number is the most that texts may take in addition: the file may have a text once and refer to it often.
+    """
+    need = texts = 0
+    for number in range(group.num_columns):
+        chunk, leaf = group.column(number), schema.column(number)
+        path = f"{chunk.path_in_schema}."
+        if columns is None or any(path.startswith(f"{name}.") for name in columns):
+            value_bytes = max(VALUE_BYTES, leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else 0)
+            # Lists in lists have an offset for each value, and each level that may be null a bit.
+            value_bytes += OFFSET_BYTES * max(0, leaf.max_repetition_level - 1) + leaf.max_definition_level // 8
+            need += max(chunk.total_uncompressed_size, chunk.num_values * value_bytes)
+            shares = chunk.has_dictionary_page or not WHOLE_TEXTS.issuperset(chunk.encodings)
+            if chunk.physical_type == "BYTE_ARRAY" and shares:
+                texts += chunk.num_values * chunk.total_uncompressed_size
+    return need, texts

@@ -2,25 +2,175 @@
 
 obstore is the transport. Each function names objects by uri, repeats requests where that is safe, and raises
 StorageError, which contains no secrets.
+
+Opens stores, one per bucket and process. Addresses and credentials come from the environment.
+
+Joins byte ranges of an object into requests: few requests, with few unwanted bytes. Pure numpy.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from framedex.errors import FramedexError, StorageError
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import FramedexError, MissingExtraError, StorageError
 from framedex.storage.errors import as_storage_error, is_past_the_end, may_be_tried_again
-from framedex.storage.ranges import ByteRange
-from framedex.storage.stores import NO_LISTING, open_store
+from framedex.storage.hub import SCHEME, HubStore
 from framedex.storage.uris import split, uri_of
+from framedex.storage.web import WebStore
+
+NO_LISTING = frozenset({"http", "https"})
+TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
+ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_ENDPOINT")
+_OPENED_BY: list[int] = []  # the process that first used stores; a process forked from it cannot use them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """The time limit of a request, and how often a request is repeated if the store fails.
+
+    The wait between two tries doubles from 0.1 s to 15 s. Nothing is repeated after `TRYING_SECONDS`.
+
+    Attributes:
+        seconds: The time limit of one request.
+        retries: How often a failed request is repeated.
+    """
+
+    seconds: float = 30.0
+    retries: int = 8
+
+
+TRYING_SECONDS = 180.0
+
+
+def limits() -> StoreLimits:
+    """Return the limits that environment variables set. Raises FramedexError for a value that is not a number."""
+    usual = StoreLimits()
+    try:
+        return StoreLimits(
+            seconds=float(os.environ.get(TIMEOUT, usual.seconds)), retries=int(os.environ.get(RETRIES, usual.retries))
+        )
+    except ValueError as error:
+        raise FramedexError(f"{TIMEOUT} and {RETRIES} are numbers", found=error) from None
+
+
+def open_store(name: str) -> Any:
+    """Return the store of `scheme://bucket`. Raises MissingExtraError, and StorageError in a forked process."""
+    if _OPENED_BY and _OPENED_BY[0] != os.getpid():
+        raise StorageError(
+            "object storage cannot be used in a process that was forked from one that used it",
+            kind="forked",
+            where=name,
+            remedy='start processes anew: DataLoader(…, multiprocessing_context="spawn")',
+        )
+    _OPENED_BY[:] = [os.getpid()]
+    return _store(name, limits())
+
+
+@functools.lru_cache(maxsize=64)
+def _store(name: str, allowed: StoreLimits) -> Any:
+    scheme, _, bucket = name.partition("://")
+    if scheme in NO_LISTING | {SCHEME}:
+        made = HubStore if scheme == SCHEME else WebStore
+        return made(name, seconds=allowed.seconds, retries=allowed.retries, trying_seconds=TRYING_SECONDS)
+    if scheme not in ("s3", "gs", "az"):
+        raise StorageError("there is no store of this scheme", where=name, allowed="s3, gs, az")
+    try:
+        from obstore import store as stores
+    except ImportError as error:
+        raise MissingExtraError("obstore", "s3", "object storage") from error
+    options: dict[str, Any] = {
+        "client_options": {
+            "timeout": timedelta(seconds=allowed.seconds),
+            "connect_timeout": timedelta(seconds=min(5.0, allowed.seconds)),
+            "allow_http": any(os.environ.get(key, "").startswith("http://") for key in ENDPOINTS),
+        },
+        "retry_config": {"max_retries": allowed.retries, "retry_timeout": timedelta(seconds=TRYING_SECONDS)},
+    }
+    try:
+        if scheme == "s3":
+            return stores.S3Store(bucket, **options)
+        if scheme == "gs":
+            return stores.GCSStore(bucket, **options)
+        return stores.AzureStore(bucket, **options)
+    except Exception as error:
+        raise as_storage_error(name, error) from None
+
+
+GAP_BYTES = 256 << 10  # the largest gap that is read: reading it takes about as long as the latency of a request
+WASTE = 0.5  # the maximum of unwanted bytes, as a share of the wanted ones
+MOST_BYTES = 8 << 20  # of a request; larger ones are split into parallel requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteRange:
+    """A range of a file or an object: `size_bytes` bytes from byte `offset` on."""
+
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeRequests:
+    """The requests that fetch some ranges.
+
+    Attributes:
+        begin, end: int64 [requests], half-open, ascending.
+        request: int64 [ranges], the first request that contains bytes of each range.
+    """
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    request: NDArray[np.int64]
+
+
+def coalesce(
+    offset: NDArray[np.int64],
+    length: NDArray[np.int64],
+    *,
+    gap: int = GAP_BYTES,
+    waste: float = WASTE,
+    most: int = MOST_BYTES,
+) -> RangeRequests:
+    """Return the requests that fetch some ranges. The ranges may be in any order and may overlap.
+
+    Args:
+        offset, length: int64 [ranges], in bytes.
+        gap: The largest gap in bytes over which two ranges are joined. The smallest gaps are joined first.
+        waste: The maximum of unwanted bytes, as a share of the wanted ones.
+        most: The maximum size of a request in bytes. A larger request is cut, so that its pieces run in parallel.
+    """
+    if not len(offset):
+        nothing = np.zeros(0, np.int64)
+        return RangeRequests(begin=nothing, end=nothing, request=nothing)
+    order = np.argsort(offset, kind="stable")
+    begin, end = offset[order], np.maximum.accumulate((offset + length)[order])
+    between = np.maximum(begin[1:] - end[:-1], 0)
+    covered = int(end[-1] - begin[0] - between.sum())
+    by_size = np.argsort(between, kind="stable")
+    affordable = (between[by_size] <= gap) & (np.cumsum(between[by_size]) <= waste * covered)
+    together = np.zeros(len(between), np.bool_)
+    together[by_size[affordable]] = True
+    first = np.flatnonzero(np.append(True, ~together))
+    last = np.append(first[1:], len(begin)) - 1
+    run_begin, run_end = begin[first], end[last]
+    pieces = np.maximum(-(-(run_end - run_begin) // most), 1)
+    number = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    cut_begin = np.repeat(run_begin, pieces) + number * most
+    cut_end = np.minimum(cut_begin + most, np.repeat(run_end, pieces))
+    return RangeRequests(begin=cut_begin, end=cut_end, request=np.searchsorted(cut_begin, offset, side="right") - 1)
+
 
 Got = TypeVar("Got")
 

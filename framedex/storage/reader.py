@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import StorageError
-from framedex.storage.objects import Facts, fetch, fetch_end, fetch_many, head
-from framedex.storage.ranges import ByteRange, coalesce
+from framedex.storage.objects import ByteRange, Facts, coalesce, fetch, fetch_end, fetch_many, head
 
 Fetch = Callable[[str, Sequence[tuple[int, int]], Facts], list[memoryview]]
 Read = Callable[[int, int], bytes]  # (offset, length) → bytes, fewer at the end

@@ -1,15 +1,26 @@
 """Positions of audio packets on the medium's own sample grid: counted durations, checked against stated times.
 
 Pure numpy.
+
+Decodes audio with a decoder that is made only from what the index records of the stream.
+
+Sample counts and constant header bits of audio packets, read without decoding.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
+import av
+import av.error
 import numpy as np
+from av.audio.codeccontext import AudioCodecContext
+from av.codec.context import Flags2
 from numpy.typing import NDArray
 
+from framedex.indexer.containers.opening import decode_packet, packet_with
 from framedex.records.clip import NO_PTS
 
 TOLERANCE_SECONDS = Fraction(2, 1000)  # timestamps of remuxed audio carry the rounding of where they came from
@@ -164,3 +175,148 @@ def presented(
         raise AudioProblem(f"audio packet {inner[0]} is cut away in between")
     begin = kept[first][0] if first in kept else int(sample[first])
     return begin, kept[last][1] if last in kept else int(sample[last] + samples[last])
+
+
+# Floating-point decoders of codecs whose canonical name is that of a fixed-point decoder. FFmpeg's players use the same
+# decoder for MP3. For MP1 and MP2 they use the 16-bit decoder, whose rounding carries over from sample to sample and
+# thus depends on where decoding began.
+DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float", "mp3adu": "mp3adufloat"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioCoding:
+    """The parameters that a decoder of a stream must be given, and its output format.
+
+    Attributes:
+        codec: FFmpeg's canonical name.
+        rate: in Hz.
+        layout: channel layout.
+        sample_format: FFmpeg's name.
+    """
+
+    codec: str
+    codec_tag: str | None
+    extradata: bytes | None
+    rate: int
+    layout: str
+    sample_format: str | None
+
+
+def make_decoder(coding: AudioCoding) -> AudioCodecContext:
+    """Return a fresh decoder that trims no samples by itself.
+
+    Raises:
+        av.error.FFmpegError, ValueError: if there is no decoder for the codec.
+    """
+    context = av.CodecContext.create(DECODERS.get(coding.codec, coding.codec), "r")
+    if not isinstance(context, AudioCodecContext):
+        raise ValueError(f"{coding.codec} is no codec of audio")
+    context.extradata = coding.extradata
+    context.sample_rate = coding.rate
+    context.layout = coding.layout
+    if coding.sample_format:
+        context.format = coding.sample_format
+    if coding.codec_tag:
+        context.codec_tag = coding.codec_tag
+    # Otherwise a fresh decoder drops what the header says to drop at the beginning of the stream (Opus' pre-skip).
+    context.flags2 |= Flags2.skip_manual
+    context.thread_count = 1
+    return context
+
+
+def count_samples(coding: AudioCoding, packets: Iterable[bytes]) -> list[int]:
+    """Return how many samples each packet decodes to, with a fresh decoder.
+
+    Raises:
+        AudioProblem: if there is no decoder, packets do not decode or change the configuration, or samples come late.
+    """
+    try:
+        context = make_decoder(coding)
+    except (av.error.FFmpegError, ValueError) as error:
+        raise AudioProblem(f"no decoder for {coding.codec}: {error}") from error
+    counts: list[int] = []
+    try:
+        for data in packets:
+            counts.append(_samples(coding, len(counts), decode_packet(context, packet_with(data))))
+        late = _samples(coding, len(counts), decode_packet(context, None))
+    except av.error.FFmpegError as error:
+        raise AudioProblem(f"audio packet {len(counts)} does not decode: {error.strerror}") from error
+    if late:
+        raise AudioProblem(f"the decoder of {coding.codec} holds {late} samples back")
+    return counts
+
+
+def _samples(coding: AudioCoding, number: int, frames: Sequence[av.AudioFrame]) -> int:
+    for frame in frames:
+        found = (frame.sample_rate, frame.layout.nb_channels)
+        if found != (coding.rate, av.AudioLayout(coding.layout).nb_channels):
+            raise AudioProblem(f"audio packet {number} has {found[1]} channels at {found[0]} Hz, unlike the first")
+    return sum(frame.samples for frame in frames)
+
+
+# Codecs in which every packet gives as many samples as the first. The last packet of a lossless stream may give fewer.
+CONSTANT = frozenset({"aac", "aac_latm", "mp1", "mp2", "mp3", "ac3", "alac"})
+FLAC_BLOCKS = {1: 192, 2: 576, 3: 1152, 4: 2304, 5: 4608} | {n: 256 << (n - 8) for n in range(8, 16)}  # RFC 9639 9.1.1
+EAC3_BLOCKS = (1, 2, 3, 6)  # ETSI TS 102 366 E.1.3.1.5
+# Bits of a packet's header that stay the same in a stream of one configuration.
+FIXED_BITS = {
+    "mp1": bytes([0xFF, 0xFE, 0x0C]),  # sync, version, layer; sampling rate (ISO/IEC 11172-3 2.4.2.3)
+    "mp2": bytes([0xFF, 0xFE, 0x0C]),
+    "mp3": bytes([0xFF, 0xFE, 0x0C]),
+    "ac3": bytes([0xFF, 0xFF, 0, 0, 0xC0, 0, 0xE0]),  # sync word, fscod, acmod (ETSI TS 102 366 4.3)
+    "aac": bytes([0xFF, 0xF6, 0xFD, 0xC0]),  # ADTS: sync, layer, profile, rate, channels (ISO/IEC 13818-7 6.2)
+}
+ADTS = b"\xff\xf0"
+
+
+def opus_samples(packet: bytes) -> int:
+    """Return the number of samples at 48 kHz in an Opus packet (RFC 6716 3.1, 3.2), 0 if it is malformed."""
+    if not packet:
+        return 0
+    configuration, code = packet[0] >> 3, packet[0] & 3
+    if configuration < 12:
+        size = (480, 960, 1920, 2880)[configuration & 3]
+    elif configuration < 16:
+        size = (480, 960)[configuration & 1]
+    else:
+        size = 120 << (configuration & 3)
+    if code < 3:
+        return size * (1 if code == 0 else 2)
+    return size * (packet[1] & 63) if len(packet) > 1 else 0
+
+
+def flac_samples(packet: bytes) -> int:
+    """Return the number of samples in a FLAC frame (RFC 9639 9.1), 0 if it does not begin with a frame header."""
+    if len(packet) < 6 or packet[0] != 0xFF or packet[1] & 0xFE != 0xF8:
+        return 0
+    code = packet[2] >> 4
+    if code in FLAC_BLOCKS:
+        return FLAC_BLOCKS[code]
+    at = 4 + _coded_number_bytes(packet[4])
+    if code == 6:
+        return packet[at] + 1 if len(packet) > at else 0
+    return int.from_bytes(packet[at : at + 2], "big") + 1 if code == 7 and len(packet) > at + 1 else 0
+
+
+def _coded_number_bytes(first: int) -> int:
+    """Return the length in bytes of a number coded as in UTF-8, from its first byte."""
+    return 1 if first < 0x80 else max(1, 8 - (first ^ 0xFF).bit_length())
+
+
+def eac3_samples(packet: bytes) -> int:
+    """Return the number of samples in the first frame of an Enhanced AC-3 packet, 0 if it has no frame."""
+    if len(packet) < 6 or packet[:2] != b"\x0b\x77":
+        return 0
+    rate, blocks = packet[4] >> 6, packet[4] >> 4 & 3
+    return 256 * (6 if rate == 3 or packet[5] >> 3 <= 10 else EAC3_BLOCKS[blocks])
+
+
+HEADERS = {"opus": opus_samples, "flac": flac_samples, "eac3": eac3_samples}
+
+
+def fixed_header(codec: str, packet: bytes) -> bytes:
+    """Return the bits of a packet's header that must not change within a stream, b"" if no such bits are known."""
+    mask = FIXED_BITS.get(codec, b"")
+    if codec == "aac" and bytes(byte & bit for byte, bit in zip(packet[:2], b"\xff\xf6", strict=False)) != ADTS:
+        return b""
+    return bytes(byte & bit for byte, bit in zip(packet, mask, strict=False))

@@ -1,20 +1,81 @@
-"""Opens and demuxes a media file with libavformat so that it reaches neither the network nor other files."""
+"""Opens and demuxes a media file with libavformat so that it reaches neither the network nor other files.
+
+The libavformat demuxers that may be used, and the options with which libavformat opens only the given file.
+
+The source that is probed: a file of this machine, or an object whose ranges are read on demand.
+
+Opens the file that is probed, and records its identity.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, overload
 
 import av
 import av.container
 import av.error
+import numpy as np
 from av.audio.codeccontext import AudioCodecContext
 from av.video.codeccontext import VideoCodecContext
+from numpy.typing import NDArray
 
 from framedex.core.pyav import LENIENT_METADATA
-from framedex.indexer.containers.demuxers import OPEN_OPTIONS
-from framedex.storage.reader import RangedFile
+from framedex.errors import MediaError
+from framedex.files.fingerprint import fingerprint
+from framedex.indexer.facts import Identity
+from framedex.indexer.sources.members import FileMember
+from framedex.storage.reader import ObjectFile, ObjectReader, RangedFile
+
+# Formats that hold their video themselves, by libavformat's names. Formats that refer to other files or places are left
+# out: playlists (hls, dash, concat, concatf, imf, rtsp, sdp, sap, ffmetadata), patterns of file names (image2), files
+# with a companion (vobsub) and devices (lavfi, x11grab, v4l2 …). So are formats that claim any text or raw bytes.
+ALLOWED = (
+    "mov,mp4,m4a,3gp,3g2,mj2",
+    "matroska,webm",
+    "apng",
+    "asf",
+    "avi",
+    "dv",
+    "flv",
+    "gif",
+    "h263",
+    "h264",
+    "hevc",
+    "ivf",
+    "m4v",
+    "mjpeg",
+    "mpeg",
+    "mpegts",
+    "mpegvideo",
+    "mxf",
+    "nut",
+    "obu",
+    "ogg",
+    "rm",
+    "vvc",
+    "webp_pipe",
+    "wtv",
+    "yuv4mpegpipe",
+)
+
+# Marks at the beginning of files that refer to other files: HLS, DASH, IMF and Smooth Streaming, concat, SDP.
+REFERRING = (b"#EXTM3U", b"<MPD", b"<AssetMap", b"<CompositionPlaylist", b"<SmoothStreamingMedia", b"ffconcat", b"v=0")
+HEAD_BYTES = 1024
+
+# libavformat checks the detected demuxer against the list before that demuxer reads a byte, and returns EINVAL
+# (av.error.ArgumentError) if it is not in the list. `protocol_whitelist` applies to everything that the demuxer opens
+# itself. `enable_drefs` has libavformat's default. It is stated because it keeps MOV data references closed.
+OPEN_OPTIONS = {
+    "protocol_whitelist": "file",
+    "format_whitelist": ",".join(ALLOWED),
+    "enable_drefs": "0",
+}
+
 
 INVALID_DATA = 0x41444E49  # AVERROR_INVALIDDATA (libavutil/error.h) without its sign: "INDA"
 
@@ -95,3 +156,176 @@ def packet_with(data: bytes | memoryview) -> av.Packet[Any]:
     packet: av.Packet[Any] = av.Packet(len(data))
     packet.update(data)  # type: ignore[arg-type]
     return packet
+
+
+MOST_REQUESTS = 8  # for what our own reading of sample tables takes
+
+
+class NeedsWholeError(Exception):
+    """Probing an object takes all of its bytes: it must be copied to this machine first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedFile:
+    """A file on this machine, opened for probing, or a part of one. Offsets count from the beginning of the part.
+
+    Attributes:
+        path: of the file.
+        descriptor: the open file.
+        identity: of the file.
+        member: which part of the file the medium is. None: the whole file.
+    """
+
+    path: str
+    descriptor: int
+    identity: Identity
+    member: FileMember | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's path, for messages."""
+        return self.path if self.member is None else f"{self.path}, {self.member.name}"
+
+    @property
+    def begin(self) -> int:
+        """Where the medium begins in the file."""
+        return 0 if self.member is None or self.member.part is None else self.member.part.offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the medium when the file was opened."""
+        if self.member is None or self.member.part is None:
+            return self.identity.size_bytes
+        return self.member.part.size_bytes
+
+    @property
+    def sparing(self) -> bool:
+        """True if every read costs a request (object storage)."""
+        return False
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes of the medium, fewer at its end."""
+        return os.pread(self.descriptor, max(0, min(length, self.size_bytes - offset)), self.begin + offset)
+
+    def read_into(self, target: NDArray[np.uint8], offset: int) -> int:
+        """Fill `target`, uint8 [bytes], from `offset` on. Return how many bytes were read, fewer at the end."""
+        target, done = target[: max(0, self.size_bytes - offset)], 0
+        while done < len(target):
+            count = os.preadv(self.descriptor, [target[done:].data], self.begin + offset + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def open(self) -> av.container.InputContainer:
+        """Open the medium with libavformat; each call opens it again. Raises as `open_container`."""
+        if self.member is None:
+            return open_container(self.path)
+        return open_container(RangedFile(self.read, self.size_bytes, self.member.name))
+
+    def whole(self) -> ProbedFile:
+        """Return the file itself, for callers that read all of it."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedObject:
+    """An object, or a part of one, read in ranges.
+
+    Attributes:
+        read: reads ranges of the medium.
+        identity: of the object.
+        member: which part of the object the medium is. None: the whole object.
+    """
+
+    read: ObjectReader
+    identity: Identity
+    member: FileMember | None = None
+
+    @property
+    def name(self) -> str:
+        """The object's uri, for messages."""
+        return self.read.uri if self.member is None else f"{self.read.uri}, {self.member.name}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the medium when the object was first read."""
+        return self.read.size_bytes
+
+    @property
+    def sparing(self) -> bool:
+        return True
+
+    def open(self) -> av.container.InputContainer:
+        if self.read.requests > MOST_REQUESTS:  # fragments, far apart: what comes next would cost more than a copy
+            raise NeedsWholeError
+        if self.member is None:
+            return open_container(ObjectFile(self.read))
+        return open_container(RangedFile(self.read, self.size_bytes, self.member.name))
+
+    def whole(self) -> ProbedFile:
+        raise NeedsWholeError
+
+
+Probed = ProbedFile | ProbedObject
+
+
+def open_medium(file: Probed) -> av.container.InputContainer:
+    """Open a file or an object with libavformat.
+
+    Raises:
+        MediaError: if it cannot be opened, or must not be opened.
+        NeedsWholeError: if an object must be copied to this machine first.
+    """
+    try:
+        return file.open()
+    except av.error.ArgumentError as error:
+        head = file.read(0, HEAD_BYTES)
+        is_playlist = any(mark in head for mark in REFERRING)
+        message = "it refers to other files, as playlists do" if is_playlist else "its format is not supported"
+        raise MediaError("container", message, refused=True) from error
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        raise MediaError("not_media", f"not a video, or damaged at its start: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the message of an error of libav or the system."""
+    return str(getattr(error, "strerror", None) or error)
+
+
+@contextmanager
+def opened_file(path: str, member: FileMember | None = None) -> Iterator[ProbedFile]:
+    """Open the file and record its identity. Raises MediaError if the file is missing, unreadable or empty.
+
+    Args:
+        path: of the file.
+        member: which part of the file is opened. None: the whole file.
+    """
+    try:
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        kind = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
+        raise MediaError(kind, f"cannot be opened: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise MediaError("unreadable", "is not a regular file")
+        if status.st_size == 0:
+            raise MediaError("empty", "the file is empty")
+        mark = fingerprint(descriptor, status.st_size)
+        identity = Identity(size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, fingerprint=mark)
+        yield ProbedFile(path=path, descriptor=descriptor, identity=identity, member=member)
+    finally:
+        os.close(descriptor)
+
+
+def check_unchanged(file: ProbedFile) -> None:
+    """Raise MediaError if the file has changed since it was opened."""
+    try:
+        after = os.stat(file.path)
+        is_same = (after.st_size, after.st_mtime_ns) == (file.identity.size_bytes, file.identity.mtime_ns)
+    except OSError:
+        is_same = False
+    if not is_same:
+        raise MediaError("changing", "the file changed while it was probed")

@@ -1,16 +1,178 @@
-"""The facts that one image file states, read without decoding it, and the hash of its pixels."""
+"""The facts that one image file states, read without decoding it, and the hash of its pixels.
+
+Checks whether an image file is complete, from its bytes and without decoding it. Pure.
+
+Converts one image file's bytes to RGB, by rules that do not depend on the file's own mode.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import re
 import warnings
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from framedex.errors import MediaError
-from framedex.indexer.images.image_endings import PROBLEMS, image_format
-from framedex.indexer.images.rgb import FORMATS, check_covered, lacks_palette, rgb_md5, rgb_of
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# In entropy-coded data, 0xFF is followed by 0x00 or a restart marker. Fill bytes may precede a marker (ITU-T T.81
+# B.1.1).
+JPEG_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])", re.DOTALL)
+SOI, EOI, SOS, TEM = 0xD8, 0xD9, 0xDA, 0x01
+
+
+def image_format(data: bytes) -> str | None:
+    """Return the format of an image by its first bytes.
+
+    Returns:
+        `jpeg`, `png` or `webp`; `gif`, which is refused as such; None if it is no image.
+    """
+    if data[:3] == b"\xff\xd8\xff":
+        return "jpeg"
+    if data[:8] == PNG_SIGNATURE:
+        return "png"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return "gif" if data[:6] in (b"GIF87a", b"GIF89a") else None
+
+
+def jpeg_problem(data: bytes) -> str | None:
+    """Return what is wrong with a JPEG's markers, or None.
+
+    They must reach EOI; any bytes may follow it (ITU-T T.81 B.2).
+    """
+    at, scans = 2, 0
+    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # as nearly all files are: no need to search their scans
+    while match := JPEG_MARKER.search(data, at):
+        marker, at = match[1][0], match.end()
+        if marker == EOI:
+            return None if scans else "it ends before its first scan"
+        if marker in (SOI, TEM):
+            continue
+        length = int.from_bytes(data[at : at + 2], "big")
+        if length < 2:
+            return f"the segment at byte {match.start()} has no length"
+        scans += marker == SOS
+        at += length
+        if marker == SOS and at < len(data) and whole:
+            return None
+    return "it has no end marker"
+
+
+def png_problem(data: bytes) -> str | None:
+    """Return what is wrong with a PNG's chunks, or None.
+
+    Each chunk must have its CRC, and IEND must be present (ISO/IEC 15948, 5).
+    """
+    at, view = len(PNG_SIGNATURE), memoryview(data)
+    while at + 12 <= len(data):
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        end = at + 8 + length
+        if end + 4 > len(data):
+            return f"it ends in the chunk at byte {at}"
+        if zlib.crc32(view[at + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
+            return f"the chunk at byte {at} has a wrong CRC"
+        if kind == b"IEND":
+            return None
+        at = end + 4
+    return "it has no IEND chunk"
+
+
+def webp_problem(data: bytes) -> str | None:
+    """Return what is missing from a WebP file, or None. Its RIFF chunk states its size (RFC 9649, 2.4)."""
+    stated = int.from_bytes(data[4:8], "little") + 8
+    return f"it states {stated} bytes, and has {len(data)}" if stated > len(data) else None
+
+
+PROBLEMS: dict[str, Callable[[bytes], str | None]] = {
+    "jpeg": jpeg_problem,
+    "png": png_problem,
+    "webp": webp_problem,
+}
+
+
+FORMATS = ("JPEG", "PNG", "WEBP")
+AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})  # alpha is dropped
+# A JPEG followed by others: previews, depth or gain maps of phones' photographs.
+STILLS_TOGETHER = frozenset({"MPO"})
+SIXTEEN_BIT_GREY = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
+
+
+def rgb_of(data: bytes) -> NDArray[np.uint8]:
+    """Return uint8 [H, W, 3]: an image as stored; its EXIF orientation and colour profile are not applied.
+
+    Alpha is dropped. Grey and palettes are expanded to RGB. Of 16 bits per sample, the high 8 are kept. If one JPEG
+    file holds several pictures (CIPA DC-007), the first one counts.
+
+    Raises:
+        ValueError: with the reason, if there is no such rule for the image.
+        OSError: if the data is not a whole JPEG, PNG or WebP.
+    """
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's parsers raise almost anything for broken files
+        raise _broken(error) from error
+    with image:
+        check_covered(image)
+        try:
+            if image.mode in SIXTEEN_BIT_GREY:
+                grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+                return np.repeat(grey[:, :, None], 3, axis=2)
+            if lacks_palette(image):
+                raise OSError("its palette is missing")
+            image.load()
+            image.info.pop("transparency", None)  # dropped as all alpha is; Pillow warns of palettes that have some
+            return np.asarray(image.convert("RGB"))
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise _broken(error) from error
+
+
+def _broken(error: Exception) -> OSError:
+    said = re.sub(r" ?<[^>]* at 0x[0-9a-f]+>", "", str(error))  # an address differs from run to run
+    return OSError(f"is no whole image: {said or type(error).__name__}")
+
+
+def check_covered(image: Image.Image) -> None:
+    """Raise ValueError for an image whose RGB is not defined here."""
+    if getattr(image, "n_frames", 1) > 1 and image.format not in STILLS_TOGETHER:
+        raise ValueError("is an animation")
+    if image.mode not in AS_PILLOW_CONVERTS | SIXTEEN_BIT_GREY:
+        raise ValueError(f"has samples of mode {image.mode}")
+
+
+def lacks_palette(image: Image.Image) -> bool:
+    """Return whether an image's samples are indices of a palette that is missing."""
+    return image.mode in ("P", "PA") and image.palette is None
+
+
+def resize_rgb(rgb: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """Return uint8 [height, width, 3], scaled with a triangle filter.
+
+    The filter is as wide as the reduction, so that nothing aliases.
+    """
+    if rgb.shape[:2] == (height, width):
+        return rgb
+    return np.asarray(Image.fromarray(rgb).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def rgb_md5(rgb: NDArray[np.uint8]) -> str:
+    """Return 32 hex digits: MD5 over the rows of an RGB picture, then `rgb24{width}x{height}`."""
+    height, width, _ = rgb.shape
+    return hashlib.md5(np.ascontiguousarray(rgb).tobytes() + f"rgb24{width}x{height}".encode()).hexdigest()
+
 
 CODECS = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}
 # FFmpeg's names for what Pillow's modes hold; of PNG with 16 bits a sample, Pillow reads the high 8.

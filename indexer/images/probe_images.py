@@ -15,18 +15,14 @@ from numpy.typing import NDArray
 
 from framedex.errors import MediaError
 from framedex.files.fingerprint import first_packets
-from framedex.indexer.containers.medium_file import ProbedFile
-from framedex.indexer.containers.opened_file import check_unchanged, opened_file
+from framedex.indexer.containers.opening import ProbedFile, check_unchanged, opened_file
 from framedex.indexer.facts import CodingFacts, Identity, MediumFacts, Problem, StreamFacts, TimelineFacts, problem_of
 from framedex.indexer.images.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
-from framedex.indexer.sources.file_member import FileImage
-from framedex.indexer.sources.image_times import TIMES_NAME, ImageTimes, at_rate, at_seconds, read_times
+from framedex.indexer.sources.members import FileImage, read_tar
 from framedex.indexer.sources.named_medium import Form, readable_name
-from framedex.indexer.sources.sequences import group_names
-from framedex.indexer.sources.tar_members import read_tar
+from framedex.indexer.sources.sequences import TIMES_NAME, ImageTimes, at_rate, at_seconds, group_names, read_times
 from framedex.indexer.timeline import CLOSED, DAMAGED, summarise
-from framedex.records.medium import IMAGES
-from framedex.records.packets import PacketColumns
+from framedex.records.medium import IMAGES, PacketColumns
 
 MOST_IMAGE_BYTES = 1 << 30
 MOST_TIMES_BYTES = 1 << 28

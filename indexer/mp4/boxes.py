@@ -1,10 +1,14 @@
-"""Boxes of an ISO BMFF file (ISO/IEC 14496-12 4.2): iterators over the boxes in a file or in bytes already read."""
+"""Boxes of an ISO BMFF file (ISO/IEC 14496-12 4.2): iterators over the boxes in a file or in bytes already read.
+
+Detection of files that are cut off, for containers whose structure says where they end. Only headers are read.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import BinaryIO
 
 MAX_BOXES = 100_000  # a top level or a moov with more boxes is an attack, not a video
 
@@ -75,3 +79,115 @@ def child_boxes(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int
             raise UntrustedTables(f"a box holds more than {MAX_BOXES} others")
         start += size
     return found
+
+
+# ISO/IEC 13818-1; M2TS has 4 bytes before each packet, DVB-ASI 16 bytes after it.
+TS_SYNC, TS_PACKET_SIZES = 0x47, (188, 192, 204)
+FLV_TAG_HEADER = 11  # bytes; Adobe FLV 10.1 E.4.1
+
+
+MOST_BOXES = 1_000_000  # two for each fragment
+SEGMENT_ID = 0x18538067
+
+
+def file_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
+    """Yield the ISO BMFF boxes between two offsets. Raises TruncatedError if a box does not fit."""
+
+    def read(offset: int, length: int) -> bytes:
+        file.seek(offset)
+        data = file.read(length)
+        if len(data) < length:
+            raise TruncatedError(f"the file has {len(data)} of {length} bytes at byte {offset}")
+        return data
+
+    return iter_boxes(read, start, end, limit=MOST_BOXES)
+
+
+def mp4_ending(file: BinaryIO, size: int) -> str | None:
+    """Return which box claims bytes past the end of the file, or None."""
+    try:
+        for _ in file_boxes(file, 0, size):
+            pass
+    except TruncatedError as error:
+        return str(error)
+    return None
+
+
+def matroska_ending(file: BinaryIO, size: int) -> str | None:
+    """Return how the Segment element (RFC 9559 5.1) exceeds the file, or None. An unknown size (live) is accepted."""
+    at = 0
+    for _ in range(16):
+        file.seek(at)
+        head = file.read(16)
+        id_length = _vint_length(head[:1])
+        size_length = _vint_length(head[id_length : id_length + 1])
+        if not id_length or not size_length:
+            return None
+        identifier = int.from_bytes(head[:id_length], "big")
+        mask = (1 << 7 * size_length) - 1
+        claimed = int.from_bytes(head[id_length : id_length + size_length], "big") & mask
+        payload = at + id_length + size_length
+        if identifier == SEGMENT_ID:
+            if claimed != mask and payload + claimed > size:
+                return f"the Segment claims {payload + claimed} bytes, the file has {size}"
+            return None
+        at = payload + claimed
+    return None
+
+
+def _vint_length(first: bytes) -> int:
+    """Return the length in bytes of the EBML number that begins with `first` (RFC 8794 4), 0 if there is none."""
+    return 9 - first[0].bit_length() if first and first[0] else 0
+
+
+def avi_ending(file: BinaryIO, size: int) -> str | None:
+    """Return how the list of packets exceeds the file, or None.
+
+    A size of 0 or all ones is accepted: recorders that were stopped leave such a size.
+    """
+    at = 12
+    for _ in range(64):
+        file.seek(at)
+        head = file.read(12)
+        if len(head) < 12:
+            return None
+        length = int.from_bytes(head[4:8], "little")
+        if head[:4] == b"LIST" and head[8:12] == b"movi":
+            end = at + 8 + length
+            stated = 0 < length < 0xFFFFFFF0
+            return f"the movi list ends at {end}, past the end at {size}" if stated and end > size + 1 else None
+        at += 8 + length + length % 2
+    return None
+
+
+def flv_ending(file: BinaryIO, size: int) -> str | None:
+    """Return a message if the last tag is incomplete, or None if it agrees with the size that must follow it."""
+    if size < FLV_TAG_HEADER + 4:
+        return None
+    file.seek(size - 4)
+    length = int.from_bytes(file.read(4), "big")
+    begin = size - 4 - length
+    if length >= FLV_TAG_HEADER and begin > 0:
+        file.seek(begin)
+        if int.from_bytes(file.read(4)[1:], "big") + FLV_TAG_HEADER == length:
+            return None
+    return "the last tag is incomplete"
+
+
+def transport_stream_ending(file: BinaryIO, size: int) -> str | None:
+    """Return how many bytes an incomplete last packet has, or None if whole packets fill the file."""
+    head = file.read(5 * max(TS_PACKET_SIZES))
+    for length in TS_PACKET_SIZES:
+        lead = 4 if length == 192 else 0
+        if len(head) > lead + 3 * length and all(head[lead + length * n] == TS_SYNC for n in range(4)):
+            return f"the last packet has {size % length} of {length} bytes" if size % length else None
+    return None
+
+
+ENDINGS = {
+    "mp4": mp4_ending,
+    "matroska": matroska_ending,
+    "avi": avi_ending,
+    "flv": flv_ending,
+    "mpegts": transport_stream_ending,
+}

@@ -16,25 +16,35 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_row, reading, wrong_rows
-from framedex.core.memory import usual_clip_bytes
+from framedex.core.limits import usual_clip_bytes
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.files.headers import is_since
-from framedex.files.parquet_parts import part_numbers, part_path
-from framedex.files.row_groups import check_bytes, read_all, read_file, read_group
-from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, REMEDY, VIDEOS_FOLDER, read_header
+from framedex.files.parquet_parts import check_bytes, part_numbers, part_path, read_all, read_file, read_group
 from framedex.indexer.parts.packets import (
     AUDIO_COLUMNS,
     VIDEO_COLUMNS,
     Packets,
     audio_packets_of,
+    check_video,
     packets_of,
 )
-from framedex.indexer.parts.row_checks import check_video
-from framedex.indexer.schema import FRAMES, LISTING, NO_VIDEO, PROVES, SCANNED, UNPROVEN, VIDEO_RULES, VIDEOS
-from framedex.records.medium import EVERY_FRAME, GONE, MOST_PIXELS, OK, REFUSED, VIDEO
-from framedex.records.packets import AudioPackets
-from framedex.storage.locations import OWN_STORE, Access, Locations
-from framedex.storage.places import Place, parquet_file, place, read_each, state_of
+from framedex.indexer.schema import (
+    FRAMES,
+    FRAMES_FOLDER,
+    LISTING,
+    LISTING_NAME,
+    NO_VIDEO,
+    PROVES,
+    REMEDY,
+    SCANNED,
+    UNPROVEN,
+    VIDEO_RULES,
+    VIDEOS,
+    VIDEOS_FOLDER,
+    read_header,
+)
+from framedex.records.medium import EVERY_FRAME, GONE, MOST_PIXELS, OK, REFUSED, VIDEO, AudioPackets
+from framedex.storage.places import OWN_STORE, Access, Locations, Place, parquet_file, place, read_each, state_of
 
 KEPT_GROUPS = 4  # row groups that are kept in memory
 ROWS_TOGETHER = 16  # rows of `videos` that become Python objects together

@@ -1,6 +1,8 @@
 """Depth `packets`: the facts of a stream from all of its packets.
 
 If the packets do not show everything, the whole stream is decoded, too.
+
+The scanners of codecs whose packets are parsed, by FFmpeg's codec names, and one for intra codecs.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,19 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
-from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
-from framedex.indexer.bitstream.h26x.scanner import NalScanner
-from framedex.indexer.bitstream.registry import SCANNERS, IntraScanner
-from framedex.indexer.containers.medium_file import ProbedFile, open_medium
+from framedex.indexer.bitstream.av1 import Av1Scanner
+from framedex.indexer.bitstream.h264 import H264Scanner
+from framedex.indexer.bitstream.hevc import HevcScanner
+from framedex.indexer.bitstream.pictures import CLOSED_START, BitstreamError, Pictures, Scanner, pictures_of
+from framedex.indexer.bitstream.scanner import NalScanner
+from framedex.indexer.bitstream.vpx import Vp8Scanner, Vp9Scanner
+from framedex.indexer.containers.opening import ProbedFile, open_medium
 from framedex.indexer.facts import (
     MediumFacts,
     StreamFacts,
 )
-from framedex.indexer.mp4.boxes import UntrustedTables
-from framedex.indexer.mp4.endings import ENDINGS
-from framedex.indexer.plans.reach import Numbers, drops_leading
-from framedex.indexer.probing.by_packets import Demuxed, demux
-from framedex.indexer.probing.by_samples import scan_samples
+from framedex.indexer.mp4.boxes import ENDINGS, UntrustedTables
+from framedex.indexer.probing.by_packets import Demuxed, demux, scan_samples
 from framedex.indexer.probing.packet_facts import (
     coding_of,
     packet_columns,
@@ -43,13 +45,11 @@ from framedex.indexer.probing.packet_facts import (
 from framedex.indexer.proofs.full_decode import (
     Decoded,
     FullDecoder,
+    Trials,
     behind_difference,
     compare,
     decode_all,
     dropped_at_ends,
-)
-from framedex.indexer.proofs.proven import (
-    Trials,
     fields_in,
     from_packet_0,
     has_lasting_header,
@@ -58,15 +58,19 @@ from framedex.indexer.proofs.proven import (
     shown_pictures,
     with_fewer_starts,
 )
-from framedex.indexer.proofs.runs import Stream, differing, prints_of_runs, stream_of
-from framedex.indexer.proofs.sampled import (
+from framedex.indexer.proofs.runs import (
+    Stream,
     demuxed_packets,
+    differing,
     differing_samples,
     drawn,
     needed_for,
     packets_in_ranges,
+    prints_of_runs,
+    stream_of,
 )
 from framedex.indexer.proofs.shapes import crossing_shapes, shapes_of
+from framedex.indexer.reach import Numbers, drops_leading
 from framedex.indexer.schema import IN_NO_FILE, SCANNED
 from framedex.indexer.timeline import (
     CLOSED,
@@ -87,6 +91,31 @@ from framedex.indexer.timeline import (
 )
 from framedex.records.medium import EVERY_FRAME, MOST_REORDERED, SAMPLED
 from framedex.storage.reader import RangedFile
+
+SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
+    "h264": H264Scanner,
+    "hevc": HevcScanner,
+    "av1": Av1Scanner,
+    "vp9": Vp9Scanner,
+    "vp8": Vp8Scanner,
+}
+
+
+class IntraScanner:
+    """Marks every packet as a start point that no other packet needs (the rest of `schema.SCANNED`)."""
+
+    def __init__(self, configuration: bytes) -> None:
+        self._packets = 0
+
+    def feed(self, data: bytes) -> None:
+        """Count the packet."""
+        self._packets += 1
+
+    def finish(self) -> Pictures:
+        """Return the facts of all packets fed."""
+        start = np.full(self._packets, CLOSED_START, np.uint8)
+        return pictures_of(start, non_reference=np.ones(self._packets, np.bool_))
+
 
 UNSPECIFIED = 2  # a matrix that is not stated (ISO/IEC 23091-2 8.3)
 # Containers that state no presentation timestamps, or unreliable ones. libavformat invents some.

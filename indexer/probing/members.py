@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from framedex.indexer.facts import AudioFacts, MediumFacts, Problem
-from framedex.indexer.sources.file_member import FileMember
-from framedex.records.packets import PacketColumns
+from framedex.indexer.sources.members import FileMember
+from framedex.records.medium import PacketColumns
 
 
 def named_member(medium: MediumFacts, member: FileMember) -> MediumFacts:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from framedex.core.pyav import ffmpeg_version
 from framedex.errors import MediaError
 from framedex.files.fingerprint import first_packets
-from framedex.indexer.bitstream.base.pictures import Pictures
+from framedex.indexer.bitstream.pictures import Pictures
 from framedex.indexer.facts import CodingFacts, Problem, ProofFacts, StreamFacts, TimelineFacts
 from framedex.indexer.probing.by_packets import Demuxed
 from framedex.indexer.timeline import (
@@ -24,7 +24,7 @@ from framedex.indexer.timeline import (
     summarise,
 )
 from framedex.records.clip import NO_PTS
-from framedex.records.packets import PacketColumns
+from framedex.records.medium import PacketColumns
 
 
 def summary_of(described: StreamFacts, demuxed: Demuxed, pts: Pts, flags: Flags) -> Summary:

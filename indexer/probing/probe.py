@@ -13,10 +13,15 @@ import av.video.stream
 
 from framedex.errors import MediaError
 from framedex.indexer.audio.probe_audio import describe_audio
-from framedex.indexer.bitstream.base.pictures import BitstreamError
-from framedex.indexer.containers.medium_file import Probed, open_medium, reason_of
-from framedex.indexer.containers.opened_file import check_unchanged, opened_file
-from framedex.indexer.containers.opening import memory_errors
+from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.containers.opening import (
+    Probed,
+    check_unchanged,
+    memory_errors,
+    open_medium,
+    opened_file,
+    reason_of,
+)
 from framedex.indexer.facts import (
     Identity,
     MediumFacts,
@@ -26,14 +31,18 @@ from framedex.indexer.facts import (
 from framedex.indexer.images.probe_images import ImageTask, probe_images
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import read_layout
+from framedex.indexer.probing.by_tables import probe_tables
 from framedex.indexer.probing.every_packet import probe_packets
 from framedex.indexer.probing.members import in_file, named_member
-from framedex.indexer.probing.plain_mp4 import describe_plain
-from framedex.indexer.probing.stream_facts import container_name, describe_header, describe_stream, video_streams
-from framedex.indexer.probing.table_facts import probe_tables
-from framedex.indexer.sources.file_member import FileMember
-from framedex.indexer.sources.named_medium import Holder
-from framedex.indexer.sources.sidecars import Sidecar
+from framedex.indexer.probing.stream_facts import (
+    container_name,
+    describe_header,
+    describe_plain,
+    describe_stream,
+    video_streams,
+)
+from framedex.indexer.sources.members import FileMember
+from framedex.indexer.sources.named_medium import Holder, Sidecar
 from framedex.records.medium import IMAGES, VIDEO
 from framedex.storage.objects import Facts
 

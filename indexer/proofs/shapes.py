@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.plans.reach import Numbers, Reach
+from framedex.indexer.reach import Numbers, Reach
 from framedex.indexer.timeline import CONTINUES, DAMAGED, LEADING, NON_REFERENCE, RESET, Flags, shown_packets
 
 # One run in a medium goes on over the next start point for so many packets, at least so many runs do, and so far.

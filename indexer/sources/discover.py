@@ -1,22 +1,36 @@
-"""Find the media that the user names: files, folders, globs, lists, DALI file lists and listings with columns."""
+"""Find the media that the user names: files, folders, globs, lists, DALI file lists and listings with columns.
+
+Files that a search of folders skips: images beside videos, and files whose endings are not those of videos.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from framedex.errors import MediaError, SourceError, StorageError
 from framedex.indexer.schema import LISTING
-from framedex.indexer.sources.folders import expand_glob, fixed_prefix, folders_below, is_glob, way_out
-from framedex.indexer.sources.image_times import TIMES_NAME
+from framedex.indexer.sources.folders import (
+    expand_glob,
+    expand_pattern,
+    fixed_prefix,
+    folders_below,
+    is_glob,
+    is_pattern,
+    names_folder,
+    object_folders,
+    pattern_folder,
+    way_out,
+)
 from framedex.indexer.sources.lerobot import is_lerobot, read_lerobot, without_prefix
 from framedex.indexer.sources.listing_files import read_list, read_table
+from framedex.indexer.sources.members import holds_videos
 from framedex.indexer.sources.named_medium import (
     IMAGE_SUFFIXES,
     PARQUET_SUFFIX,
@@ -27,14 +41,62 @@ from framedex.indexer.sources.named_medium import (
     is_tar_name,
     readable_name,
 )
-from framedex.indexer.sources.object_folders import expand_pattern, is_pattern, object_folders, pattern_folder
-from framedex.indexer.sources.other_files import Skipped, is_other
-from framedex.indexer.sources.parquet_members import holds_videos
-from framedex.indexer.sources.sequences import check_one_timing, folder_sequence, join_rows, visible_images
-from framedex.indexer.sources.there import names_folder
-from framedex.records.names import CLIP_NAMES
+from framedex.indexer.sources.sequences import TIMES_NAME, check_one_timing, folder_sequence, join_rows, visible_images
+from framedex.records.medium import CLIP_NAMES
 from framedex.storage.places import Place, parquet_file, place
 from framedex.storage.uris import absolute, checked, common_folder, is_remote, local_path
+
+TAKEN = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX}
+
+
+@dataclass(slots=True)
+class Skipped:
+    """The absolute paths that a search skips.
+
+    Attributes:
+        thumbnails: images that lie beside videos.
+        others: files with other endings.
+    """
+
+    thumbnails: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherFiles:
+    """Skipped files with the same ending.
+
+    Attributes:
+        ending: in lower case, empty for none.
+        count: number of files.
+        example: path of the first file.
+    """
+
+    ending: str
+    count: int
+    example: str
+
+
+def is_other(name: str) -> bool:
+    """Return whether a file is skipped because of its ending. Hidden files and timestamps files are not reported."""
+    return _ending(name) not in TAKEN and name[:1] != "." and name != TIMES_NAME
+
+
+def other_files(paths: Iterable[str]) -> list[OtherFiles]:
+    """Return skipped files grouped by ending, the most frequent ending first."""
+    by_ending: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        by_ending.setdefault(_ending(path), []).append(path)
+    found = [
+        OtherFiles(ending=readable_name(ending), count=len(some), example=readable_name(some[0]))
+        for ending, some in by_ending.items()
+    ]
+    return sorted(found, key=lambda some: (-some.count, some.ending))
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
 
 TABLE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})

@@ -26,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.errors import SourceError, StorageError
-from framedex.files.row_groups import read_all
+from framedex.files.parquet_parts import read_all
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.indexer.sources.folders import way_out
 from framedex.indexer.sources.named_medium import FrameTable, NamedMedium

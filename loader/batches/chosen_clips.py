@@ -13,20 +13,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.hints import check_choices, did_you_mean
+from framedex.core.printing import user_line, warn_at
 from framedex.core.pyav import ffmpeg_version, other_major_versions
-from framedex.core.user_lines import user_line, warn_at
+from framedex.core.words import check_choices, did_you_mean
 from framedex.errors import FramedexError, printable
-from framedex.execution.shared_number import SharedNumber
+from framedex.execution.spawning import SharedNumber
 from framedex.loader.batches.faults import OnError
-from framedex.loader.batches.items import Decode, describe, picture, sound
+from framedex.loader.batches.fetch import Decode, describe, picture, sound
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.pixels.framing import Framing
-from framedex.loader.pixels.layouts import Layout
-from framedex.loader.pixels.options import Dtype, PixelOptions
-from framedex.loader.pixels.transforms import Transform
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.clip_source import ClipSource
+from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, Transform
+from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.clips.clip_source import ClipSource, Where, clips_where
 from framedex.sharder.clips.labels import (
     Labels,
     LabelsArgument,
@@ -35,11 +33,8 @@ from framedex.sharder.clips.labels import (
     made_labels,
     wanted_labels,
 )
-from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.video import Size
-from framedex.sharder.reading.held_bytes import HeldBytes
-from framedex.sharder.reading.sources import SourceFiles
-from framedex.sharder.selection.where import Where, clips_where
+from framedex.sharder.reading.sources import HeldBytes, SourceFiles
 from framedex.storage.cache import DiskCache
 
 LOG = logging.getLogger("framedex.loader")

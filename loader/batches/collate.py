@@ -1,16 +1,23 @@
-"""Collates clips into a batch of numpy arrays: everything in a batch except frames on a GPU."""
+"""Collates clips into a batch of numpy arrays: everything in a batch except frames on a GPU.
+
+Joins the clips of several views into one item, or into one batch.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
+from framedex.loader.batches.faults import Fetched
 from framedex.records.clip import ClipRecord
 from framedex.records.columns import keys_of
+from framedex.records.medium import ITEM_KEYS
 
 Collate = Literal["error", "pad", "list"]
 COLLATES: tuple[Collate, ...] = ("error", "pad", "list")
@@ -91,3 +98,118 @@ def _pad(name: str, values: list[NDArray[Any]]) -> NDArray[Any]:
     for row, value in zip(batch, values, strict=True):
         row[tuple(slice(size) for size in value.shape)] = value
     return batch
+
+
+NAME_KEY = "view_name"  # becomes the key of dicts by view
+CLIP_KEYS = keys_of(ClipRecord)
+# Keys of an item whose values are of one view; those of all others are shared, and are those of the view that leads.
+PER_VIEW = ITEM_KEYS - {"multiview_id", NAME_KEY}
+PER_FRAME = {key for key, column in CLIP_KEYS.items() if column.dtype is not None} | {"positions"}
+NAMES = frozenset(["clip_id", "uri"])
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioShape:
+    """The audio of a view's clips. `rate`: in Hz."""
+
+    rate: int
+    channels: int
+
+
+class DrawsItems(Protocol):
+    """Clips of several views by number."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        ...
+
+    def numbers(self, number: int) -> dict[str, int]:
+        """Return the numbers of the clips of each view that an item has."""
+        ...
+
+
+class JoinsViews(DrawsItems, Protocol):
+    """Joins the views of items into batches. `views`: their names."""
+
+    views: list[str]
+
+    def blank(self, view: str, leading: Fetched) -> Fetched:
+        """Return padding alone, for a view that an item lacks."""
+        ...
+
+    def join(self, of_view: dict[str, Item], shared: Item) -> Item:
+        """Return one batch of what each view has for itself, and of what views have in common."""
+        ...
+
+
+def own_of(item: Item) -> Item:
+    """Return what a view has for itself."""
+    return {key: value for key, value in item.items() if key in PER_VIEW}
+
+
+def shared_of(item: Item) -> Item:
+    """Return what a view's item has in common with the other views of the clip."""
+    return {key: value for key, value in item.items() if key not in PER_VIEW and key != NAME_KEY}
+
+
+def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item:
+    """Return one item, or one batch, of what several views have for themselves and in common.
+
+    Args:
+        views: each view's own, in the order of the views.
+        shared: what they have in common.
+        axis: where arrays get an axis of the views: 0 in an item, 1 in a batch. None: dicts by view instead.
+
+    Raises:
+        FramedexError: views are to be stacked and differ in shape.
+    """
+    found: Item = {}
+    for key in next(iter(views.values())):
+        own = {view: item[key] for view, item in views.items()}
+        found[key] = own if axis is None else _stacked(key, own, axis)
+    return found | shared
+
+
+def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
+    """Return the values of several views as one array, or as lists of the views' values."""
+    values = list(own.values())
+    if isinstance(values[0], list):  # of a batch
+        return [list(of_clip) for of_clip in zip(*values, strict=True)]
+    if not hasattr(values[0], "shape"):
+        return values if isinstance(values[0], str) else np.array(values)
+    if len({tuple(value.shape) for value in values}) > 1:
+        raise FramedexError(
+            f"views differ in the shape of {key!r}",
+            found=", ".join(f"{view}: {tuple(value.shape)}" for view, value in own.items()),
+            remedy="give size=(height, width), or stack=False for a dict by view",
+        )
+    if isinstance(values[0], np.ndarray):
+        return np.stack(values, axis)
+    import torch  # the values are its tensors
+
+    return torch.stack(values, axis)
+
+
+def blank(example: Item, frames: int, audio: AudioShape | None) -> Item:
+    """Return what an item has for a view that it lacks: padding alone, and empty names.
+
+    Args:
+        example: what the item has for another view, without pictures.
+        frames: how many frames the view has.
+        audio: the view's audio; None if clips have none.
+    """
+    found = dict(example)
+    for key in PER_FRAME & example.keys():
+        found[key] = np.full(frames, PADDINGS[key], example[key].dtype)
+    found |= dict.fromkeys(NAMES & example.keys(), "")
+    if audio is not None:
+        count = example["audio"].shape[1]
+        samples = count if audio.rate == example["audio_rate"] else round(count / example["audio_rate"] * audio.rate)
+        found |= {
+            "audio": np.zeros((audio.channels, samples), np.float32),
+            "audio_mask": np.zeros(samples, np.bool_),
+            "audio_rate": audio.rate,
+        }
+    return found

@@ -1,33 +1,101 @@
-"""The task of the loader's workers: read a clip, choose its decoder, and decode it unless a GPU does."""
+"""The task of the loader's workers: read a clip, choose its decoder, and decode it unless a GPU does.
+
+What the loader needs from a dataset, and the parts of an item: pictures, audio, and what describes its frames.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import FramedexError
-from framedex.loader.batches.faults import Fault, fault_of
-from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip, NvjpegClip
-from framedex.loader.batches.items import ReadableClips, describe
-from framedex.loader.batches.rotation import quarter_turns, stored_size, upright
-from framedex.loader.pixels.options import PixelOptions
-from framedex.loader.pixels.transforms import sendable
-from framedex.loader.routing.colour import Colour
-from framedex.loader.routing.costs import ClipCost, clip_cost
+from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, NvdecClip, NvjpegClip, fault_of
+from framedex.loader.batches.frames import quarter_turns, stored_size, upright
+from framedex.loader.pixels.options import PixelOptions, sendable
+from framedex.loader.routing.balance import ClipCost, clip_cost
 from framedex.loader.routing.driver import DriverSupport
-from framedex.loader.routing.movie import gpu_movie
+from framedex.loader.routing.movie import Colour, clip_movie, gpu_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
 from framedex.records.clip import PAD
+from framedex.records.columns import item_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
+from framedex.sharder.decoding.audio import ReadsRanges, read_audio
 from framedex.sharder.decoding.cutout import Cutout, cut, whole
-from framedex.sharder.reading.sources import EncodedClip
+from framedex.sharder.reading.sources import EncodedClip, HeldBytes, SourceFiles
+
+Decode = Literal["cpu", "movie"]
+
+
+class ReadableClips(Protocol):
+    """Clips by number, as in ClipDataset.
+
+    Attributes:
+        sources: where their packets are read from.
+    """
+
+    sources: SourceFiles
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose random draws are used."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def clip(self, number: int) -> Clip:
+        """Return clip `number` as the manifest or the plan describes it."""
+        ...
+
+    def fit_remedy(self, error: FramedexError, number: int) -> None:
+        """Change the remedy of a clip's error so that it fits the way in which the dataset was made."""
+        ...
+
+    def beside(self, clip: Clip) -> dict[str, Any]:
+        """Return the entries of an item that are read beside its frames."""
+        ...
+
+
+def picture(
+    clip: Clip, sources: SourceFiles | HeldBytes, *, decode: Decode, pixels: PixelOptions, epoch: int
+) -> dict[str, Any]:
+    """Return the part of an item that shows its frames, as `ClipDataset.__getitem__` describes it.
+
+    Raises:
+        StaleError: the clip's source is missing or changed.
+        DecodeError: the clip does not decode, or would take too much memory, which is known before it is read.
+        FramedexError: its pictures cannot be framed as `pixels` says, or the transform fails.
+    """
+    if decode == "movie":
+        pixels.check_memory(clip, None)
+        encoded = sources.read(clip)
+        return {"movie": clip_movie(clip, encoded), "positions": clip.recipe.position.astype(np.int64)}
+    draw = pixels.draw(clip, epoch)
+    cutout = pixels.cutout((clip.medium.height, clip.medium.width), len(clip.frames), draw)
+    pixels.check_memory(clip, cutout)
+    encoded = sources.read(clip)
+    return {"frames": pixels.finished(pixels.decoded(clip, encoded, cutout), draw)}
+
+
+def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:
+    """Return the part of an item that is its audio; empty if the dataset has none. Raises StaleError, DecodeError."""
+    audio = read_audio(clip, sources)
+    if audio is None:
+        return {}
+    return {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
+
+
+def describe(clip: Clip) -> dict[str, Any]:
+    """Return the part of an item that describes its frames."""
+    # Arrow's memory is read-only, which torch warns about.
+    own = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in item_of(clip).items()}
+    return own | item_of(clip.medium) | clip.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

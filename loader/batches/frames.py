@@ -1,4 +1,9 @@
-"""What happens to decoded frames before they are a batch: the user's transform, normalising, layout and stacking."""
+"""What happens to decoded frames before they are a batch: the user's transform, normalising, layout and stacking.
+
+ClipLoader's arguments as checked records: how clips are decoded, and what batches are made of them.
+
+Turns pictures upright with numpy, as a container's display matrix asks a player to do, whatever decoded them.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +11,114 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.core.hints import check_choices
+from framedex.core.words import check_choices
 from framedex.errors import FramedexError
-from framedex.loader.arguments import check_normalize
-from framedex.loader.batches.collate import Collate, collate_clips
-from framedex.loader.batches.faults import LoaderReport
-from framedex.loader.batches.fetched import Fetched
-from framedex.loader.batches.options import DecodeOptions
-from framedex.loader.pixels.layouts import Layout, laid_out
-from framedex.loader.pixels.options import Dtype
-from framedex.loader.pixels.transforms import check_transform
+from framedex.loader.arguments import Decode, Device, Last, Output, check_counts, check_normalize
+from framedex.loader.batches.collate import COLLATES, Collate, collate_clips
+from framedex.loader.batches.faults import ON_ERROR, Fetched, LoaderReport, OnError
+from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, check_transform, laid_out
+from framedex.loader.routing.movie import Colour
+from framedex.loader.routing.routes import Share
 
-Decode = Callable[[Sequence[Fetched], LoaderReport], list[Any]]
+Rotation = Literal["report", "apply"]
+Size = tuple[int, int]  # height, width
+
+
+def quarter_turns(degrees: int) -> int:
+    """Return the number of quarter turns counterclockwise, 0 to 3, that is nearest to a medium's `rotation_degrees`."""
+    return round(degrees / 90) % 4
+
+
+def upright(frames: NDArray[Any], degrees: int) -> NDArray[Any]:
+    """Return frames, [F, H, W, C], turned counterclockwise by `degrees`, contiguous. 90 and 270 exchange H and W.
+
+    Angles between quarter turns are rounded to the nearest one, where ffmpeg would draw black corners. If a clip is
+    scaled as well, the size is that of the upright picture: decode to `stored_size`, then turn.
+    """
+    return np.ascontiguousarray(np.rot90(frames, quarter_turns(degrees), axes=(1, 2)))
+
+
+def stored_size(size: Size, degrees: int) -> Size:
+    """Return the (height, width) to scale a decoded picture to, so that it has this size when turned upright."""
+    height, width = size
+    return (width, height) if quarter_turns(degrees) % 2 else (height, width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOptions:
+    """How clips are decoded.
+
+    The fields have the names of ClipLoader's arguments, which explains them.
+
+    Raises:
+        FramedexError: a value is not allowed.
+    """
+
+    device: Device
+    device_id: int
+    decode: Decode
+    cpu_share: Share
+    colour: Colour
+    rotation: Rotation
+    pixels: PixelOptions
+    num_workers: int
+
+    def __post_init__(self) -> None:
+        check_choices(
+            decode=(self.decode, get_args(Decode)),
+            colour=(self.colour, get_args(Colour)),
+            rotation=(self.rotation, get_args(Rotation)),
+        )
+        check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What batches are made of clips.
+
+    The fields have the names of ClipLoader's arguments, which explains them.
+
+    Raises:
+        FramedexError: a value is not allowed.
+    """
+
+    batch_size: int
+    prefetch: int
+    last: Last
+    collate: Collate
+    on_error: OnError
+    output: Output
+
+    def __post_init__(self) -> None:
+        check_choices(
+            last=(self.last, get_args(Last)),
+            collate=(self.collate, COLLATES),
+            on_error=(self.on_error, ON_ERROR),
+            output=(self.output, get_args(Output)),
+        )
+        check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
+
+    def ahead(self, decoding: DecodeOptions) -> int:
+        """Return how many batches begin before the one that is delivered.
+
+        Two clips per worker are in progress. If a GPU decodes beside workers, there are six, because a clip goes to a
+        worker only if the GPU has enough other clips to decode in the meantime. Whole frames of the stored size would
+        take too much of the GPU's memory for that.
+        """
+        if decoding.device == "cpu" and not decoding.num_workers:
+            return 0
+        is_small = decoding.pixels.framing.scales or decoding.pixels.framing.crop is not None
+        shared = decoding.device == "gpu" and decoding.decode == "auto" and is_small
+        clips = 6 if shared else 2
+        return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))
+
+
+DecodeClips = Callable[[Sequence[Fetched], LoaderReport], list[Any]]
 ("Returns the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails.")
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
@@ -123,7 +219,7 @@ class Frames(Protocol):
         at_once: how many clips a decoder takes at once: the fewest that are worth waiting for, and the most.
     """
 
-    decoders: Sequence[Decode]
+    decoders: Sequence[DecodeClips]
     at_once: tuple[int, int]
 
     def given(self, clip: Fetched) -> Any:
@@ -165,7 +261,7 @@ class CpuFrames:
         audio: runs the audio transform of `finish`. None: there is no audio transform.
     """
 
-    decoders: Sequence[Decode] = ()
+    decoders: Sequence[DecodeClips] = ()
     at_once = (1, 1)
 
     def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:

@@ -1,29 +1,156 @@
-"""Makes batches of fetched clips: has them decoded, finishes and collates them, in threads of its own beside a GPU."""
+"""Makes batches of fetched clips: has them decoded, finishes and collates them, in threads of its own beside a GPU.
+
+Decodes clips of several batches together on a GPU, in threads: a decoder takes what has arrived when it is free.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import queue
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from framedex.errors import DecodeError, FramedexError, MissingExtraError
-from framedex.loader.batches.collate import collate_clips
-from framedex.loader.batches.decoding import Decoded, DecodingThreads
-from framedex.loader.batches.faults import Fault, LoaderReport
-from framedex.loader.batches.fetched import Fetched
-from framedex.loader.batches.frames import Frames, Made
-from framedex.loader.batches.options import BatchOptions
+from framedex.errors import DecodeError, FramedexError, MissingExtraError, printable
+from framedex.loader.batches.collate import JoinsViews, collate_clips, own_of, shared_of
+from framedex.loader.batches.faults import Fault, Fetched, LoaderReport
+from framedex.loader.batches.frames import BatchOptions, DecodeClips, Frames, Made
 from framedex.loader.batches.supply import ClipSupply
-from framedex.loader.batches.views import JoinsViews, own_of, shared_of
 from framedex.loader.routing.balance import Balance
 from framedex.sharder.decoding.video import Size
+
+LOG = logging.getLogger("framedex.loader")
+PATIENCE = 0.02  # seconds that a decoder waits for enough clips to be worth a run
+
+Decoded = tuple[Fetched, Any]
+("A clip, or its replacement, with its frames on the device.")
+
+
+@dataclass(order=True, slots=True)
+class _Waiting:
+    batch: int
+    clip: Fetched = field(compare=False)
+    done: Future[Decoded | None] = field(compare=False)
+
+
+class DecodingThreads:
+    """Threads that decode clips, one for each of `frames.decoders`. The clips of earlier batches come first.
+
+    Args:
+        frames: what decodes.
+        by_cpu: decodes a clip on which the GPU failed, by its number. None: it is left out.
+        balance: is told what the GPU decoded. None: it has no influence.
+        report: counts seconds and failures.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        by_cpu: Callable[[int], Fetched | None],
+        *,
+        balance: Balance | None,
+        report: LoaderReport,
+    ) -> None:
+        self._frames, self._by_cpu, self._balance, self._report = frames, by_cpu, balance, report
+        self._waiting: list[_Waiting] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._work, args=(decode,), name="framedex-gpu", daemon=True)
+            for decode in frames.decoders
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, batch: int, clip: Fetched) -> Future[Decoded | None]:
+        """Return the future of a clip with its frames, or of None if neither GPU nor CPU can decode it.
+
+        The future raises RuntimeError if the GPU's memory is full, and what `by_cpu` raises.
+        """
+        waiting = _Waiting(batch, clip, Future())
+        with self._changed:
+            self._waiting.append(waiting)
+            self._changed.notify()
+        return waiting.done
+
+    def close(self) -> None:
+        """End the threads, after what they are decoding. What waits is cancelled."""
+        with self._changed:
+            self._closed = True
+            for waiting in self._waiting:
+                waiting.done.cancel()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, decode: DecodeClips) -> None:
+        with self._frames.working():
+            while part := self._next_part():
+                self._decode(part, decode)
+
+    def _next_part(self) -> list[_Waiting]:
+        """Wait for clips, and take some of the earliest batches. An empty list: the threads shall end."""
+        fewest, most = self._frames.at_once
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                self._changed.wait_for(lambda: len(self._waiting) >= fewest or self._closed, PATIENCE)
+                if self._closed:
+                    return []
+                self._waiting.sort()
+                taken, self._waiting = self._waiting[:most], self._waiting[most:]
+                part = [waiting for waiting in taken if waiting.done.set_running_or_notify_cancel()]
+                if part:
+                    return part
+
+    def _decode(self, part: list[_Waiting], decode: DecodeClips) -> None:
+        seconds: Counter[int] = Counter()
+        for waiting in part:
+            seconds[waiting.batch] += waiting.clip.cost.gpu  # type: ignore[assignment]
+        measured = contextlib.nullcontext() if self._balance is None else self._balance.decoding(seconds)
+        try:
+            with measured:
+                found = self._together([waiting.clip for waiting in part], decode)
+        except BaseException as error:
+            for waiting in part:
+                waiting.done.set_exception(error)
+            return
+        for waiting, decoded in zip(part, found, strict=True):
+            waiting.done.set_result(decoded)
+
+    def _together(self, clips: list[Fetched], decode: DecodeClips) -> list[Decoded | None]:
+        """Return each clip with its frames; None where neither GPU nor CPU can decode it."""
+        try:
+            return list(zip(clips, decode(clips, self._report), strict=True))
+        except RuntimeError as error:
+            if self._frames.memory_left(error) is not None:
+                raise
+            LOG.warning("a decoder on the GPU failed on several clips, which are decoded one by one: %s", error)
+            self._report.add(retried="batch")
+            return [self._alone(clip, decode) for clip in clips]
+
+    def _alone(self, clip: Fetched, decode: DecodeClips) -> Decoded | None:
+        """Decode one clip by itself. If the GPU fails on it, a worker decodes it."""
+        try:
+            return clip, decode([clip], self._report)[0]
+        except RuntimeError as error:
+            if self._frames.memory_left(error) is not None:
+                raise
+            LOG.warning(
+                "a decoder on the GPU failed on clip %s, which the CPU gets: %s", printable(clip.item["clip_id"]), error
+            )
+            self._report.add(retried="clip")
+        other = self._by_cpu(clip.number)
+        return None if other is None else (other, self._frames.given(other))
 
 
 @dataclass(slots=True, kw_only=True)

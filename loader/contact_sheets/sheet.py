@@ -1,33 +1,74 @@
-"""The content of a contact sheet: plain records of clips and their pictures, independent of what draws them."""
+"""The content of a contact sheet: plain records of clips and their pictures, independent of what draws them.
+
+Thumbnails of frames: their size, and their JPEG files.
+
+The time at which each place of a clip is shown when the clip plays.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
+from PIL import Image
 
 from framedex.core.arrays import OBJECT_BYTES
-from framedex.core.quantities import SAME_RATE, duration_text, number_text, rate_text, size_text
-from framedex.core.tallies import counted
+from framedex.core.words import SAME_RATE, counted, duration_text, number_text, rate_text, size_text
 from framedex.errors import FormatError, FramedexError, printable
-from framedex.files.row_groups import read_all
+from framedex.files.parquet_parts import read_all
 from framedex.loader.clip_dataset import ClipDataset
-from framedex.loader.contact_sheets.thumbnails import thumbnail_size
 from framedex.loader.order.order import sample_of
 from framedex.records.clip import PAD
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.reading import changed_settings
 from framedex.sharder.schema import FAILURES_NAME, POLICY_NAME
-from framedex.storage.locations import OWN_STORE, Access
-from framedex.storage.places import Place, small_text
+from framedex.storage.places import OWN_STORE, Access, Place, small_text
+
+
+def thumbnail_size(medium: Medium, longest_side: int) -> Size:
+    """Return the (height, width) of a thumbnail, in the proportions of the stored picture and never enlarged.
+
+    Args:
+        medium: the medium of the frame.
+        longest_side: in pixels, of the square into which thumbnails fit.
+    """
+    scale = min(1.0, longest_side / max(medium.width, medium.height))
+    return max(1, round(medium.height * scale)), max(1, round(medium.width * scale))
+
+
+def jpeg(picture: NDArray[np.uint8], quality: int) -> bytes:
+    """Return a picture as a JPEG file.
+
+    Args:
+        picture: uint8 [h, w, 3].
+        quality: 1 to 100.
+    """
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+def png(picture: NDArray[np.uint8]) -> bytes:
+    """Return a picture, uint8 [h, w, 3], as a PNG file, which holds each pixel as it is."""
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG", compress_level=1)  # fast, and a little larger
+    return file.getvalue()
+
+
+def reduced(picture: NDArray[np.uint8], longest_side: int) -> NDArray[np.uint8]:
+    """Return a picture, uint8 [h, w, 3], whose longer side has at most this many pixels."""
+    image = Image.fromarray(np.ascontiguousarray(picture))
+    image.thumbnail((longest_side, longest_side))
+    return np.asarray(image)
+
 
 LONGEST_TEXT = 2000  # characters of one user value
 WAVE_COLUMNS = 600  # of a waveform strip
@@ -336,3 +377,23 @@ def waveform(samples: NDArray[np.float32], rate: float) -> Waveform:
     low = np.minimum.reduceat(finite.min(axis=0), first)
     high = np.maximum.reduceat(finite.max(axis=0), first)
     return Waveform(low=low, high=high, text=text)
+
+
+FALLBACK_SECONDS = 0.1  # of a place, where no two frames of a clip have ascending times
+
+
+def begins(frames: Sequence[ShownFrame]) -> NDArray[np.float64]:
+    """Return float64 [F + 1], in seconds from the first place on: when each place is shown, and when the last one ends.
+
+    A place lasts until the time of the next one. Where that is not later, or not known, it lasts as long as the median
+    of the others.
+    """
+    gaps = np.array([frame.gap_seconds or 0.0 for frame in frames[1:]])
+    usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else FALLBACK_SECONDS
+    lengths = np.append(np.where(gaps > 0, gaps, usual), usual) if frames else np.zeros(0)
+    return np.concatenate([[0.0], np.cumsum(lengths)])
+
+
+def ascends(frames: Sequence[ShownFrame]) -> bool:
+    """Return whether the times of all frames ascend, apart from padding."""
+    return all(frame.padding or (frame.gap_seconds or 0.0) > 0 for frame in frames[1:])

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from importlib.resources import files
 from xml.etree.ElementTree import Element
 
-from framedex.html.document import Document
-from framedex.html.elements import drawing, element, folded, jpeg_uri, markup, titled
-from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame, Waveform
-from framedex.loader.contact_sheets.thumbnails import jpeg
+from framedex.html.document import Document, drawing, element, folded, jpeg_uri, markup, titled
+from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame, Waveform, jpeg
 
 JPEG_QUALITY = 82
 WAVE_HEIGHT = 48

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
 from framedex.loader.dali.nvdec_cache import cache_nvdec
-from framedex.loader.routing.joining import MOST_PACKETS, MovieFeed
+from framedex.loader.routing.movie import MOST_PACKETS, MovieFeed
 from framedex.sharder.decoding.video import Size
 
 os.environ["DALI_USE_VMM"] = "0"  # read when DALI allocates for the first time

@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
-from framedex.loader.batches.faults import Fault
-from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import ClipRequest, Fetched
-from framedex.loader.batches.items import ReadableClips
+from framedex.loader.batches.faults import ClipRequest, Fault, Fetched
+from framedex.loader.batches.fetch import Fetcher, FetchOptions, ReadableClips
 from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.driver import driver_support
-from framedex.loader.routing.joining import MovieFeed, movie_feed
+from framedex.loader.routing.movie import MovieFeed, movie_feed
 from framedex.records.clip import PAD
 
 NO_ORDER = np.zeros(1, np.int32)

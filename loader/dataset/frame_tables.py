@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.core.memory import usual_clip_bytes
-from framedex.core.quantities import size_text
-from framedex.core.tallies import counted
+from framedex.core.limits import usual_clip_bytes
+from framedex.core.words import counted, size_text
 from framedex.errors import FormatError, FramedexError, StorageError
-from framedex.files.row_groups import read_group
+from framedex.files.parquet_parts import read_group
 from framedex.indexer.schema import FRAME_ROW, FRAME_TABLE
 from framedex.sharder.clips.clip import Clip
 from framedex.storage.cache import DiskCache

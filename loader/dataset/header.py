@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import check_header
-from framedex.core.memory import usual_clip_bytes
+from framedex.core.limits import usual_clip_bytes
 from framedex.errors import FormatError, PolicyError
 from framedex.files.headers import check_format, is_since
 from framedex.records.clip import ClipRecord

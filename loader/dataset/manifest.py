@@ -18,22 +18,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_row, reading
-from framedex.core.tallies import counted
+from framedex.core.words import counted
 from framedex.errors import FormatError, FramedexError
-from framedex.files.parquet_parts import part_path
-from framedex.files.row_groups import check_file, checked_group, read_all, read_file, read_group
-from framedex.indexer.parts.row_checks import check_video
+from framedex.files.parquet_parts import check_file, checked_group, part_path, read_all, read_file, read_group
+from framedex.indexer.parts.packets import check_video
 from framedex.indexer.schema import SCANNED
 from framedex.loader.dataset.header import REMEDY, read_header
-from framedex.records.dataset import Failure
+from framedex.records.clip import Failure
 from framedex.records.medium import VIDEO
-from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.clip_source import SIZES, ClipSource
-from framedex.sharder.clips.fields import CLIP_FIELDS, FRAME_FIELDS, frame_field
+from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium, ViewsOfClips, tell_unproven
+from framedex.sharder.clips.clip_source import CLIP_FIELDS, FRAME_FIELDS, SIZES, ClipSource, frame_field
 from framedex.sharder.clips.labels import plain
-from framedex.sharder.clips.medium import Medium, tell_unproven
-from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy
 from framedex.sharder.schema import (
     CLIPS,
@@ -55,8 +50,7 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
 )
 from framedex.storage.cache import DiskCache
-from framedex.storage.locations import OWN_STORE, Access, Locations
-from framedex.storage.places import Stored, parquet_file, place, small_bytes
+from framedex.storage.places import OWN_STORE, Access, Locations, Stored, parquet_file, place, small_bytes
 
 GROUP_ROWS = {
     CLIPS_FOLDER: CLIPS_PER_ROW_GROUP,

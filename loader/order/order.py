@@ -1,15 +1,25 @@
-"""The order in which an epoch visits clips, and each rank's share: pure functions of numbers, a seed and an epoch."""
+"""The order in which an epoch visits clips, and each rank's share: pure functions of numbers, a seed and an epoch.
+
+Values of each clip that a sampler goes by: an array, or a column of the dataset by its name.
+
+How many visual tokens a model makes of clips, from their shapes.
+
+Which clips make each batch: those of a sampler in turn, or those that a sampler of batches names.
+"""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from framedex.core.hints import check_choices
+from framedex.core.words import check_choices
 from framedex.errors import FramedexError
+from framedex.loader.arguments import Last, check_counts
 
 Uneven = Literal["pad", "drop", "allow"]
 
@@ -106,3 +116,253 @@ def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
     if size is None or size >= count:
         return np.arange(count, dtype=np.int64)
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False)).astype(np.int64)
+
+
+LARGEST = float(np.finfo(np.float64).max)
+
+
+def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
+    """Return [clips]: a value for each clip.
+
+    Args:
+        dataset: the clips.
+        what: an array with a value for each clip, or the name of a column of the dataset.
+        name: the name of the argument, for errors.
+
+    Raises:
+        FramedexError: there is no such column, or what is given is no array of that length.
+    """
+    if isinstance(what, str):
+        if not hasattr(dataset, "column"):
+            raise FramedexError(
+                f"{name} names a column, and the dataset has no columns",
+                found=type(dataset).__name__,
+                allowed="a ClipDataset",
+                remedy=f"give {name} as an array with a value for each clip",
+            )
+        return np.asarray(dataset.column(what))
+    try:
+        values: NDArray[Any] = np.asarray(what)
+    except (ValueError, TypeError, RuntimeError) as error:  # lists of several lengths; torch tensors with gradients
+        raise FramedexError(
+            f"{name} has a value for each clip", found=error, allowed=f"an array of {len(dataset):,} values"
+        ) from error
+    if values.shape != (len(dataset),):
+        found = repr(what)[:80] if values.ndim == 0 else f"an array of shape {values.shape}"
+        found = f"{len(values):,} values" if values.ndim == 1 else found
+        raise FramedexError(f"{name} has a value for each clip", found=found, allowed=f"{len(dataset):,} values")
+    if isinstance(what, np.ma.MaskedArray) and np.ma.is_masked(what):
+        clip = int(np.argmax(np.ma.getmaskarray(what)))
+        raise FramedexError(f"{name} has a value for each clip", found=f"a masked one for clip {clip}")
+    return values
+
+
+def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
+    """Return float64 [clips]: a finite number for each clip. As `values_of`, and numbers only.
+
+    Raises:
+        FramedexError: as `values_of`, or a value is no finite number.
+    """
+    values = values_of(dataset, what, name)
+    if values.dtype.kind not in "biuf":
+        own = (
+            values.tolist() if isinstance(what, str) or values.dtype.kind != "U" else list(cast("Sequence[Any]", what))
+        )
+        wrong = next((place for place, value in enumerate(own) if not _is_number(value)), None)
+        if wrong is not None or values.dtype.kind != "O":
+            raise _no_number(name, f"{own[wrong or 0]!r}"[:40] if own else str(values.dtype), wrong or 0)
+    numbers: NDArray[np.float64] = values.astype(np.float64)
+    places = np.flatnonzero(~np.isfinite(numbers))
+    if len(places):
+        raise _no_number(name, f"{numbers[places[0]]}", int(places[0]), f", {len(places):,} such clips in all")
+    return numbers
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is a number that float64 has, at least nearly."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return isinstance(value, int | float) and abs(value) <= LARGEST
+
+
+def _no_number(name: str, found: str, clip: int, more: str = "") -> FramedexError:
+    return FramedexError(
+        f"{name} has a number for each clip",
+        found=f"{found} for clip {clip}{more}",
+        allowed="finite numbers",
+        remedy="leave out clips without a number by where=, or give an array with a number for each clip",
+    )
+
+
+def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return int64 [clips]: equal values as equal numbers from 0 on, in ascending order of numbers, else as they come.
+
+    None is a value of its own.
+
+    Raises:
+        FramedexError: the values are lists or dicts, which cannot be told apart quickly.
+    """
+    if values.dtype.kind in "biufUSM":
+        return np.unique(values, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    codes: dict[Any, int] = {}
+    try:
+        return np.fromiter((codes.setdefault(value, len(codes)) for value in values.tolist()), np.int64, len(values))
+    except TypeError as error:
+        raise FramedexError(
+            "clips are told apart by numbers or texts", found=error, allowed="a column of numbers or texts"
+        ) from error
+
+
+def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return int64 [clips]: numbers from 0 on, equal where all codes are equal, in ascending order of the first ones.
+
+    Args:
+        codes: int64 [clips] each, 0 or more and below the number of clips.
+    """
+    found = codes[0]
+    for other in codes[1:]:
+        found = codes_of(found * (int(other.max(initial=0)) + 1) + other)
+    return found
+
+
+def visual_tokens(shapes: ArrayLike, *, patch: int, merge: int = 1, temporal_patch: int = 1) -> NDArray[np.int64]:
+    """Return int64 [clips]: the visual tokens of each clip, for models that cut frames into square patches.
+
+    A model cuts every `temporal_patch` frames into patches, and joins `merge` × `merge` patches into one token. Frames
+    and sizes that are no multiples are rounded up.
+
+    Args:
+        shapes: [clips, 3], the frames, height and width of each clip, such as `ClipDataset.shapes` returns.
+        patch: side of a patch in pixels.
+        merge: patches along each side of a token.
+        temporal_patch: frames that share their tokens.
+
+    Raises:
+        FramedexError: `shapes` has another shape, or a number is below 1.
+    """
+    check_counts(patch=(patch, 1), merge=(merge, 1), temporal_patch=(temporal_patch, 1))
+    table = np.asarray(shapes)
+    if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
+        found = f"{table.dtype} {list(table.shape)}"
+        raise FramedexError("shapes has frames, height and width of each clip", found=found, allowed="whole [clips, 3]")
+    side = patch * merge
+    tokens: NDArray[np.int64] = np.prod(-(-table.astype(np.int64) // (temporal_patch, side, side)), axis=1)
+    return tokens
+
+
+UNKNOWN_SIZE = 16  # clips that a batch is expected to have if a sampler of batches does not say it
+
+
+class Groups(Protocol):
+    """The batches of an epoch: the clips of each, and how many at its end are padding."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[tuple[list[int], int]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsOfSize:
+    """Batches of equally many clips, except perhaps the last one.
+
+    Attributes:
+        sampler: yields clip numbers.
+        clips: clips of the dataset, for a sampler that has no length.
+        batch_size: clips per batch.
+        last: what to do with a last batch that is not full.
+    """
+
+    sampler: Iterable[int]
+    clips: int
+    batch_size: int
+    last: Last
+
+    def __len__(self) -> int:
+        count = len(self.sampler) if isinstance(self.sampler, Sized) else self.clips
+        return count // self.batch_size if self.last == "drop" else -(-count // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[list[int], int]]:
+        return self._groups(iter(self.sampler))
+
+    def _groups(self, numbers_of_epoch: Iterator[int]) -> Iterator[tuple[list[int], int]]:
+        numbers: list[int] = []
+        for number in numbers_of_epoch:
+            numbers.append(checked_number(number, self.clips))
+            if len(numbers) == self.batch_size:
+                yield numbers, 0
+                numbers = []
+        if numbers and self.last == "partial":
+            yield numbers, 0
+        elif numbers and self.last == "pad":
+            padding = self.batch_size - len(numbers)
+            yield [numbers[place % len(numbers)] for place in range(self.batch_size)], padding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenGroups:
+    """Batches as a sampler of batches yields them.
+
+    Attributes:
+        sampler: yields lists of clip numbers.
+        clips: clips of the dataset.
+        largest: clips of the largest batch. None: any number.
+    """
+
+    sampler: Iterable[Sequence[int]]
+    clips: int
+    largest: int | None
+
+    def __len__(self) -> int:
+        if not isinstance(self.sampler, Sized):
+            raise TypeError(f"{type(self.sampler).__name__} has no len(), so the number of batches is not known")
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[tuple[list[int], int]]:
+        return self._groups(iter(self.sampler))
+
+    def _groups(self, batches: Iterator[Sequence[int]]) -> Iterator[tuple[list[int], int]]:
+        for batch in batches:
+            if isinstance(batch, str | bytes) or not isinstance(batch, Sized) or not len(batch):
+                raise FramedexError(
+                    "batch_sampler yields the clips of a batch", found=repr(batch), allowed="a list of clip numbers"
+                )
+            if self.largest is not None and len(batch) > self.largest:
+                raise FramedexError(
+                    "a batch has more clips than its sampler says",
+                    found=f"{len(batch)} clips",
+                    allowed=f"{self.largest}, as largest_batch or batch_size of {type(self.sampler).__name__} says",
+                )
+            yield [checked_number(number, self.clips) for number in batch], 0
+
+
+def checked_number(number: int, clips: int) -> int:
+    """Return a clip number of a sampler as an int.
+
+    Raises:
+        FramedexError: it is no whole number.
+        IndexError: there is no such clip.
+    """
+    try:
+        whole = operator.index(number)
+    except TypeError as error:
+        raise FramedexError(
+            "the sampler yields something that is no clip number",
+            found=repr(number)[:80],
+            allowed=f"whole numbers, 0 to {clips - 1}",
+        ) from error
+    if not -clips <= whole < clips:
+        raise IndexError(f"the sampler asks for clip {number} of {clips}")
+    return whole
+
+
+def largest_batch(sampler: Iterable[Sequence[int]]) -> int | None:
+    """Return how many clips the largest batch of a sampler of batches has; None if it does not say that.
+
+    It is the sampler's `largest_batch`, or `batch_size` as in torch's BatchSampler, or that of a list of batches.
+    """
+    for name in ("largest_batch", "batch_size"):
+        size = getattr(sampler, name, None)
+        if type(size) is int:
+            return max(1, size)
+    if isinstance(sampler, list | tuple):
+        return max([len(batch) for batch in sampler if isinstance(batch, Sized)], default=1) or 1
+    return None

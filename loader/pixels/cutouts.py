@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 from framedex.errors import FramedexError
-from framedex.loader.pixels.framing import RATIO, Framing
-from framedex.loader.pixels.sizes import scaled_size
+from framedex.loader.pixels.framing import RATIO, Framing, scaled_size
 from framedex.sharder.decoding.cutout import Cutout, Window
 from framedex.sharder.decoding.video import Size
-from framedex.sharder.sampling.draws import below, draws
+from framedex.sharder.policies.sampling import below, draws
 
 TRIES = 10  # of a random-resized crop, as in torchvision
 MOST_PIXELS, MOST_SCALED_SIDE = 1 << 28, 1 << 15  # of a scaled picture; libswscale refuses larger ones

@@ -1,4 +1,9 @@
-"""Framing: to which size frames are scaled when they are loaded, and which part of them is delivered."""
+"""Framing: to which size frames are scaled when they are loaded, and which part of them is delivered.
+
+The sizes that vision-language models want: multiples of a patch, with bounded pixels per frame and per clip.
+
+Framing and the sizes of many clips' pictures → the sizes of what is delivered, without reading any clip.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,114 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from framedex.core.hints import check_choices
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.core.words import check_choices
 from framedex.errors import FramedexError
-from framedex.loader.pixels.smart_resize import SmartResize
 from framedex.sharder.decoding.video import Size
+
+# Of qwen-vl-utils 0.0.14, in pixels of `factor` × `factor`.
+LEAST_TOKENS, MOST_TOKENS = 128, 768  # of a frame
+MOST_TOKENS_OF_CLIP, SHARE_FOR_VIDEO = 128_000, 0.9
+LEAST_ROOM = 1.05  # the limit of a frame is at least this many times `min_pixels`
+MOST_RATIO = 200  # of the longer side to the shorter one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmartResize:
+    """Sizes as Qwen2-VL, Qwen2.5-VL and Qwen3-VL want them: proportions are kept as nearly as the multiples allow.
+
+    Both sides are multiples of `factor`, and the pixels of a frame lie between two limits, the upper one of which
+    becomes smaller for long clips. The numbers are those of `qwen_vl_utils.fetch_video` (0.0.14). The one exception are
+    long, thin pictures, of which that function makes pictures without rows: they keep a side of `factor`, and may have
+    more pixels than the limit.
+
+    Attributes:
+        factor: sides are multiples of it: the patch times the patches that are merged. 28 for Qwen2-VL and Qwen2.5-VL,
+            32 for Qwen3-VL, 14 for patches that are not merged.
+        min_pixels: least pixels of a frame. None: 128 × factor².
+        max_pixels: most pixels of a frame. None: 768 × factor². It has no effect above the limit that `total_pixels`
+            sets.
+        total_pixels: most pixels of a clip, where `frames_merged` frames count as one. None: 115,200 × factor². A
+            frame always has room for 1.05 × `min_pixels`, so that long clips may have more.
+        frames_merged: how many frames in a row the model merges.
+
+    Raises:
+        FramedexError: a value is not allowed.
+    """
+
+    factor: int = 28
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    total_pixels: int | None = None
+    frames_merged: int = 2
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            is_default = value is None and name not in ("factor", "frames_merged")
+            if not is_default and (type(value) is not int or value < 1):
+                raise FramedexError(f"{name} is out of range", found=repr(value), allowed="1 or more")
+        least, most = self.least_pixels, self.max_pixels
+        if most is not None and most < least:
+            raise FramedexError(
+                "max_pixels is below min_pixels",
+                found=most,
+                allowed=f"{least} or more",
+                remedy="set min_pixels, too; without it, it is 128 × factor²",
+            )
+
+    @property
+    def least_pixels(self) -> int:
+        """Least pixels of a frame."""
+        return LEAST_TOKENS * self.factor**2 if self.min_pixels is None else self.min_pixels
+
+    def most_pixels(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return float64 [clips]: the most pixels that each frame of a clip of so many frames may have."""
+        area = self.factor**2
+        total = MOST_TOKENS_OF_CLIP * area * SHARE_FOR_VIDEO if self.total_pixels is None else self.total_pixels
+        limit = np.minimum(float(MOST_TOKENS * area), total / frames * self.frames_merged)
+        limit = np.maximum(limit, int(self.least_pixels * LEAST_ROOM))
+        return limit if self.max_pixels is None else np.minimum(limit, self.max_pixels)
+
+
+def smart_sizes(
+    rule: SmartResize, heights: NDArray[np.int64], widths: NDArray[np.int64], frames: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (heights, widths), int64 [clips] each, to which the frames of clips are scaled.
+
+    Args:
+        rule: the limits.
+        heights: int64 [clips], of the pictures.
+        widths: int64 [clips], of the pictures.
+        frames: int64 [clips], the frames of each clip, padding included.
+
+    Raises:
+        FramedexError: a picture is more than 200 times as long as it is wide.
+    """
+    longer, shorter = np.maximum(heights, widths), np.minimum(heights, widths)
+    too_thin = np.flatnonzero(longer > MOST_RATIO * shorter)
+    if len(too_thin):
+        first = too_thin[0]
+        raise FramedexError(
+            "smart_resize does not take pictures of these proportions",
+            found=f"{widths[first]} × {heights[first]}",
+            allowed=f"a longer side of at most {MOST_RATIO} times the shorter one",
+        )
+    factor, least, most = rule.factor, rule.least_pixels, rule.most_pixels(frames)
+    # `rint` rounds halves to even, as Python's `round` does in qwen-vl-utils.
+    sides = [np.maximum(factor, np.rint(side / factor) * factor) for side in (heights, widths)]
+    area, pixels = sides[0] * sides[1], heights * widths
+    is_large, is_small = area > most, (area < least) & (area <= most)
+    down, up = np.sqrt(pixels / most), np.sqrt(least / pixels)
+    found = []
+    for side, rounded in zip((heights, widths), sides, strict=True):
+        smaller = np.maximum(factor, np.floor(side / down / factor) * factor)
+        larger = np.ceil(side * up / factor) * factor
+        found.append(np.where(is_large, smaller, np.where(is_small, larger, rounded)).astype(np.int64))
+    return found[0], found[1]
+
 
 Resize = Literal["stretch", "fit", "crop"]
 Position = Literal["center", "random", "three", "five", "ten"]
@@ -182,3 +291,71 @@ def _is_range(value: object, most: float) -> bool:
         and 0 < value[0] <= value[1] <= most
         and math.isfinite(value[1])
     )
+
+
+Sides = NDArray[np.int64]
+
+
+def delivered_sizes(framing: Framing, heights: Sides, widths: Sides, frames: Sides) -> tuple[Sides, Sides]:
+    """Return (heights, widths), int64 [clips] each, of the frames that are delivered.
+
+    Args:
+        framing: the user's choice.
+        heights: int64 [clips], of the clips' pictures, turned upright if they are delivered so.
+        widths: int64 [clips], of the same.
+        frames: int64 [clips], the frames of each clip, padding included.
+
+    Raises:
+        FramedexError: `smart_resize` does not take the proportions of a picture.
+    """
+    if framing.fixed_size is not None:
+        height, width = framing.fixed_size
+        return np.full_like(heights, height), np.full_like(widths, width)
+    return scaled_sizes(framing, heights, widths, frames)
+
+
+def scaled_sizes(
+    framing: Framing, heights: Sides, widths: Sides, frames: Sides, *, short_side: int | None = None
+) -> tuple[Sides, Sides]:
+    """Return (heights, widths), int64 [clips] each, to which whole frames are scaled before they are cut.
+
+    Args:
+        framing: the user's choice, without random-resized crops.
+        heights: as for `delivered_sizes`.
+        widths: as for `delivered_sizes`.
+        frames: as for `delivered_sizes`.
+        short_side: the length that was drawn, if `framing` has a range of them.
+
+    Raises:
+        FramedexError: as `delivered_sizes`.
+    """
+    if framing.smart_resize is not None:
+        return smart_sizes(framing.smart_resize, heights, widths, frames)
+    if framing.size is not None:
+        height, width = (np.full_like(heights, side) for side in framing.size)
+        if framing.resize == "stretch":
+            return height, width
+        is_wider = widths * height > heights * width
+        keeps_width = is_wider if framing.resize == "fit" else ~is_wider
+        return (
+            np.where(keeps_width, np.maximum(1, _rounded(heights * width, widths)), height),
+            np.where(keeps_width, width, np.maximum(1, _rounded(widths * height, heights))),
+        )
+    side = short_side or framing.short_side or framing.long_side
+    if side is None:
+        return heights, widths
+    assert isinstance(side, int)  # the length that was drawn is given for a range
+    reference = np.maximum(heights, widths) if framing.long_side is not None else np.minimum(heights, widths)
+    return np.maximum(1, heights * side // reference), np.maximum(1, widths * side // reference)
+
+
+def scaled_size(framing: Framing, size: Size, frames: int, *, short_side: int | None) -> Size:
+    """Return (height, width) to which the frames of one clip are scaled: `scaled_sizes` of one clip."""
+    one = [np.array([value], np.int64) for value in (*size, frames)]
+    heights, widths = scaled_sizes(framing, one[0], one[1], one[2], short_side=short_side)
+    return int(heights[0]), int(widths[0])
+
+
+def _rounded(numerator: Sides, denominator: Sides) -> Sides:
+    """Return quotients of whole numbers, rounded to the nearest one, halves up."""
+    return (2 * numerator + denominator) // (2 * denominator)

@@ -1,28 +1,142 @@
-"""How frames are decoded, and what they are like when they are delivered, as one checked record."""
+"""How frames are decoded, and what they are like when they are delivered, as one checked record.
+
+The order of the axes of frames.
+
+Calls the user's transform of a clip's frames, with random numbers that depend only on the seed, epoch and clip.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import pickle
+import random
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.core.hints import check_choices
-from framedex.core.memory import GIBIBYTE, usual_clip_bytes
-from framedex.errors import DecodeError, FramedexError
+from framedex.core.limits import GIBIBYTE, usual_clip_bytes
+from framedex.core.words import check_choices
+from framedex.errors import DecodeError, FramedexError, TransformError
 from framedex.loader.pixels.cutouts import Draw, cutout_of
 from framedex.loader.pixels.framing import Framing, framing_of
-from framedex.loader.pixels.layouts import Layout, laid_out
-from framedex.loader.pixels.transforms import Transform, check_transform, transformed
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
-from framedex.sharder.decoding.clip_audio import audio_bytes, audio_text
+from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.decoding.audio import audio_bytes, audio_text
 from framedex.sharder.decoding.cutout import Cutout
-from framedex.sharder.decoding.deep import DEEP, decode_deep, decode_raw, raw_form
-from framedex.sharder.decoding.video import RGB, Size, decode_rgb
+from framedex.sharder.decoding.video import DEEP, RGB, Size, decode_deep, decode_raw, decode_rgb, raw_form
 from framedex.sharder.reading.sources import EncodedClip
+
+Layout = Literal["FHWC", "FCHW", "CFHW"]
+# Where the channels go, which lie in the last axis of decoded frames: its number, counted from the end.
+CHANNEL_AXIS: dict[Layout, int] = {"FHWC": -1, "FCHW": -3, "CFHW": -4}
+
+
+def laid_out(frames: NDArray[Any], layout: Layout) -> NDArray[Any]:
+    """Return decoded frames, [F, H, W, C] with any axes in front, in another layout, contiguous."""
+    return frames if layout == "FHWC" else np.ascontiguousarray(np.moveaxis(frames, -1, CHANNEL_AXIS[layout]))
+
+
+Transform = Callable[[Any], Any]
+NUMPY_SEED_BITS = 32  # of numpy's global generator
+
+
+def transformed(frames: NDArray[Any], transform: Transform, draw: Draw) -> Any:
+    """Return what a transform makes of a clip's frames: a torch tensor where torch is installed, otherwise an array.
+
+    Args:
+        frames: the frames in the layout that the transform takes.
+        transform: the user's function.
+        draw: seeds the global generators of Python, numpy and torch during the call.
+
+    Raises:
+        TransformError: the transform raises an exception.
+    """
+    with _seeded(draw):
+        try:
+            return transform(_tensor(frames))
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise TransformError(
+                f"the transform fails on clip {draw.name}",
+                found=f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})",
+                remedy=f"the transform got {frames.dtype} of shape {frames.shape}; layout= chooses the order of axes",
+            ) from error
+
+
+def sendable(value: Any) -> Any:
+    """Return the result of a transform as it is sent to another process: tensors as arrays.
+
+    Raises:
+        TransformError: numpy has no such numbers.
+    """
+    torch = _torch()
+    if torch is None or not isinstance(value, torch.Tensor):
+        return value
+    try:
+        return value.detach().cpu().contiguous().numpy()
+    except TypeError as error:
+        raise TransformError(
+            "ClipLoader collates frames as numpy arrays, which cannot have this type",
+            found=str(value.dtype),
+            remedy="have the transform return float32 or float16, and convert batches",
+        ) from error
+
+
+def check_transform(transform: object, *, workers: int = 0) -> None:
+    """Raise FramedexError if a transform cannot be called, or if it cannot be sent to worker processes."""
+    if transform is not None and not callable(transform):
+        raise FramedexError("transform is a function of a clip's frames", found=repr(transform)[:80])
+    if transform is None or not workers:
+        return
+    try:
+        pickle.dumps(transform)
+    except Exception as error:
+        raise FramedexError(
+            "the transform cannot be sent to worker processes",
+            found=f"{type(error).__name__}: {error}",
+            remedy="define it with def at the top of a module, not inside a function or as lambda; or num_workers=0",
+        ) from error
+
+
+def _tensor(frames: NDArray[Any]) -> Any:
+    torch = _torch()
+    return frames if torch is None else torch.from_numpy(frames)
+
+
+def _torch() -> Any:
+    """Return torch, or None where it is not installed."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return None
+    return torch
+
+
+@contextlib.contextmanager
+def _seeded(draw: Draw) -> Iterator[None]:
+    """Seed the global generators of Python, numpy and torch (on the CPU), and restore their states afterwards."""
+    (number,) = draw.numbers("transform", 1)
+    torch = _torch()
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    of_torch = None if torch is None else torch.get_rng_state()
+    try:
+        random.seed(number)
+        np.random.seed(number >> (64 - NUMPY_SEED_BITS))
+        if torch is not None:
+            torch.default_generator.manual_seed(number)  # `torch.manual_seed` would also seed GPUs
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        if torch is not None:
+            torch.set_rng_state(of_torch)
+
 
 Dtype = Literal["uint8", "uint16", "raw"]
 MOST_SEED = 1 << 64

@@ -22,9 +22,9 @@ import av.error
 import numpy as np
 from av.bitstream import BitStreamFilterContext
 
-from framedex.indexer.bitstream.h26x import h264, h264_sets, hevc, hevc_sets
-from framedex.indexer.bitstream.h26x.h264_sequence import parse_sequence
-from framedex.indexer.bitstream.h26x.nal import join_annex_b, split_annex_b, split_length_prefixed
+from framedex.indexer.bitstream import h264, h264_sets, hevc, hevc_sets
+from framedex.indexer.bitstream.h264_sets import parse_sequence
+from framedex.indexer.bitstream.nal import join_annex_b, split_annex_b, split_length_prefixed
 from framedex.indexer.containers.opening import packet_with
 from framedex.sharder.reading.sources import EncodedClip
 

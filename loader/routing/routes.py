@@ -2,14 +2,18 @@
 
 NVDEC through DALI returns wrong or stale pictures without an error for some streams, and breaks its pipeline on others.
 So a clip goes there only if streams like it were shown to be decoded right. Everything else is decoded on the CPU.
+
+Which clips the CPU decodes beside a GPU if its share is fixed: pure functions of a clip's place in the epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from framedex.loader.routing.colour import Colour, colour_obstacle, is_deep
+from framedex.errors import FramedexError
+from framedex.loader.arguments import Decode, Device
 from framedex.loader.routing.driver import DriverSupport
+from framedex.loader.routing.movie import Colour, colour_obstacle, is_deep
 from framedex.loader.routing.nvdec_headers import coded_picture, nvdec_record
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
@@ -157,3 +161,29 @@ RULES: dict[str, Callable[[Clip], str | None]] = {
     "an open start point": _open_start,
     "header": _fixed_header,
 }
+
+
+Share = float | None
+
+
+def is_on_cpu(place: int, share: float) -> bool:
+    """Return whether the CPU decodes the clip at a place of an epoch.
+
+    Of any n consecutive clips, the CPU decodes n × share, give or take one.
+    """
+    return int((place + 1) * share) > int(place * share)
+
+
+def fixed_share(device: Device, decode: Decode, cpu_share: Share, workers: int) -> float | None:
+    """Return the share of clips that workers decode beside a GPU. None: each clip goes to whoever finishes it first.
+
+    Raises:
+        FramedexError: `cpu_share` is not possible.
+    """
+    if cpu_share is not None and not (isinstance(cpu_share, int | float) and 0 <= cpu_share <= 1):
+        raise FramedexError("cpu_share is out of range", found=repr(cpu_share), allowed="0 to 1, or None")
+    if device == "cpu" or decode == "cpu":
+        return 1.0
+    if decode == "gpu" or (cpu_share is None and not workers):
+        return 0.0
+    return cpu_share

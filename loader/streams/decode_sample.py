@@ -10,10 +10,10 @@ import orjson
 
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
 from framedex.loader.batches.chosen_clips import PixelArguments, check_arguments
-from framedex.loader.batches.items import describe, picture, sound
+from framedex.loader.batches.fetch import describe, picture, sound
 from framedex.loader.pixels.options import PixelOptions
 from framedex.sharder.packing.sample_recipes import REMEDY, SampleClip, sample_clip
-from framedex.sharder.reading.held_bytes import HeldBytes
+from framedex.sharder.reading.sources import HeldBytes
 
 JSON = "json"
 

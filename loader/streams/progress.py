@@ -1,17 +1,247 @@
-"""How far an epoch has come: records, and the pure functions that count what was delivered."""
+"""How far an epoch has come: records, and the pure functions that count what was delivered.
+
+How many clips of each lane a DataLoader has delivered after some batches: pure functions.
+
+A torch DataLoader takes the batches of its workers in turn, and leaves a worker out once its lane has ended.
+
+What happened to a stream in all of its processes: skipped clips, states that were loaded, lanes that began.
+
+What happened in all processes of a stream: a log in memory that its workers share with the process that made it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
-from framedex.loader.streams.batches import Batching, delivered_clips
-from framedex.loader.streams.history import Skip
 from framedex.loader.streams.lanes import Order, Stage, Workers, clips_left, lane_lengths, split_stages
+
+
+class Loader(Protocol):
+    """The attributes of a torch DataLoader that say how it makes batches."""
+
+    batch_size: int | None
+    num_workers: int
+    drop_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How a DataLoader makes batches.
+
+    Attributes:
+        size: clips per batch.
+        workers: lanes per rank.
+        drop_last: whether the last batch of a lane is left out if it is not full.
+    """
+
+    size: int
+    workers: int
+    drop_last: bool
+
+    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64 [lanes]: how many batches lanes of these lengths give."""
+        return lengths // self.size if self.drop_last else -(-lengths // self.size)
+
+
+def batching_of(loader: Loader) -> Batching:
+    """Return how a DataLoader makes batches.
+
+    Raises:
+        FramedexError: the loader delivers batches in an order that depends on the speed of its workers.
+    """
+    if not getattr(loader, "in_order", True):
+        raise FramedexError(
+            "nobody can tell which clips were delivered of a loader that takes batches as they come",
+            where="loader",
+            found="in_order=False",
+            allowed="in_order=True",
+        )
+    return Batching(size=loader.batch_size or 1, workers=max(1, loader.num_workers), drop_last=bool(loader.drop_last))
+
+
+def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching) -> NDArray[np.int64]:
+    """Return int64 [lanes]: how many clips of each lane of a rank are in its first batches.
+
+    Args:
+        lengths: int64 [lanes], clips that each lane of the rank has to deliver.
+        batches: how many batches of the rank were delivered. If it has fewer, all of them.
+        batching: how the loader makes batches.
+    """
+    counts = batching.counts(lengths)
+    lane = np.repeat(np.arange(len(counts)), counts)
+    turn = np.arange(len(lane)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first = np.lexsort((lane, turn))[:batches]
+    taken = np.bincount(lane[first], minlength=len(counts)).astype(np.int64)
+    return np.minimum(taken * batching.size, lengths)
+
+
+TOKEN_BYTES = 16
+
+
+class SharedLog:
+    """Records that all copies of this object on this machine share: forked, spawned or pickled.
+
+    They are in anonymous memory, as the number of a `SharedNumber`. A copy that can no longer reach it begins a log of
+    its own, with the last restart.
+    """
+
+    def __init__(self) -> None:
+        self._create()
+
+    def _create(self) -> None:
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        self._descriptor = os.memfd_create("framedex-stream")
+        os.write(self._descriptor, self._token)
+        self._place = f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def _begin_own(self, records: list[dict[str, Any]]) -> None:
+        self._create()
+        for record in records:
+            self.add(record)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # a default, as `os` may be gone at exit
+        descriptor = getattr(self, "_descriptor", None)
+        if descriptor is not None:
+            close(descriptor)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Append a record of plain values."""
+        end = os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(end, orjson.dumps(record) + b"\n")  # one write, so that records of two processes do not mix
+        finally:
+            os.close(end)
+
+    def records(self, *events: str) -> list[dict[str, Any]]:
+        """Return the records of some kinds of events, in the order in which they were added."""
+        size = os.fstat(self._descriptor).st_size
+        lines = os.pread(self._descriptor, size - TOKEN_BYTES, TOKEN_BYTES).splitlines()
+        return [record for record in map(orjson.loads, lines) if record["event"] in events]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"place": self._place, "token": self._token, "last": self.records("restart")[-1:]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        try:
+            descriptor = os.open(state["place"], os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            self._begin_own(state["last"])
+            return
+        self._descriptor, self._place, self._token = descriptor, state["place"], state["token"]
+        if os.pread(descriptor, TOKEN_BYTES, 0) != self._token:  # a later process has the same process id
+            os.close(descriptor)
+            self._begin_own(state["last"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """A clip that a stream left out.
+
+    Attributes:
+        epoch: the epoch.
+        rank: the rank that would have delivered it.
+        worker: the worker.
+        workers: how many workers the rank had.
+        place: its place in the worker's order of delivery.
+        clip: its number in the dataset.
+        where: the tar that holds it.
+        kind: `stale`, `undecodable`, `damaged` or `error`, as in a ClipLoader's report.
+        message: the reason.
+    """
+
+    epoch: int
+    rank: int
+    worker: int
+    workers: int
+    place: int
+    clip: int
+    where: str
+    kind: str
+    message: str
+
+
+class History:
+    """The events of a stream in all of its processes: skipped clips, states that were loaded, lanes that began."""
+
+    def __init__(self) -> None:
+        self._log = SharedLog()
+
+    def skip(self, skip: Skip) -> None:
+        """Record a clip that was left out."""
+        self._log.add({"event": "skip"} | asdict(skip))
+
+    def skips(self) -> list[Skip]:
+        """Return the clips that were left out."""
+        return [Skip(**{name: record[name] for name in Skip.__slots__}) for record in self._log.records("skip")]
+
+    def skips_now(self) -> list[Skip]:
+        """Return the clips that were left out since each worker began its lane for the last time."""
+        found: dict[int, list[Skip]] = {}
+        for record in self._log.records("skip", "lane"):
+            own = found.setdefault(record["worker"], [])
+            if record["event"] == "skip":
+                own.append(Skip(**{name: record[name] for name in Skip.__slots__}))
+            elif not record["ended"]:
+                own.clear()
+        return [skip for own in found.values() for skip in own]
+
+    def restart(self, version: int, *, resumed: bool) -> None:
+        """Record that the next iteration begins from state `version`: the rest of an epoch, or a whole one."""
+        self._log.add({"event": "restart", "version": version, "resumed": resumed})
+
+    def restarted(self) -> tuple[int, bool]:
+        """Return the version of the last state, and whether it is the rest of an epoch; (0, False) before any."""
+        records = self._log.records("restart")
+        return (records[-1]["version"], records[-1]["resumed"]) if records else (0, False)
+
+    def begin(self, version: int, worker: int) -> None:
+        """Record that a worker began its lane."""
+        self._log.add({"event": "lane", "version": version, "worker": worker, "ended": False})
+
+    def end(self, version: int, worker: int) -> None:
+        """Record that a worker delivered its lane to the end."""
+        self._log.add({"event": "lane", "version": version, "worker": worker, "ended": True})
+
+    def has_begun(self, version: int) -> bool:
+        """Return whether a worker began a lane from this state."""
+        return any(record["version"] == version for record in self._log.records("lane"))
+
+    def has_ended(self, version: int, workers: int) -> bool:
+        """Return whether an iteration from this state was delivered to its end.
+
+        Args:
+            version: of the state.
+            workers: how many workers delivered it.
+        """
+        ended, begun_again = self._lanes(version, workers)
+        return begun_again or len(ended) == workers
+
+    def is_consumed(self, version: int, workers: int) -> bool:
+        """Return whether another iteration began after the one from this state had ended. Arguments as above."""
+        return self._lanes(version, workers)[1]
+
+    def _lanes(self, version: int, workers: int) -> tuple[set[int], bool]:
+        """Return the workers that ended their lanes, and whether an iteration began after all had ended."""
+        ended: set[int] = set()
+        for record in self._log.records("lane"):
+            if record["version"] != version:
+                continue
+            if record["ended"]:
+                ended.add(record["worker"])
+            elif len(ended) == workers:
+                return ended, True
+            else:  # an iteration that was broken off begins again
+                ended.discard(record["worker"])
+        return ended, False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

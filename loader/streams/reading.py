@@ -11,14 +11,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.core.memory import check_room
+from framedex.core.limits import check_room
 from framedex.errors import FramedexError, StaleError, StorageError
 from framedex.loader.batches.faults import OF_THE_RUN
-from framedex.records.recipe import AudioFile
+from framedex.records.clip import AudioFile
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.reading.held_bytes import HeldBytes
-from framedex.sharder.reading.sources import SourceFiles
-from framedex.storage.ranges import GAP_BYTES
+from framedex.sharder.reading.sources import HeldBytes, SourceFiles
+from framedex.storage.objects import GAP_BYTES
 
 REQUEST_BYTES = 8 << 20  # of a tar that are read at once; at 30 ms a request, 250 MB/s at most
 MOST_CLIPS = 256  # that are read at once

@@ -15,27 +15,21 @@ from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError, StorageError
 from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
-from framedex.indexer.containers.planes import picture_md5
+from framedex.execution.engines import run_local
+from framedex.indexer.containers.decoders import picture_md5
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of
-from framedex.loader.verification.checked import Checked, Verdict, verdict_on
 from framedex.loader.verification.encoded import verify_encoded
-from framedex.loader.verification.full_decode import decode_in_order
-from framedex.loader.verification.image_truth import image_checksums
-from framedex.loader.verification.member_truth import own_copy
+from framedex.loader.verification.truth import Checked, Verdict, decode_in_order, image_checksums, own_copy, verdict_on
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_md5
 from framedex.sharder.packing.encoders import encoder_version
 from framedex.sharder.packing.image_files import ImageOptions, encode_image
-from framedex.sharder.reading.local_copies import local_copy
-from framedex.sharder.reading.sources import SourceFiles
-from framedex.storage.locations import OWN_STORE, Access
-from framedex.storage.places import Place
+from framedex.sharder.reading.sources import SourceFiles, local_copy
+from framedex.storage.places import OWN_STORE, Access, Place
 
 LOG = logging.getLogger("framedex.loader")
 Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, mark; several where frames share a pts)

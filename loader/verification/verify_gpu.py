@@ -14,26 +14,21 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.indexer.containers.decoders import RANGE_NUMBERS
-from framedex.loader.batches.faults import Fault, LoaderReport
+from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, LoaderReport
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.batches.frames import Finish, Frames
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.order import sample_of
 from framedex.loader.routing.driver import DriverSupport, driver_support
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
-from framedex.loader.verification.checked import Checked, Verdict
-from framedex.loader.verification.full_decode import decode_in_order
-from framedex.loader.verification.member_truth import own_copy
+from framedex.loader.verification.truth import Checked, Verdict, decode_in_order, own_copy
 from framedex.loader.verification.verify import verify
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_rgb
-from framedex.storage.locations import OWN_STORE, Access
-from framedex.storage.places import Place
+from framedex.storage.places import OWN_STORE, Access, Place
 
 Decoder = Literal["nvdec", "nvjpeg", "cpu"]
 Picture = NDArray[np.uint8]
@@ -222,7 +217,7 @@ def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: F
                 (tensor,) = decoder.decoders[0]([fetched], LoaderReport())
                 frames = tensor.cpu().numpy()
         except RuntimeError as error:
-            from framedex.loader.dali.cuda import is_out_of_memory  # needs torch
+            from framedex.loader.dali.gpu import is_out_of_memory  # needs torch
 
             if is_out_of_memory(error):
                 raise FramedexError(

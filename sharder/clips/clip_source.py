@@ -1,28 +1,123 @@
-"""Where a loader's clips come from: a manifest, or plans that are made from an index."""
+"""Where a loader's clips come from: a manifest, or plans that are made from an index.
+
+Values that clips have beside the user's columns, by name: one value for each clip.
+
+The clips of a dataset or a plan that `where` of a loader keeps: by the values of columns, or by an expression.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from framedex.errors import FormatError
-from framedex.records.dataset import Failure
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.fields import (
-    CLIP_FIELDS,
-    FIELD_NAMES,
-    FRAME_FIELDS,
-    media_columns_of,
-    media_field,
-    no_such_column,
-)
+from framedex.core.arrays import as_numpy, equal_values
+from framedex.core.words import did_you_mean, no_clip_has, tally
+from framedex.errors import FormatError, FramedexError
+from framedex.records.clip import Failure
+from framedex.sharder.clips.clip import Clip, ViewsOfClips
 from framedex.sharder.clips.labels import Labels
-from framedex.sharder.clips.multiview import ViewsOfClips
+from framedex.sharder.configuration.filters import columns_in, matches, parse_filter
 from framedex.storage.places import Place
+
+# Columns of `clips` with one value for each clip.
+CLIP_FIELDS = ("clip_id", "multiview_id", "view_name")
+# Made of list columns of `clips`. The names are those of `framedex audit`.
+FRAME_FIELDS = {"wanted_frames": "frames", "begin_seconds": "seconds", "end_seconds": "seconds"}
+# Columns of `media`, which all clips of a medium share.
+MEDIA_FIELDS = (
+    "media_id",
+    "uri",
+    "member",
+    "kind",
+    "codec",
+    "width",
+    "height",
+    "rotation_degrees",
+    "color_transfer",
+    "frame_count",
+)
+DURATION, FRAME_RATE = "duration_seconds", "frame_rate"
+# Fields of the medium that are made of several columns of `media`.
+DURATION_COLUMNS = ("duration_pts", "time_base_num", "time_base_den")
+MADE_FIELDS = {DURATION: DURATION_COLUMNS, FRAME_RATE: ("frame_count", *DURATION_COLUMNS)}
+FIELD_NAMES = (*CLIP_FIELDS, *FRAME_FIELDS, *MEDIA_FIELDS, *MADE_FIELDS)
+
+
+def media_columns_of(name: str) -> tuple[str, ...]:
+    """Return the columns of `media` that a field of MEDIA_FIELDS or MADE_FIELDS is made of."""
+    return MADE_FIELDS.get(name, (name,))
+
+
+def media_field(name: str, media: pa.Table) -> pa.ChunkedArray:
+    """Return a field of MEDIA_FIELDS or MADE_FIELDS for each medium. `media` has its `media_columns_of`.
+
+    The frame rate is that of the whole medium: its number of frames by its duration, or null if it has no duration.
+    """
+    if name not in MADE_FIELDS:
+        return media[name]
+    pts, num, den = (pc.cast(media[column], pa.float64(), safe=False) for column in DURATION_COLUMNS)
+    seconds = pc.divide(pc.multiply(pts, num), den)
+    if name == DURATION:
+        return seconds
+    lasts = pc.if_else(pc.greater(seconds, 0), seconds, pa.scalar(None, pa.float64()))
+    return pc.divide(pc.cast(media["frame_count"], pa.float64()), lasts)
+
+
+def frame_field(name: str, lists: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a field of FRAME_FIELDS for each clip.
+
+    Args:
+        lists: the list column that it is made of.
+
+    Returns:
+        `wanted_frames`: int32, how many frames a clip has, padding included. `begin_seconds` and `end_seconds`:
+            float64, the least and the greatest time of its frames, null where all of them are padding.
+    """
+    if name == "wanted_frames":
+        return pc.list_value_length(lists)
+    nearest = np.fmin if name == "begin_seconds" else np.fmax
+    return pa.chunked_array([_reduced(chunk, nearest) for chunk in lists.chunks], pa.float64())
+
+
+def _reduced(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
+    """Return the least or greatest number of each list; null for lists without numbers."""
+    lengths = as_numpy(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
+    values = as_numpy(lists.flatten().fill_null(np.nan)).astype(np.float64)
+    found = np.full(len(lists), np.nan)
+    filled = lengths > 0
+    if len(values):
+        found[filled] = nearest.reduceat(values, (np.cumsum(lengths) - lengths)[filled])
+    return pa.array(found, from_pandas=True)
+
+
+def check_column_name(name: object) -> None:
+    """Raise FramedexError if the name of a column is no text."""
+    if not isinstance(name, str):
+        raise FramedexError("the name of a column is a text", found=repr(name)[:80], allowed="such as 'label'")
+
+
+def no_such_column(name: str, own: Iterable[str], path: object) -> FramedexError:
+    """Return the error for a column that clips do not have.
+
+    Args:
+        own: the user's columns.
+        path: the path of the dataset or index.
+    """
+    columns = list(own)
+    return FramedexError(
+        "the clips have no such column",
+        where=str(path),
+        found=name,
+        allowed=f"your columns: {', '.join(columns) or 'none'}; of every clip: {', '.join(FIELD_NAMES)}",
+        remedy=did_you_mean(name, [*columns, *FIELD_NAMES]),
+    )
+
 
 SIZES = ("height", "width", "rotation_degrees")  # of a clip's medium, never null
 
@@ -142,3 +237,46 @@ class ClipSource(ABC):
             turned = np.rint(degrees.to_numpy() / 90).astype(np.int64) % 2 == 1
             shapes[turned, 1:] = shapes[turned, :0:-1]
         return shapes
+
+
+Where: TypeAlias = Mapping[str, object] | str
+
+
+def clips_where(clips: ClipSource, where: object, path: str) -> NDArray[np.int64]:
+    """Return int64, ascending: the numbers of the clips that `where` keeps. Reads only the columns that it names.
+
+    Args:
+        where: The value of each column, or a list of values of which it has one; or an expression, as policies have it
+            for `filter`.
+        path: The dataset or index, for errors.
+
+    Raises:
+        FramedexError: `where` is neither, a column does not exist or never has such a value, or no clip is kept.
+    """
+    asked: Mapping[str, object]
+    if isinstance(where, str):
+        expression, asked = parse_filter(where), {"where": where}
+        columns = {name: clips.column(name) for name in columns_in(where)}
+        everything = pa.table({**columns, "": pa.nulls(len(clips))})  # a table without columns would have no rows
+        kept = matches(everything, expression, path)
+    else:
+        asked = _checked(where)
+        columns = {name: clips.column(name) for name in asked}
+        kept = np.ones(len(clips), np.bool_)
+        for name, value in asked.items():
+            several = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+            kept &= equal_values(columns[name], several, name, path)
+    found = np.flatnonzero(kept)
+    if asked and not len(found):
+        raise no_clip_has(asked, {name: tally(column.chunks) for name, column in columns.items()}, path)
+    return found
+
+
+def _checked(where: object) -> Mapping[str, object]:
+    if isinstance(where, Mapping) and all(isinstance(name, str) for name in where):
+        return where
+    raise FramedexError(
+        "where is the values of columns, or an expression",
+        found=repr(where)[:80],
+        allowed="such as {'split': 'train'}, {'codec': ['h264', 'hevc']} or \"frame_rate > 20 and codec != 'av1'\"",
+    )

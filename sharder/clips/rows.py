@@ -1,8 +1,16 @@
-"""A clip as rows of `clips` and `recipes`, and back."""
+"""A clip as rows of `clips` and `recipes`, and back.
+
+Checks that the columns of a clip's rows are consistent, which `reading` and `decoding` rely on.
+
+`schema` says what each value may be. The manifest alone can show three properties of ranks: each run's ranks are a
+permutation of its own places, wanted frames are in the order of their ranks, and no picture is reordered further than
+the stream states. Two packets of a run that swapped their ranks within these limits are detected when decoding, because
+pictures come in the order of their ranks (see `decoding.video`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,17 +18,193 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.arrays import object_bytes
-from framedex.core.column_rules import RowAt
-from framedex.core.memory import usual_clip_bytes
-from framedex.core.quantities import size_text
+from framedex.core.column_rules import FAR, RowAt
+from framedex.core.limits import usual_clip_bytes
+from framedex.core.words import size_text
 from framedex.errors import FormatError
-from framedex.records.clip import ClipRecord
-from framedex.records.columns import plain_value, row_of, values_of_row
-from framedex.records.recipe import AUDIO, AudioFile, AudioRecipe, ClipAudioPlan, Recipe
-from framedex.sharder.clips.byte_source import ByteSource
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
-from framedex.sharder.clips.row_checks import check_audio_file, check_audio_packets, check_recipe, check_wanted
+from framedex.indexer.timeline import reorder_depth_needed
+from framedex.records.clip import AUDIO, PAD, AudioFile, AudioRecipe, ClipAudioPlan, ClipRecord, Recipe
+from framedex.records.columns import columns_of, plain_value, row_of, values_of_row
+from framedex.records.medium import IMAGES
+from framedex.sharder.clips.clip import ByteSource, Clip, Medium
+
+PER_FRAME = tuple(name for name, one in columns_of(ClipRecord).items() if pa.types.is_list(one.kind))
+
+
+def check_wanted(row: Mapping[str, Any], medium: Medium, at: RowAt) -> None:
+    """Check that a row of `clips` has lists as long as `frames`, and frames that its medium has.
+
+    Raises:
+        FormatError: A column is inconsistent.
+    """
+    frames = row["frames"]
+    _same_length(row, "frames", PER_FRAME, at)
+    if len(frames) and frames.max() >= medium.frame_count:
+        raise at.wrong("frames", frames.max(), f"{PAD} to {medium.frame_count - 1}, which its medium has")
+    if (row["mask"] & (frames == PAD)).any():
+        raise at.unlike("mask", "frames", "true for padding")
+    if row["multiview_id"] is not None:
+        for name, allowed in (("view_name", "the name of a view"), ("view_away_seconds", "a list")):
+            if row[name] is None:
+                raise at.wrong(name, "null", allowed)
+    if row["stretch_first"] is not None:
+        first, stop = row["stretch_first"], row["stretch_stop"]
+        if stop is None or not first < stop <= medium.frame_count:
+            raise at.wrong("stretch_stop", stop, f"{first + 1} to {medium.frame_count}")
+    if np.isinf(row["seconds"]).any():
+        raise at.wrong("seconds", "an infinite time")
+
+
+def check_recipe(
+    row: Mapping[str, Any], frames: NDArray[np.int64], medium: Medium, source: ByteSource, at: RowAt
+) -> None:
+    """Check a row of `recipes`.
+
+    Args:
+        frames: int64 [F], the clip's frames, -1 for padding.
+        source: The file that the ranges point into.
+
+    Raises:
+        FormatError: A column is inconsistent.
+    """
+    packets = len(row["packet_size"])
+    if not packets:
+        raise at.wrong("packet_size", "no packet", "one or more")
+    _same_length(row, "packet_size", ("packet_rank",), at)
+    _same_length(row, "run_first", ("run_open", "run_state"), at)
+    _same_length(row, "range_offset", ("range_length", "range_path", "range_crc32"), at)
+    _check_ranges(row, "", source.size_bytes, at, whole_files=row["range_path"] is not None)
+    if not len(row["range_length"]) or int(row["packet_size"].sum(dtype=np.int64)) != int(row["range_length"].sum()):
+        raise at.unlike("packet_size", "range_length", f"{row['packet_size'].sum(dtype=np.int64)} bytes in all")
+    if medium.kind == IMAGES and len(row["range_length"]) != packets:
+        raise at.unlike("range_length", "packet_size", f"{len(row['range_length'])} ranges of {packets} images")
+    if medium.kind == IMAGES and row["range_crc32"] is None:
+        raise at.wrong("range_crc32", "null", "the checksum of each image")
+    _check_runs(row, packets, medium.states, at)
+    _check_ranks(row["packet_rank"], row["run_first"], at)
+    _check_positions(row, frames, medium, at)
+
+
+def _check_runs(row: Mapping[str, Any], packets: int, states: list[bytes], at: RowAt) -> None:
+    first, state = row["run_first"], row["run_state"]
+    if not len(first) or first[0] != 0 or (first[1:] <= first[:-1]).any() or first[-1] >= packets:
+        raise at.wrong("run_first", first.tolist(), f"0, and then greater and greater numbers below {packets}")
+    if state.max() >= len(states):
+        raise at.wrong("run_state", state.max(), f"0 to {len(states) - 1}, the states of its medium")
+    if state.any():  # a state is put in front of a range
+        given = first[[len(states[number]) > 0 for number in state.tolist()]]
+        begins = np.append(0, np.cumsum(row["packet_size"], dtype=np.int64))[given]
+        if not np.isin(begins, np.append(0, np.cumsum(row["range_length"]))).all():
+            raise at.unlike("run_first", "range_length", "a run with a state that begins within a range")
+
+
+def _check_ranks(rank: NDArray[np.int32], run_first: NDArray[np.int32], at: RowAt) -> None:
+    """Check that each run's ranks are a permutation of the numbers of its packets."""
+    begin = np.repeat(run_first, np.diff(run_first, append=len(rank)))
+    end = np.repeat(np.append(run_first[1:], len(rank)), np.diff(run_first, append=len(rank)))
+    wrong = (rank < begin) | (rank >= end)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise at.wrong("packet_rank", rank[place], f"{begin[place]} to {end[place] - 1} in that packet's run")
+    if len(rank) > 1 and np.bincount(rank, minlength=len(rank)).max() > 1:
+        raise at.wrong("packet_rank", f"{np.bincount(rank).argmax()} twice", "each rank once")
+
+
+def _check_positions(row: Mapping[str, Any], frames: NDArray[np.int64], medium: Medium, at: RowAt) -> None:
+    """Check that ranks are in the order of their frames, and that the medium's reorder depth is sufficient for them."""
+    position, rank = row["position"], row["packet_rank"]
+    if len(position) != len(frames):
+        raise at.unlike("position", "frames", f"{len(position)} for {len(frames)} frames")
+    if len(position) and position.max() >= len(rank):
+        raise at.wrong("position", position.max(), f"{PAD} to {len(rank) - 1}")
+    real = frames != PAD
+    if (real != (position != PAD)).any():
+        raise at.unlike("position", "frames", f"{PAD} at other places")
+    wanted, places = frames[real], position[real]
+    order = np.argsort(wanted, kind="stable")
+    if medium.kind == IMAGES:  # in a tar, ranks are those of first appearance
+        pairs = len(np.unique(np.stack([wanted, places]), axis=1).T)
+        if not pairs == len(np.unique(wanted)) == len(np.unique(places)):
+            raise at.unlike("position", "frames", "one frame at two ranks, or two at one")
+        return
+    if (np.sign(np.diff(wanted[order])) != np.sign(np.diff(places[order]))).any():
+        raise at.unlike("position", "frames", "ranks in another order than their frames")
+    is_wanted = np.zeros(len(rank), np.bool_)
+    is_wanted[places] = True
+    decoded = rank[is_wanted[rank]]  # the ranks of wanted packets, in decode order
+    if row["damaged"] or (decoded[1:] > decoded[:-1]).all():
+        return
+    needed = reorder_depth_needed(np.argsort(np.argsort(decoded)))
+    if needed > medium.reorder_depth:
+        raise at.wrong(
+            "packet_rank", f"pictures reordered over {needed} places", f"{medium.reorder_depth}, as in media"
+        )
+
+
+def check_audio_packets(row: Mapping[str, Any], medium: Medium, source: ByteSource, at: RowAt) -> None:
+    """Check the audio packets of a row of `recipes`, and that they match the length of the clip's audio.
+
+    Raises:
+        FormatError: A column is inconsistent.
+    """
+    _same_length(row, "audio_packet_size", ("audio_packet_sample",), at)
+    _same_length(row, "audio_range_offset", ("audio_range_length",), at)
+    _check_ranges(row, "audio_", source.size_bytes, at)
+    size, sample = row["audio_packet_size"], row["audio_packet_sample"]
+    begin, end = row["audio_begin_sample"], row["audio_end_sample"]
+    if int(size.sum(dtype=np.int64)) != int(row["audio_range_length"].sum()):
+        raise at.unlike("audio_packet_size", "audio_range_length", f"{size.sum(dtype=np.int64)} bytes in all")
+    if (sample[1:] < sample[:-1]).any():
+        raise at.wrong("audio_packet_sample", "positions that turn back", "ascending ones")
+    if end < begin:
+        raise at.unlike("audio_end_sample", "audio_begin_sample", f"{end} after {begin}")
+    facts = medium.audio
+    if len(size) and facts is None:
+        raise at.unlike("audio_packet_size", "media.audio_codec", "packets of a medium without audio")
+    if len(size) and facts is not None:
+        if sample[-1] >= min(end, facts.end_sample):
+            raise at.unlike("audio_packet_sample", "audio_end_sample", f"a packet at {sample[-1]}, behind the end")
+        first, rate = row["audio_first"], row["audio_rate"]
+        least, most = first * facts.rate // rate, -(-(first + row["audio_count"]) * facts.rate // rate)
+        if begin > least or least - begin != end - most:  # resampling needs the same margin on both sides
+            raise at.unlike("audio_count", "audio_end_sample", f"samples {least} to {most} of {begin} to {end}")
+
+
+def check_audio_file(row: Mapping[str, Any], source: ByteSource, at: RowAt) -> None:
+    """Check the audio file of a row of `recipes`.
+
+    Raises:
+        FormatError: A column is inconsistent.
+    """
+    for name in ("audio_range_offset", "audio_range_length"):
+        if len(row[name]) != 1:
+            raise at.wrong(name, f"{len(row[name])} ranges", "one, of the audio file")
+    _check_ranges(row, "audio_", source.size_bytes, at)
+    present = row["audio_present"]
+    turns_back = (present[1:] < present[:-1]).any()
+    if len(present) % 2 or turns_back or (len(present) and present[-1] > row["audio_count"]):
+        raise at.wrong("audio_present", present.tolist(), f"pairs, ascending, up to {row['audio_count']}")
+
+
+def _check_ranges(
+    row: Mapping[str, Any], prefix: str, size_bytes: int, at: RowAt, *, whole_files: bool = False
+) -> None:
+    """Check that ranges lie within their file; if each is a whole file, check that none exceeds the total size."""
+    offset, length = row[f"{prefix}range_offset"], row[f"{prefix}range_length"]
+    end = length if whole_files else offset + length
+    if len(end) and end.max() > size_bytes:
+        raise at.wrong(f"{prefix}range_length", f"a range to byte {end.max()}", f"up to {size_bytes}, the file's size")
+    if length.sum(dtype=np.float64) > FAR:
+        raise at.wrong(f"{prefix}range_length", f"{length.sum(dtype=np.float64):.3g} bytes in all")
+
+
+def _same_length(row: Mapping[str, Any], name: str, others: tuple[str, ...], at: RowAt) -> None:
+    """Check that other lists are as long as a given one; null lists are skipped."""
+    expected = len(row[name])
+    for other in others:
+        if row[other] is not None and len(row[other]) != expected:
+            raise at.unlike(other, name, f"{len(row[other])} elements for {expected}")
+
 
 Row = dict[str, Any]
 

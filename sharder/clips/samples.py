@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from framedex.records.dataset import Failure
-from framedex.sharder.clips.byte_source import ByteSource
-from framedex.sharder.clips.clip import Clip
+from framedex.records.clip import Failure
+from framedex.sharder.clips.clip import ByteSource, Clip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from framedex.core.hints import did_you_mean
+from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 
 MOST_CHARACTERS, MOST_DEPTH, MOST_PARTS = 10_000, 50, 3_000

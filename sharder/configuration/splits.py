@@ -14,11 +14,25 @@ from typing import Annotated, Any
 import pyarrow as pa
 from pydantic import PlainValidator, WithJsonSchema
 
-from framedex.core.hints import did_you_mean
+from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import ColumnName, FolderName, RefusedError, Seed, Share, shown
-from framedex.sharder.configuration.pairs import CELL, Cell, Pairs, as_text
-from framedex.sharder.configuration.parameters import Record, located, parameter, plain_value, record
+from framedex.sharder.configuration.parameters import (
+    CELL,
+    Cell,
+    ColumnName,
+    FolderName,
+    Pairs,
+    Record,
+    RefusedError,
+    Seed,
+    Share,
+    as_text,
+    located,
+    parameter,
+    plain_value,
+    record,
+    shown,
+)
 
 NAME = re.compile(r"[\w.-]{1,64}")  # splits become names of files and folders
 

@@ -6,18 +6,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any
 
-from framedex.sharder.configuration.checks import (
+from framedex.sharder.configuration.parameters import (
+    CELL,
     MANY,
+    Cell,
     ColumnName,
     ColumnNames,
     Distance,
+    Pairs,
     Rate,
+    Record,
     RefusedError,
     listed,
+    parameter,
     shown,
 )
-from framedex.sharder.configuration.pairs import CELL, Cell, Pairs
-from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.schema import Missing
 
 

@@ -1,22 +1,41 @@
-"""Decoding of a stretch of audio with PyAV. The samples equal those that a full decode presents there."""
+"""Decoding of a stretch of audio with PyAV. The samples equal those that a full decode presents there.
+
+Audio as small files in memory: FLAC and WAV.
+
+The audio of a clip, from its frames to its samples: one call plans, one decodes.
+
+Mixing of channels and conversion of the sample rate, in pure numpy.
+
+A sample has the same value in every clip that contains it.
+"""
 
 from __future__ import annotations
 
+import functools
+import io
+import math
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
+import av
 import av.error
 import av.logging
 import numpy as np
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.codec.context import Flags
 from numpy.typing import NDArray
 
+from framedex.core.limits import check_room
 from framedex.core.pyav import audio_plane
-from framedex.errors import DecodeError
-from framedex.indexer.audio.audio_decoding import make_decoder
+from framedex.errors import DecodeError, PolicyError
+from framedex.indexer.audio.audio_times import DECODERS, make_decoder
 from framedex.indexer.containers.opening import decode_packet, packet_with
-from framedex.records.recipe import AudioRecipe
-from framedex.sharder.clips.audio import AudioFacts
+from framedex.records.clip import NO_PTS, AudioFile, AudioRecipe, ClipAudioPlan
+from framedex.records.medium import AudioPackets
+from framedex.sharder.clips.clip import AudioFacts, AudioOptions, ByteSource, Clip, plan_audio
 
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
 # beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
@@ -129,3 +148,423 @@ def as_float(frame: AudioFrame) -> NDArray[np.float32]:
 
 def _undecodable(what: str) -> DecodeError:
     return DecodeError(f"audio: {what}", remedy="index the medium again")
+
+
+LAYOUTS_BY_CHANNELS = (
+    "mono",
+    "stereo",
+    "3.0",
+    "quad",
+    "5.0",
+    "5.1",
+    "6.1",
+    "7.1",
+)  # by number of channels, as in FLAC (RFC 9639 9.1.3)
+FRAME_SAMPLES = 4096
+# Bit-exact: neither the muxer nor the encoder writes its version. FLAC would reserve 8 KiB for tags.
+CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
+
+
+def flac_bits(facts: AudioFacts) -> int:
+    """Return the bits per sample of a FLAC file for a medium's own samples.
+
+    Integers of up to 16 bits get 16 bits; all other samples get 24, including those of decoders that output floats.
+    Mixed or resampled samples have 24 bits, too.
+    """
+    integers = (facts.sample_format or "").rstrip("p") in {"u8", "s16"} and facts.codec not in DECODERS
+    return 16 if integers else 24
+
+
+def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
+    """Return a FLAC file of float32 [channels, samples]. The same library always gives the same bytes.
+
+    Args:
+        bits: 16 or 24. Integers of up to that many bits, scaled by 2^-(bits - 1), are restored bit for bit. Other
+            values are rounded to the nearest, and values beyond full scale are clipped.
+
+    Raises:
+        PolicyError: Another number of bits, or more than 8 channels.
+    """
+    if bits not in {16, 24}:
+        raise PolicyError("FLAC of other than 16 or 24 bits", found=bits)
+    scaled = np.rint(samples.astype(np.float64) * 2 ** (bits - 1)).clip(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    integers = scaled.astype(np.int16) if bits == 16 else scaled.astype(np.int32) << 8
+    return _encoded(integers, rate, "flac", "flac", "s16" if bits == 16 else "s32")
+
+
+def encode_wav(samples: NDArray[np.float32], rate: int) -> bytes:
+    """Return a WAV file of float32 [channels, samples], with exact samples.
+
+    Raises:
+        PolicyError: There are more than 8 channels.
+    """
+    return _encoded(samples.astype(np.float32), rate, "wav", "pcm_f32le", "flt")
+
+
+def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str, sample_format: str) -> bytes:
+    """Return a file of [channels, samples] in the sample format's type."""
+    if not 1 <= len(values) <= len(LAYOUTS_BY_CHANNELS):
+        raise PolicyError(
+            "an audio file of too many channels", found=len(values), allowed=f"1 to {len(LAYOUTS_BY_CHANNELS)}"
+        )
+    layout, buffer = LAYOUTS_BY_CHANNELS[len(values) - 1], io.BytesIO()
+    with av.open(buffer, "w", format=container, container_options=CONTAINER_OPTIONS) as out:
+        stream = out.add_stream(codec, rate=rate, layout=layout)
+        assert isinstance(stream, AudioStream)
+        stream.codec_context.format = sample_format
+        stream.codec_context.flags |= Flags.bitexact
+        stream.codec_context.thread_count = 1
+        stream.codec_context.open(False)
+        out.start_encoding()  # a file without samples has a header, too
+        step = stream.codec_context.frame_size or FRAME_SAMPLES
+        for first in range(0, values.shape[1], step):
+            interleaved = np.ascontiguousarray(values[:, first : first + step].T).reshape(1, -1)
+            frame = AudioFrame.from_ndarray(interleaved, format=sample_format, layout=layout)
+            frame.sample_rate, frame.pts, frame.time_base = rate, first, Fraction(1, rate)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    return buffer.getvalue()
+
+
+def decode_file(data: bytes, *, channels: int, count: int, rate: int) -> NDArray[np.float32]:
+    """Return float32 [channels, samples] of an audio file.
+
+    Raises:
+        DecodeError: The file does not decode, or has another rate, or other than `count` samples of `channels`,
+            which is found before a longer file is decoded further.
+    """
+    found = 0
+    try:
+        with av.open(io.BytesIO(data), "r", format="flac" if data.startswith(b"fLaC") else "wav") as container:
+            if not container.streams.audio:
+                raise DecodeError("an audio file without audio", found=f"{len(data)} bytes")
+            context = container.streams.audio[0].codec_context
+            samples = np.zeros((channels, count), np.float32)
+            if (context.layout.nb_channels, context.sample_rate) != (channels, rate):
+                raise _another(f"{context.layout.nb_channels} channels at {context.sample_rate} Hz")
+            for frame in container.decode(container.streams.audio[0]):
+                if found + frame.samples > count:
+                    raise _another(f"more than {count:,} samples")
+                samples[:, found : found + frame.samples] = as_float(frame)
+                found += frame.samples
+    except av.error.FFmpegError as error:
+        raise DecodeError(f"an audio file does not decode: {error.strerror}", found=f"{len(data)} bytes") from error
+    if found != count:
+        raise _another(f"{found:,} samples instead of {count:,}")
+    return samples
+
+
+def _another(found: str) -> DecodeError:
+    return DecodeError("a clip's audio file is another one", found=found)
+
+
+HALF = math.sqrt(0.5)  # 3 dB: ITU-R BS.775 table 2 attenuates channels that are mixed into left and right by this
+LEFT = {"FL": 1.0, "FC": HALF, "BL": HALF, "SL": HALF, "BC": 0.5}
+RIGHT = {"FR": 1.0, "FC": HALF, "BR": HALF, "SR": HALF, "BC": 0.5}
+# Channel orders by FFmpeg's names.
+LAYOUTS = {
+    name: channels.split()
+    for name, channels in {
+        "2.1": "FL FR LFE", "3.0": "FL FR FC", "3.0(back)": "FL FR BC", "3.1": "FL FR FC LFE", "4.0": "FL FR FC BC",
+        "4.1": "FL FR FC LFE BC", "quad": "FL FR BL BR", "quad(side)": "FL FR SL SR", "5.0": "FL FR FC BL BR",
+        "5.0(side)": "FL FR FC SL SR", "5.1": "FL FR FC LFE BL BR", "5.1(side)": "FL FR FC LFE SL SR",
+        "6.0": "FL FR FC BC SL SR", "6.1": "FL FR FC LFE BC SL SR", "7.0": "FL FR FC BL BR SL SR",
+        "7.1": "FL FR FC LFE BL BR SL SR",
+    }.items()
+}  # fmt: skip
+STOPBAND_DB = 100.0
+PASSBAND = 0.91  # of the lower Nyquist frequency; the filter falls from there on and is fully down at that frequency
+
+
+def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
+    """Return float64 [channels, source]: the weight of each of the medium's channels in each wanted channel.
+
+    - The same number of channels: unchanged.
+    - To one channel: the mean of all.
+    - From one channel: a copy in each.
+    - From surround to two: ITU-R BS.775, by the layout's name. Front channels are whole, centre and surrounds 3 dB
+        down, and a single back channel 6 dB down. Low-frequency effects are dropped. The result is not scaled down, so
+        the sum can pass 1.
+
+    Raises:
+        PolicyError: Any other combination.
+    """
+    if channels == source:
+        return np.eye(source)
+    if channels == 1:
+        return np.full((1, source), 1 / source)
+    if source == 1:
+        return np.ones((channels, 1))
+    names = LAYOUTS.get(layout, [])
+    if channels == 2 and len(names) == source:
+        return np.array([[side.get(name, 0.0) for name in names] for side in (LEFT, RIGHT)])
+    raise PolicyError(
+        f"no rule mixes {source} channels ({layout}) to {channels}",
+        allowed="1 channel, the medium's own number, or 2 of a known layout",
+    )
+
+
+def remix(samples: NDArray[np.float32], layout: str, channels: int) -> NDArray[np.float32]:
+    """Return float32 [channels, samples] of float32 [source channels, samples], by `mix_matrix`. Raises PolicyError."""
+    matrix = mix_matrix(layout, len(samples), channels)
+    return samples if len(samples) == channels else (matrix @ samples.astype(np.float64)).astype(np.float32)
+
+
+def margin(rate: int, out_rate: int) -> int:
+    """Return how many samples at `rate` resampling needs before and after the wanted ones."""
+    return 0 if rate == out_rate else _half_taps(rate, out_rate) + 1
+
+
+def resample(
+    samples: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    first_sample: int,
+    rate: int,
+    out_rate: int,
+    begin: int,
+    count: int,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return float32 [channels, count] and bool [count]: samples begin, begin + 1, … of the grid k / out_rate.
+
+    The filter is a Kaiser-windowed sinc, down by `STOPBAND_DB` from the lower Nyquist frequency on. A sample has the
+    same value in every clip that contains it, except for rounding in the 53rd bit of sums.
+
+    Args:
+        samples: float32 [channels, n] from `first_sample` of the grid k / rate on, with `margin` more on both sides
+            than wanted.
+        mask: bool [n], whether each of them is presented. An output sample is presented if the source sample under it
+            is; otherwise it is zero.
+        first_sample: Number of the first source sample on the grid k / rate.
+        rate: Of the source, in Hz.
+        out_rate: Of the output, in Hz.
+        begin: Number of the first output sample on the grid k / out_rate.
+        count: Number of output samples.
+
+    Raises:
+        ValueError: The margin is missing.
+    """
+    if rate == out_rate:
+        here = slice(begin - first_sample, begin - first_sample + count)
+        if here.start < 0 or here.stop > len(mask):
+            raise ValueError(f"samples {begin} to {begin + count} of {first_sample} to {first_sample + len(mask)}")
+        return samples[:, here], mask[here]
+    divisor = math.gcd(rate, out_rate)
+    up, down = out_rate // divisor, rate // divisor
+    half = _half_taps(rate, out_rate)
+    bank = _filter_bank(rate, out_rate)
+    out, out_mask = np.zeros((len(samples), count), np.float32), np.zeros(count, np.bool_)
+    if not count:
+        return out, out_mask
+    under = (np.arange(begin, begin + count, dtype=np.int64) * down) // up - first_sample
+    if under[0] - half + 1 < 0 or under[-1] + half >= len(mask):
+        raise ValueError(f"resampling needs {half} samples on both sides of {under[0]} to {under[-1]}, of {len(mask)}")
+    out_mask[:] = mask[under]
+    windows = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), 2 * half, axis=1)
+    for number in range(min(up, count)):
+        # Every up-th output sample lies at the same place between two source samples, and thus uses the same filter.
+        taps = bank[(begin + number) * down % up]
+        start, stop = int(under[number]) - half + 1, int(under[number + (count - 1 - number) // up * up]) - half + 2
+        out[:, number::up] = windows[:, start:stop:down] @ taps
+    out[:, ~out_mask] = 0
+    return out, out_mask
+
+
+TEMPORARIES = 9  # arrays of the size of a filter bank, while it is made
+
+
+def filter_bytes(rate: int, out_rate: int) -> int:
+    """Return the memory, in bytes, in which the filters that resample from one rate to another are made."""
+    up = out_rate // math.gcd(rate, out_rate)
+    return 0 if rate == out_rate else up * 2 * _half_taps(rate, out_rate) * 8 * TEMPORARIES
+
+
+def _half_taps(rate: int, out_rate: int) -> int:
+    """Return half the length of the filter in source samples: Kaiser's formula for the transition band."""
+    transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # of the source rate
+    return math.ceil((STOPBAND_DB - 7.95) / (2.285 * 2 * math.pi * transition) / 2)
+
+
+@functools.lru_cache(maxsize=4)
+def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
+    """Return float64 [phases, taps]: the filter for each place of an output sample between two source samples.
+
+    Tap t stands for the source sample t - half + 1 after the one under the output sample.
+    """
+    half, up = _half_taps(rate, out_rate), out_rate // math.gcd(rate, out_rate)
+    distance = np.arange(up)[:, None] / up - (np.arange(2 * half) - half + 1)[None, :]
+    cutoff = 0.5 * (1 + PASSBAND) * min(1.0, out_rate / rate)  # of the source's Nyquist frequency, mid-transition
+    beta = 0.1102 * (STOPBAND_DB - 8.7)
+    window = np.i0(beta * np.sqrt(np.clip(1 - (distance / half) ** 2, 0, None))) / np.i0(beta)
+    bank: NDArray[np.float64] = cutoff * np.sinc(cutoff * distance) * window
+    bank /= bank.sum(axis=1, keepdims=True)  # a constant keeps its value
+    bank.flags.writeable = False
+    return bank
+
+
+SAMPLE_BYTES = 4  # of float32
+RATE_OF_SILENCE = 48_000  # if neither the dataset nor the medium states a rate
+
+
+class ReadsRanges(Protocol):
+    """What byte ranges are read from: `SourceFiles`, or `HeldBytes`."""
+
+    def read_ranges(
+        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Return uint8 [bytes]: some ranges of a source, joined."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipAudio:
+    """A clip's audio.
+
+    Attributes:
+        samples: float32 [channels, samples], zero where the medium presents nothing.
+        mask: bool [samples], False where the medium presents nothing.
+        rate: Samples per second.
+        first: Number of the first sample on the grid k / rate of the medium's clock.
+    """
+
+    samples: NDArray[np.float32]
+    mask: NDArray[np.bool_]
+    rate: int
+    first: int
+
+
+def clip_interval(
+    pts: NDArray[np.int64], end_pts: int, frames: NDArray[np.int64], time_base: Fraction
+) -> tuple[Fraction, Fraction]:
+    """Return when the first of the wanted frames is shown and when the last one ends, in seconds.
+
+    A frame ends when the next one begins.
+
+    Args:
+        pts: int64 [presented], the video's frames in presentation order.
+        end_pts: When the last of these frames ends.
+        frames: int64 [wanted], in any order, negative where padded.
+
+    Raises:
+        PolicyError: A time is not known, or all frames are padding.
+    """
+    real = frames[frames >= 0]
+    if not len(real):
+        raise PolicyError("the audio of padding alone", found=f"{len(frames)} padded frames")
+    first, last = int(real.min()), int(real.max())
+    begin, end = int(pts[first]), int(pts[last + 1]) if last + 1 < len(pts) else end_pts
+    if NO_PTS in (begin, end):
+        raise PolicyError("audio in step needs timestamps", found=f"frames {first} to {last} without them")
+    return begin * time_base, max(begin, end) * time_base
+
+
+def plan_clip_audio(
+    facts: AudioFacts, packets: AudioPackets, begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions
+) -> ClipAudioPlan:
+    """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its beginning.
+
+    The first sample is the first one on the output's grid k / rate that is not before the begin. The number of samples
+    is that of the grid before the end, or round(seconds × rate), so that clips of equal length can be stacked.
+
+    Raises:
+        PolicyError: The audio cannot be planned.
+    """
+    rate, channels = options.rate or facts.rate, options.channels or facts.channels
+    mix_matrix(facts.layout, facts.channels, channels)  # raises early if the channels cannot be mixed
+    first, count = _on_grid(begin_seconds, end_seconds, rate, options)
+    recipe = plan_audio(packets, facts, Fraction(first, rate), Fraction(first + count, rate), margin(facts.rate, rate))
+    return ClipAudioPlan(recipe=recipe, rate=rate, channels=channels, first=first, count=count)
+
+
+def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
+    """Plan the audio of a clip whose medium has none: silence of the same length that its audio would have."""
+    rate = options.rate or RATE_OF_SILENCE
+    first, count = _on_grid(begin_seconds, end_seconds, rate, options)
+    nothing = np.zeros(0, np.int64)
+    recipe = AudioRecipe(
+        range_offset=nothing,
+        range_length=nothing,
+        packet_size=nothing.astype(np.int32),
+        packet_sample=nothing,
+        begin_sample=0,
+        end_sample=0,
+    )
+    return ClipAudioPlan(recipe=recipe, rate=rate, channels=options.channels or 1, first=first, count=count)
+
+
+def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options: AudioOptions) -> tuple[int, int]:
+    """Return a clip's first sample on the grid k / rate, and its number of samples."""
+    first = math.ceil(begin_seconds * rate)
+    return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
+
+
+def read_audio(clip: Clip, sources: ReadsRanges) -> ClipAudio | None:
+    """Return a clip's audio, or None if the dataset has no audio. Raises StaleError, DecodeError."""
+    plan = clip.audio
+    if plan is None:
+        return None
+    check_room(audio_bytes(clip), audio_text(plan), where=f"clip {clip.clip_id}")
+    source = clip.source if clip.audio_source is None else clip.audio_source
+    if isinstance(plan.recipe, AudioFile):
+        file = sources.read_ranges(source, plan.recipe.range_offset, plan.recipe.range_length)
+        return _from_file(plan, plan.recipe.present, file.tobytes())
+    facts = clip.medium.audio
+    if facts is None or not len(plan.recipe.packet_size):
+        silence = np.zeros((plan.channels, plan.count), np.float32)
+        return ClipAudio(samples=silence, mask=np.zeros(plan.count, np.bool_), rate=plan.rate, first=plan.first)
+    payload = sources.read_ranges(source, plan.recipe.range_offset, plan.recipe.range_length)
+    return decode_clip_audio(facts, plan, plan.recipe, payload.data)
+
+
+def audio_bytes(clip: Clip) -> int:
+    """Return the memory that reading and decoding the audio of a clip takes, in bytes."""
+    plan, facts = clip.audio, clip.medium.audio
+    if plan is None:
+        return 0
+    delivered = plan.count * (plan.channels * SAMPLE_BYTES + 1)  # with the mask
+    if isinstance(plan.recipe, AudioFile):
+        return delivered + int(plan.recipe.range_length.sum())
+    if facts is None or not len(plan.recipe.packet_size):
+        return delivered
+    decoded = (plan.recipe.end_sample - plan.recipe.begin_sample) * (
+        (facts.channels + plan.channels) * SAMPLE_BYTES + 1
+    )
+    packets = int(plan.recipe.packet_size.sum(dtype=np.int64))
+    return delivered + decoded + packets + filter_bytes(facts.rate, plan.rate)
+
+
+def audio_text(plan: ClipAudioPlan) -> str:
+    """Return a description of a clip's audio, for messages about its memory."""
+    return f"{plan.count:,} samples of {plan.channels} channels at {plan.rate} Hz"
+
+
+def _from_file(plan: ClipAudioPlan, present: NDArray[np.int64], data: bytes) -> ClipAudio:
+    samples = decode_file(data, channels=plan.channels, count=plan.count, rate=plan.rate)
+    mask = np.zeros(plan.count, np.bool_)
+    for begin, end in present.reshape(-1, 2).tolist():
+        mask[begin:end] = True
+    return ClipAudio(samples=samples, mask=mask, rate=plan.rate, first=plan.first)
+
+
+def stretches(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return int64 [2 × stretches]: begin and end of each stretch of True."""
+    return np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8))).astype(np.int64)
+
+
+def decode_clip_audio(
+    facts: AudioFacts, plan: ClipAudioPlan, recipe: AudioRecipe, payload: bytes | memoryview
+) -> ClipAudio:
+    """Return the planned audio.
+
+    Args:
+        payload: The recipe's packets, joined.
+
+    Raises:
+        DecodeError: The audio does not decode, or has other samples than the clip's.
+    """
+    samples, mask = decode_audio(facts, recipe, payload)
+    mixed = remix(samples, facts.layout, plan.channels)
+    try:
+        resampled, presented = resample(mixed, mask, recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
+    except ValueError as error:  # fewer samples were read than are wanted
+        raise DecodeError("audio of other samples than the clip's", found=error) from error
+    return ClipAudio(samples=resampled, mask=presented, rate=plan.rate, first=plan.first)

@@ -17,7 +17,7 @@ import numpy as np
 from numba import int32
 from numpy.typing import NDArray
 
-from framedex.indexer.containers.planes import plane_rows
+from framedex.indexer.containers.decoders import plane_rows
 
 FORMATS = frozenset({"yuv420p", "yuvj420p"})
 FULL_RANGE = 2  # as libav numbers it

@@ -26,9 +26,9 @@ import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
-from framedex.core.memory import keep_freed_memory
-from framedex.indexer.containers.planes import plane_rows
-from framedex.sharder.clips.medium import bits_of
+from framedex.core.limits import keep_freed_memory
+from framedex.indexer.containers.decoders import plane_rows
+from framedex.sharder.clips.clip import bits_of
 
 UNSPECIFIED = 2  # matrix coefficients that are not stated, ISO/IEC 23091-2 table 4
 # Chroma interpolation and rounding: libswscale's defaults are up to 3 levels off, and 25 dB on test patterns.

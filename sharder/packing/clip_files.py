@@ -12,16 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import UncuttableError
-from framedex.indexer.bitstream.h26x.nal import START_CODE, join_length_prefixed, split_annex_b
+from framedex.indexer.bitstream.nal import START_CODE, join_length_prefixed, split_annex_b
 from framedex.indexer.schema import IN_NO_FILE
-from framedex.records.clip import NO_PTS, PAD
+from framedex.records.clip import NO_PTS, PAD, Recipe
 from framedex.records.medium import VIDEO
-from framedex.records.recipe import Recipe
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.clips.samples import FileRanges, Member, Piece
-from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, TIMESCALE, UNSPECIFIED, Look, SampleTimes, movie_header
-from framedex.sharder.packing.mux import Template, configuration_record, mux
+from framedex.sharder.packing.mp4 import (
+    SAMPLE_ENTRIES,
+    TIMESCALE,
+    UNSPECIFIED,
+    Look,
+    SampleTimes,
+    Template,
+    configuration_record,
+    movie_header,
+    mux,
+)
 from framedex.sharder.reading.sources import SourceFiles
 
 # Codecs whose headers are written here; libavformat writes those of all others.

@@ -12,20 +12,17 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from framedex.execution.choice import Workers
 from framedex.execution.engine import Calls, Outcome
-from framedex.execution.local_pool import run_local
+from framedex.execution.engines import Workers, run_local
 from framedex.indexer.parts.index import Index
-from framedex.records.dataset import Failure
+from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.clip_files import copies_ranges
-from framedex.sharder.packing.pack import ClipPacking
-from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
-from framedex.sharder.packing.recoding import SECONDS_A_CLIP
+from framedex.sharder.packing.pack import SECONDS_A_CLIP, ClipPacking
+from framedex.sharder.packing.sample_recipes import AudioFormat, with_audio
 from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia, PlanningOptions
-from framedex.sharder.planning.spools import Spools
-from framedex.sharder.planning.steps import PlanItem, ReadGroup, plan
+from framedex.sharder.planning.steps import PlanItem, ReadGroup, Spools, plan
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
 

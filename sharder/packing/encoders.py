@@ -2,6 +2,13 @@
 
 One thread, constant quality, one key frame and no scene cuts: the same pictures give the same bytes. Packets hold
 nothing but coded pictures; parameter sets are in the configuration record.
+
+RGB to 8-bit planes of 4:2:0, by integers alone: the same samples on every machine and with every version of FFmpeg.
+
+The matrix is that of BT.601 and the range is the limited one. Both decoders of the loader convert exactly this back to
+RGB without a correction. Chroma lies in the middle of the four pixels that share it, where the loader takes it from.
+
+A clip whose wanted frames alone are scaled and encoded again, as one closed GOP in a tiny MP4.
 """
 
 from __future__ import annotations
@@ -24,14 +31,63 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import ffmpeg_version, open_encoder
 from framedex.errors import PolicyError, UncuttableError
-from framedex.indexer.bitstream.h26x.nal import join_length_prefixed, split_annex_b
+from framedex.indexer.bitstream.nal import join_length_prefixed, split_annex_b
 from framedex.indexer.containers.opening import memory_errors, packet_with
-from framedex.records.medium import COLOR_RANGES
-from framedex.sharder.decoding.video import Size
+from framedex.indexer.images.image_facts import resize_rgb
+from framedex.records.clip import PAD, Recipe
+from framedex.records.medium import COLOR_RANGES, VIDEO
+from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.clips.samples import Member
+from framedex.sharder.decoding.video import Size, decode_unique
+from framedex.sharder.packing.clip_files import ClipFile, look_of, packet_times, places, shown_seconds
 from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions
-from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, UNSPECIFIED
-from framedex.sharder.packing.mux import MOV_OPTIONS, OPTIONS, configuration_box
-from framedex.sharder.packing.yuv420 import MATRIX, RANGE_NAME, planes_of
+from framedex.sharder.packing.mp4 import (
+    MOV_OPTIONS,
+    OPTIONS,
+    SAMPLE_ENTRIES,
+    UNSPECIFIED,
+    SampleTimes,
+    configuration_box,
+    movie_header,
+)
+from framedex.sharder.reading.sources import EncodedClip
+
+MATRIX, RANGE_NAME = 6, "limited"  # SMPTE 170M, BT.601 (ISO/IEC 23091-2 table 4)
+SHIFT = 16
+LUMA_ZERO, CHROMA_ZERO = 16, 128
+KR, KB = 0.299, 0.114
+LUMA_STEPS, CHROMA_STEPS = 219 / 255, 224 / 255  # of limited range, ITU-T H.273 8.3
+PIXELS = 4  # that share a chroma sample
+
+
+def _fixed(weights: tuple[float, float, float], scale: float) -> tuple[int, int, int]:
+    red, green, blue = (round(weight * scale * (1 << SHIFT)) for weight in weights)
+    return red, green, blue
+
+
+LUMA = _fixed((KR, 1 - KR - KB, KB), LUMA_STEPS)
+BLUE = _fixed((-KR, KR + KB - 1, 1 - KB), CHROMA_STEPS / (2 * (1 - KB)) / PIXELS)
+RED = _fixed((1 - KR, KR + KB - 1, -KB), CHROMA_STEPS / (2 * (1 - KR)) / PIXELS)
+
+
+def planes_of(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return uint8 [3 * H / 2, W]: the three planes of a picture one after another, as PyAV takes `yuv420p`.
+
+    Args:
+        rgb: uint8 [H, W, 3]; H and W are even.
+    """
+    height, width = rgb.shape[:2]
+    wide = rgb.astype(np.int32)
+    shared = wide.reshape(height // 2, 2, width // 2, 2, 3).sum(axis=(1, 3), dtype=np.int32)
+    planes = (_samples(wide, LUMA, LUMA_ZERO), _samples(shared, BLUE, CHROMA_ZERO), _samples(shared, RED, CHROMA_ZERO))
+    return np.concatenate([plane.ravel() for plane in planes]).reshape(height * 3 // 2, width)
+
+
+def _samples(rgb: NDArray[np.int32], weights: tuple[int, int, int], zero: int) -> NDArray[np.uint8]:
+    red, green, blue = weights
+    total = red * rgb[..., 0] + green * rgb[..., 1] + blue * rgb[..., 2]
+    return ((total + (zero << SHIFT) + (1 << (SHIFT - 1))) >> SHIFT).astype(np.uint8)
+
 
 RATE = 30  # frames per second; the encoders' rate control counts frames, whatever their times are
 LENGTH_SIZE = 4
@@ -285,3 +341,131 @@ def _is_slice(codec: EncodeCodec, unit: bytes) -> bool:
 def _version(content: bytes) -> str:
     found = VERSIONS.search(content)
     return "" if found is None else (found[1] or found[2]).decode("ascii", "replace")
+
+
+CHROMA_420 = 1
+CONTAINER = "mp4"
+
+
+def encode_clip(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> EncodedStream:
+    """Return the wanted frames of a clip, each once and in presentation order, as an encoded stream.
+
+    Raises:
+        DecodeError: The clip does not decode.
+        UncuttableError: The encoder does not take pictures of this size.
+    """
+    medium = clip.medium
+    size = options.stored_size(medium.height, medium.width)
+    try:
+        return encode(
+            _pictures(clip, encoded, size), size, options, colour_of(medium.color_primaries, medium.color_transfer)
+        )
+    except UncuttableError as error:
+        raise UncuttableError(
+            error.what, where=medium.path, found=error.found, allowed=error.allowed, remedy=error.remedy
+        ) from error
+
+
+def encoded_file(clip: Clip, stream: EncodedStream, options: EncodeOptions) -> ClipFile:
+    """Return the tiny file of a clip's encoded frames. Frames are shown at the source's times, from the first one.
+
+    Raises:
+        UncuttableError: The clip is larger than a file may be.
+    """
+    medium = encoded_medium(clip.medium, options, stream.configuration)
+    size = np.array([len(packet) for packet in stream.packets], np.int64)
+    recipe = _recipe(clip, stream.rank, size)
+    times, real = packet_times(replace(clip, recipe=recipe), medium.time_base_den)
+    header = _header(medium, size, stream.rank, times)
+    return ClipFile(
+        clip=replace(clip, medium=medium, md5=None, recipe=replace(recipe, range_offset=np.array([len(header)]))),
+        member=Member(suffix=CONTAINER, pieces=[header, *stream.packets]),
+        frames=places(recipe),
+        seconds=shown_seconds(recipe, times),
+        unshown=0,
+        real_times=real,
+    )
+
+
+def encoded_medium(medium: Medium, options: EncodeOptions, configuration: bytes) -> Medium:
+    """Return a medium with the properties of its encoded clips."""
+    height, width = options.stored_size(medium.height, medium.width)
+    encoder = ENCODERS[options.codec]
+    colour = colour_of(medium.color_primaries, medium.color_transfer)
+    return replace(
+        medium,
+        kind=VIDEO,
+        container=CONTAINER,
+        codec=options.codec,
+        codec_tag=SAMPLE_ENTRIES[options.codec].entry.decode(),
+        bits_per_coded_sample=None,
+        profile=encoder.profile,
+        pixel_format=PIXEL_FORMAT,
+        width=width,
+        height=height,
+        field_order="progressive",
+        color_range=RANGE_NAME,
+        color_matrix=MATRIX,
+        color_primaries=colour.primaries,
+        color_transfer=colour.transfer,
+        extradata=configuration,
+        states=[b""],
+        reorder_depth=encoder.reorder_depth,
+        inband_parameter_sets=False,
+        inner_start_codes=False,
+        varying_shape=False,
+        chroma_format=CHROMA_420,
+        max_ref_frames=None,
+        field_coded=False,
+        hidden_unordered=False,
+    )
+
+
+def _header(medium: Medium, size: NDArray[np.int64], rank: NDArray[np.int32], times: SampleTimes) -> bytes:
+    try:
+        return movie_header(
+            codec=medium.codec,
+            width=medium.width,
+            height=medium.height,
+            configuration=medium.extradata or b"",
+            packet_size=size,
+            packet_rank=rank,
+            sync=np.zeros(1, np.int64),
+            times=times,
+            inband=False,
+            look=look_of(medium),
+        )
+    except ValueError as error:
+        raise UncuttableError(str(error), where=medium.path, remedy="make clips of fewer frames") from error
+
+
+def _pictures(clip: Clip, encoded: EncodedClip, size: Size) -> Iterator[NDArray[np.uint8]]:
+    """Yield every wanted picture once, scaled, in presentation order."""
+    scaled: Iterable[tuple[int, NDArray[np.uint8]]]
+    scaled = ((rank, resize_rgb(rgb, *size)) for rank, rgb in decode_unique(clip, encoded))
+    if clip.recipe.damaged or clip.medium.hidden_unordered:  # then pictures may come in another order
+        scaled = sorted(scaled, key=lambda ranked: ranked[0])
+    for _, rgb in scaled:
+        yield rgb
+
+
+def _recipe(clip: Clip, rank: NDArray[np.int32], size: NDArray[np.int64]) -> Recipe:
+    """Return the recipe of a clip's file, whose packets follow each other from byte 0."""
+    own = clip.recipe.position
+    wanted, first = np.unique(own[own != PAD], return_index=True)
+    pts = clip.pts[own != PAD][first]
+    start = np.zeros(1, np.int32)
+    return Recipe(
+        range_offset=np.zeros(1, np.int64),
+        range_length=np.array([size.sum()], np.int64),
+        packet_size=size.astype(np.int32),
+        packet_rank=rank,
+        run_first=start,
+        run_open=np.zeros(1, np.bool_),
+        run_state=start,
+        damaged=clip.recipe.damaged,
+        position=np.where(own == PAD, PAD, np.searchsorted(wanted, own)).astype(np.int32),
+        packet_pts=pts[rank],
+        packet_shown=np.ones(len(rank), np.bool_),
+        packet_start=np.arange(len(rank)) == 0,
+    )

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from framedex.core.hints import check_choices
+from framedex.core.words import check_choices
 from framedex.errors import DecodeError, PolicyError
-from framedex.indexer.images.rgb import resize_rgb
+from framedex.indexer.images.image_facts import resize_rgb
 from framedex.records.medium import IMAGES
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.video import Size, decode_unique
-from framedex.sharder.packing.stored_size import check_limits, reduction
+from framedex.sharder.packing.encode_options import check_limits, reduction
 from framedex.sharder.reading.sources import EncodedClip
 
 LARGEST_WEBP = 16_383  # pixels per side (RFC 9649 2.5)

@@ -2,15 +2,17 @@
 
 It is one text in the sample's JSON, which is JSON itself: the recipe of the clip within its files, and what a decoder
 is told of the medium. As a text, it has the same type in every sample, which readers of tables rely on.
+
+The audio of packed clips: one FLAC or WAV file per sample, beside its frames.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -18,18 +20,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_row
-from framedex.errors import FormatError
+from framedex.core.pyav import MEDIUM_ERRORS
+from framedex.errors import DecodeError, FormatError, StaleError
 from framedex.files.headers import is_since
-from framedex.indexer.parts.row_checks import check_video
+from framedex.indexer.parts.packets import check_video
 from framedex.indexer.schema import SCANNED
-from framedex.records.clip import SAMPLE, ClipRecord
+from framedex.records.clip import AUDIO, SAMPLE, AudioFile, ClipAudioPlan, ClipRecord, Failure, Recipe
 from framedex.records.columns import columns_of, json_of, values_of_json
 from framedex.records.medium import VIDEO, MediumRecord
-from framedex.records.recipe import AUDIO, AudioFile, ClipAudioPlan, Recipe
-from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium, tell_unproven
-from framedex.sharder.clips.row_checks import check_audio_file, check_recipe, check_wanted
+from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium, internal_failure, tell_unproven
+from framedex.sharder.clips.rows import check_audio_file, check_recipe, check_wanted
+from framedex.sharder.clips.samples import Member, Step
+from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_audio, stretches
+from framedex.sharder.reading.sources import SourceFiles
 from framedex.sharder.schema import (
     MEDIA,
     MEDIA_RULES,
@@ -222,3 +225,61 @@ def _audio(
     }
     check_audio_file({AUDIO + name: value for name, value in (plan | file).items()}, source, at)
     return ClipAudioPlan(**plan, recipe=AudioFile(**file))
+
+
+AudioFormat = Literal["flac", "wav"]
+AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")
+
+
+def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
+    """Yield every step; packed clips that carry audio get an audio file, or become failures if it does not decode."""
+    sources = SourceFiles()
+    for step in steps:
+        clip = step.outcome
+        if isinstance(clip, Failure) or clip.audio is None or not step.members:
+            yield step
+            continue
+        try:
+            yield _with_file(step, clip, sources, form)
+        except (StaleError, DecodeError) as error:
+            kind = "stale" if isinstance(error, StaleError) else "undecodable"
+            failure = Failure(clip_id=clip.clip_id, uri=clip.medium.name, kind=kind, message=error.text())
+            yield Step(outcome=failure, done=step.done)
+        except MEDIUM_ERRORS:
+            raise
+        except Exception as error:  # a bug at one clip must not end the run for the others
+            yield Step(outcome=internal_failure(clip.clip_id, clip.medium.name, error), done=step.done)
+
+
+def _with_file(step: Step, clip: Clip, sources: SourceFiles, form: AudioFormat) -> Step:
+    audio = read_audio(clip, sources)
+    assert audio is not None  # checked by the caller
+    assert clip.audio is not None
+    content = (
+        encode_wav(audio.samples, audio.rate)
+        if form == "wav"
+        else encode_flac(audio.samples, audio.rate, _bits(clip, audio))
+    )
+    present = stretches(audio.mask)
+    members = [_described(member, clip.audio, present, form) for member in step.members]
+    offset, length = np.array([sum(map(len, members))], np.int64), np.array([len(content)], np.int64)
+    file = AudioFile(range_offset=offset, range_length=length, present=present)
+    packed = replace(clip, audio=replace(clip.audio, recipe=file), audio_source=None)
+    return replace(step, outcome=packed, members=(*members, Member(suffix=form, pieces=[content])))
+
+
+def _described(member: Member, plan: ClipAudioPlan, present: NDArray[np.int64], form: AudioFormat) -> Member:
+    """Return a member of a sample; its JSON with a description of the audio file."""
+    if member.suffix != "json":
+        return member
+    content = orjson.loads(b"".join(piece for piece in member.pieces if isinstance(piece, bytes)))
+    text = with_audio_text(content[KEY], plan, present, form)
+    return replace(member, pieces=[orjson.dumps(content | {KEY: text})])
+
+
+def _bits(clip: Clip, audio: ClipAudio) -> int:
+    """Return the bits per sample that keep a medium's own samples; 24 for mixed or resampled samples."""
+    facts = clip.medium.audio
+    if facts is None:
+        return 16  # silence
+    return flac_bits(facts) if (audio.rate, len(audio.samples)) == (facts.rate, facts.channels) else 24

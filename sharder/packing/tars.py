@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from framedex.files.atomic import ASIDE, write_aside
 from framedex.files.fingerprint import fingerprint
+from framedex.files.outputs import ASIDE, write_aside
 from framedex.sharder.clips.samples import FileRanges, Member
 from framedex.sharder.reading.recorded_files import read_some
 from framedex.sharder.reading.sources import SourceFiles

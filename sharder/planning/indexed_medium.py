@@ -14,24 +14,19 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError, StaleError
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.packets import Packets
-from framedex.indexer.plans.reach import drops_leading
 from framedex.indexer.probing.unread_headers import UnreadHeaders, settled
+from framedex.indexer.reach import drops_leading
 from framedex.indexer.timeline import DAMAGED
-from framedex.records.clip import NO_PTS, PAD
+from framedex.records.clip import NO_PTS, PAD, ClipAudioPlan
 from framedex.records.columns import values_of
-from framedex.records.medium import OK
-from framedex.records.packets import AudioPackets
-from framedex.records.recipe import ClipAudioPlan
-from framedex.sharder.clips.audio import AudioOptions
-from framedex.sharder.clips.byte_source import ByteSource
-from framedex.sharder.clips.clip import Clip, WantedClip
-from framedex.sharder.clips.medium import Medium
-from framedex.sharder.decoding.clip_audio import clip_interval, plan_clip_audio, plan_silence
+from framedex.records.medium import OK, AudioPackets
+from framedex.sharder.clips.clip import AudioOptions, ByteSource, Clip, Medium, WantedClip
+from framedex.sharder.decoding.audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.planning.planner import Planner
+from framedex.sharder.policies.sampling import Timeline
 from framedex.sharder.reading.sources import range_reader
-from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.schema import MEDIA
-from framedex.storage.locations import OWN_STORE, Access
+from framedex.storage.places import OWN_STORE, Access
 from framedex.storage.uris import medium_name
 
 Row = dict[str, Any]

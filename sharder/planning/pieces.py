@@ -12,15 +12,14 @@ import numpy as np
 
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
-from framedex.records.dataset import Failure
+from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia
 from framedex.sharder.planning.steps import PlanItem, ReadGroup, missed_clip, wanted_clip
 from framedex.sharder.planning.units import Unit, Units
-from framedex.sharder.policies.terms import Terms
-from framedex.sharder.sampling.frames_at import Choose
-from framedex.sharder.selection.clip_frames import frames_of
-from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver
+from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.sampling import Choose
+from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver, frames_of
 
 REQUESTS_AT_ONCE = 256
 PIECE_FACTS = ("frame_count", "uri", "member")

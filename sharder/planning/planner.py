@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import DamageError, PolicyError, UncuttableError
 from framedex.indexer.parts.packets import Packets
-from framedex.indexer.plans.reach import Reach
+from framedex.indexer.reach import Reach
 from framedex.indexer.timeline import (
     CLOSED,
     DAMAGED,
@@ -27,9 +27,8 @@ from framedex.indexer.timeline import (
     START,
     presentation_order,
 )
-from framedex.records.clip import PAD
-from framedex.records.recipe import Recipe
-from framedex.sharder.clips.recipe import coalesce
+from framedex.records.clip import PAD, Recipe
+from framedex.sharder.clips.clip import coalesce
 
 
 class Planner:

@@ -1,20 +1,38 @@
-"""Policies by time: a fixed rate, several rates in one clip, explicit times."""
+"""Policies by time: a fixed rate, several rates in one clip, explicit times.
+
+Policies by frame number: a stride, explicit numbers, key frames.
+
+Ranges that the listing names: annotated actions, shots between cuts, DALI's `path label start end`.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Any
 
-from framedex.sharder.configuration.checks import MANY, Count, Rate, RefusedError, Seconds, listed
-from framedex.sharder.configuration.parameters import Record, parameter
-from framedex.sharder.policies.counted import CountedTerms
-from framedex.sharder.policies.evenly import last_time, spread_times
-from framedex.sharder.policies.places import WantedFrames, consecutive, sample, times
-from framedex.sharder.policies.terms import Terms
-from framedex.sharder.sampling.records import Sampling, Timeline
-from framedex.sharder.sampling.spans import Span
+import numpy as np
+
+from framedex.sharder.configuration.parameters import (
+    MANY,
+    ColumnName,
+    Count,
+    Number,
+    Rate,
+    Record,
+    RefusedError,
+    Seconds,
+    YesNo,
+    listed,
+    parameter,
+)
+from framedex.sharder.policies.places import WantedFrames, consecutive, numbers, sample, times
+from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.ranges import Places, Ranges, Unit, check_unit, range_columns
+from framedex.sharder.policies.sampling import Sampling, Span, Timeline
+from framedex.sharder.policies.spread import By, CountedTerms, evenly, last_time, spread_times
 
 
 def at_rate(
@@ -150,4 +168,177 @@ class SecondsPolicy(Terms):
         zero = Fraction(0)
         pieces = [(time / timeline.time_base, zero, 1) for time in self.seconds]
         wanted = times(span, (span.start, zero, 1), pieces, grain=self.grain)
+        return sample(timeline, span, wanted, self, first=first)
+
+
+def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) -> WantedFrames:
+    """Return consecutive clips of every stride-th frame through a span.
+
+    Args:
+        length: Frames per clip; None for one clip of all frames.
+        start: First frame of the first clip, counted from the span's first frame.
+    """
+    begin = span.first + start
+    if length is None:
+        length = max(0, -(-(span.stop - begin) // stride))
+        clips = min(length, 1)
+    else:
+        clips = consecutive(begin, stride * length, stride * (length - 1), span.stop)
+    return numbers(span, (begin, stride * length, clips), range(0, stride * length, stride))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByNumber(Terms):
+    """The terms of a policy whose places are frame numbers."""
+
+    @property
+    def by_number(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StridePolicy(ByNumber):
+    """Every `stride`-th frame by number from frame `start` on, cut into clips of `frames` samples."""
+
+    stride: Count = parameter("distance between frames, by number")
+    frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
+    start: Number = parameter("the first clip's first frame", 0)
+
+    @property
+    def length(self) -> int | None:
+        return self.frames
+
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        return sample(timeline, span, at_stride(span, self.stride, self.frames, start=self.start), self, first=first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramesPolicy(ByNumber):
+    """The same frame numbers in every video: one clip, in the order of the list, including repeats."""
+
+    frames: Annotated[tuple[Number, ...], MANY, listed("[0, 7, 3, 3]")] = parameter(
+        "frame numbers from 0, in any order, with repeats, such as [0, 7, 3, 3]"
+    )
+
+    @property
+    def length(self) -> int | None:
+        return len(self.frames)
+
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        return sample(timeline, span, numbers(span, (span.first, 1, 1), self.frames), self, first=first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyframesPolicy(ByNumber):
+    """Frames where decoding may start: every `every`-th of them, cut into clips of `frames` frames."""
+
+    every: Count = parameter("every n-th start point", 1)
+    frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
+
+    @property
+    def needs_video(self) -> bool:
+        return True
+
+    @property
+    def counts_by_pts(self) -> bool:
+        return True
+
+    @property
+    def length(self) -> int | None:
+        return self.frames
+
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        begin, stop = np.searchsorted(timeline.starts, (span.first, span.stop)).tolist()
+        starts = replace(span, first=begin, stop=stop)
+        wanted = at_stride(starts, self.every, self.frames)
+        return sample(timeline, starts, wanted, self, first=first, among=timeline.starts, stretch=span)
+
+
+START, END = "start", "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerRowPolicy(Terms):
+    """Clips of the ranges that a listing's row names. Each range is sampled as if it were a video of its own.
+
+    Either `start` and `end` are the columns that hold a range [start, end), or `cuts` is the column that holds a list
+    of times between which the ranges lie. `unit` is the unit of these values. With `include_end`, a range of frames
+    includes its last frame. One of `fps`, `stride` and `uniform` (that many frames, spread over the range) determines
+    how a range is sampled. `frames` is the length of a clip.
+    """
+
+    fps: Rate | None = parameter("samples a second; or stride, or uniform", None)
+    stride: Count | None = parameter("every n-th frame; or fps, or uniform", None)
+    uniform: Count | None = parameter("so many frames spread over the range; or fps, or stride", None)
+    frames: Count | None = parameter("with fps or stride: frames a clip; without it, one clip a range", None)
+    start: ColumnName | None = parameter(
+        "the listing's column with the start of a range; by default `start`, or one like start_sec", None
+    )
+    end: ColumnName | None = parameter(
+        "the listing's column with the end of a range; by default `end`, or one like end_sec", None
+    )
+    cuts: ColumnName | None = parameter("instead: a column with a list of ascending places between ranges", None)
+    unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
+    include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
+
+    def __post_init__(self) -> None:
+        ways = [name for name in ("fps", "stride", "uniform") if getattr(self, name) is not None]
+        if len(ways) != 1:
+            found = ", ".join(ways) or "none of them"
+            raise RefusedError("a range is sampled by one of fps, stride and uniform", found=found)
+        if self.uniform is not None and self.frames is not None:
+            raise RefusedError("uniform says how many frames a clip has", found="frames as well")
+        if self.range is not None:
+            raise RefusedError(
+                "per_row names its ranges without the key range", found="range", allowed="start and end, or cuts"
+            )
+        self.ranges(())  # raises for keys that contradict each other
+        Terms.__post_init__(self)
+
+    @property
+    def names_ranges(self) -> bool:
+        return True
+
+    def ranges(self, names: Sequence[str]) -> Ranges:
+        """Return the ranges that are sampled.
+
+        If the policy names no columns, they are `start` and `end`, or else two columns that look like these.
+        """
+        how: dict[str, Any] = {"unit": self.unit, "include_end": self.include_end}
+        if self.cuts is not None:
+            return Ranges(start=self.start, end=self.end, cuts=self.cuts, **how)
+        found = range_columns(tuple(names))
+        if (self.start, self.end) == (None, None) and not {START, END} <= set(names) and found is not None:
+            check_unit(found, self.unit)
+            return Ranges(start=found[0], end=found[1], **how)
+        return Ranges(start=self.start or START, end=self.end or END, **how)
+
+    def _places(self, timeline: Timeline, row: Mapping[str, Any], ranges: Ranges) -> list[Places]:
+        return ranges.places(timeline, row, whole_if_empty=False)
+
+    @property
+    def counts_by_pts(self) -> bool:
+        return True
+
+    @property
+    def needs_video(self) -> bool:
+        return True
+
+    @property
+    def by_number(self) -> bool:
+        return self.stride is not None or (self.uniform is not None and self.unit == "frames")
+
+    @property
+    def length(self) -> int | None:
+        return self.frames if self.uniform is None else self.uniform
+
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        if self.fps is not None:
+            wanted = at_rate(timeline, span, self.fps, self.frames, grain=self.grain)
+        elif self.stride is not None:
+            wanted = at_stride(span, self.stride, self.frames)
+        else:
+            assert self.uniform is not None  # one of the three, as checked above
+            by: By = "number" if self.by_number else "time"
+            wanted = evenly(timeline, span, self.uniform, by, "centres", grain=self.grain)
         return sample(timeline, span, wanted, self, first=first)

@@ -17,13 +17,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import MOST_WANTED
-from framedex.sharder.policies.terms import Fate, Terms
-from framedex.sharder.sampling.draws import below, draws
-from framedex.sharder.sampling.frames_at import SAFE, common_denominator, distances, frames_at, integers, progression
-from framedex.sharder.sampling.padding import padded
-from framedex.sharder.sampling.records import Missed, Sampled, Sampling, Timeline
-from framedex.sharder.sampling.spans import Span, whole
+from framedex.sharder.configuration.parameters import MOST_WANTED
+from framedex.sharder.policies.policy import Fate, Terms
+from framedex.sharder.policies.sampling import (
+    SAFE,
+    Missed,
+    Sampled,
+    Sampling,
+    Span,
+    Timeline,
+    below,
+    common_denominator,
+    distances,
+    draws,
+    frames_at,
+    integers,
+    padded,
+    progression,
+    whole,
+)
 
 MOST_CLIPS = 1_000_000  # of one video, or of one range of it
 BLOCK = 1 << 18  # wanted frames that are computed at a time

@@ -13,12 +13,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from framedex.core.hints import did_you_mean
+from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import ColumnName, RefusedError, Seconds, YesNo, as_fraction, shown
-from framedex.sharder.configuration.parameters import Record, parameter
-from framedex.sharder.sampling.records import Timeline
-from framedex.sharder.sampling.spans import Span, whole
+from framedex.sharder.configuration.parameters import (
+    ColumnName,
+    Record,
+    RefusedError,
+    Seconds,
+    YesNo,
+    as_fraction,
+    parameter,
+    shown,
+)
+from framedex.sharder.policies.sampling import Span, Timeline, whole
 
 Unit = Literal["seconds", "frames"]
 Places = tuple[Fraction, Fraction] | None  # start and end of a range, in its unit; None for the whole video

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.sharder.configuration.checks import (
+from framedex.sharder.configuration.parameters import (
     MANY,
     Count,
     Distance,
@@ -19,12 +19,11 @@ from framedex.sharder.configuration.checks import (
     Seconds,
     Step,
     listed,
+    parameter,
 )
-from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.places import WantedFrames, consecutive, numbers, sample, times, times_from
-from framedex.sharder.policies.terms import Terms
-from framedex.sharder.sampling.records import Sampling, Timeline
-from framedex.sharder.sampling.spans import Span
+from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.sampling import Sampling, Span, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,26 +1,33 @@
-"""Reads a clip's byte ranges from files and objects. Each source is checked to be the one indexed."""
+"""Reads a clip's byte ranges from files and objects. Each source is checked to be the one indexed.
+
+A stretch of a source that is already in memory, from which a clip is read as from its source.
+
+Sources as files of this machine, for code that decodes or demuxes them from their beginning.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.core.memory import check_room
+from framedex.core.limits import check_room
+from framedex.errors import StaleError
 from framedex.files.parquet_cells import read_cell
-from framedex.records.recipe import Recipe
-from framedex.sharder.clips.byte_source import ByteSource, stale
-from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
-from framedex.sharder.reading.object_sources import Objects, stale_as
-from framedex.sharder.reading.recorded_files import RecordedFile, RecordedFiles, open_recorded
+from framedex.records.clip import Recipe
+from framedex.records.medium import IMAGES
+from framedex.sharder.clips.clip import ByteSource, Clip, Medium, stale
+from framedex.sharder.reading.recorded_files import Objects, RecordedFile, RecordedFiles, open_recorded, stale_as
 from framedex.storage.cache import DiskCache
+from framedex.storage.objects import Facts, at_once, children, download
 from framedex.storage.places import Stored
 from framedex.storage.reader import ObjectFile, ObjectReader, RangedFile
 from framedex.storage.uris import is_remote, joined, leads_out
@@ -192,3 +199,97 @@ def laid_out(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
         pieces.append(payload[at : at + length])
         at += length
     return EncodedClip(payload=payload, packet_first=packet_first), pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBytes:
+    """Bytes of a source that were read before. It reads like `SourceFiles`.
+
+    Attributes:
+        first_byte: Where the bytes begin in the source.
+        content: uint8 [bytes].
+    """
+
+    first_byte: int
+    content: NDArray[np.uint8]
+
+    def read(self, clip: Clip) -> EncodedClip:
+        """Return the packets of a clip. Raises StaleError if they are not the recorded ones, or not held."""
+        encoded, pieces = laid_out(clip)
+        for offset, piece in zip(clip.recipe.range_offset.tolist(), pieces, strict=True):
+            piece[...] = self._bytes(clip.source, offset, len(piece))
+        check_content(clip.source, clip.recipe, pieces)
+        return encoded
+
+    def read_ranges(
+        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Return uint8 [bytes]: some ranges, joined. Raises StaleError for a range that is not held."""
+        pairs = zip(offset.tolist(), length.tolist(), strict=True)
+        return np.concatenate([np.zeros(0, np.uint8), *(self._bytes(source, *pair) for pair in pairs)])
+
+    def _bytes(self, source: ByteSource, offset: int, length: int) -> NDArray[np.uint8]:
+        begin = offset - self.first_byte
+        if begin < 0 or begin + length > len(self.content):
+            raise self._missing(source, offset)
+        return self.content[begin : begin + length]
+
+    def _missing(self, source: ByteSource, offset: int) -> StaleError:
+        return stale(source.path, f"no bytes at {offset}")
+
+
+PIECE_BYTES = 16 << 20  # of a video inside a file, copied at once
+LOOSE = "files"  # the container of images that are files of a folder
+
+
+@contextlib.contextmanager
+def local_copy(medium: Medium) -> Iterator[Medium]:
+    """Provide a medium whose path is on this machine: the medium itself, or a temporary copy.
+
+    Objects are copied, and so are videos inside a file.
+
+    Raises:
+        StaleError: The source is not the one recorded.
+        StorageError: The store does not deliver the source.
+        OSError: The source cannot be opened, or the copy cannot be written.
+    """
+    loose, part = medium.kind == IMAGES and medium.container == LOOSE, medium.part
+    if medium.cell is not None or (part is not None and not is_remote(medium.path)):
+        with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+            yield _alone(medium, Path(folder))
+        return
+    if not is_remote(medium.path):
+        if not loose:
+            os.close(open_recorded(medium.source))
+        yield medium
+        return
+    with tempfile.TemporaryDirectory(prefix="framedex-") as folder, stale_as(medium.source):
+        if loose:
+            copy_folder(medium.path, Path(folder))
+            yield replace(medium, path=folder)
+            return
+        path = Path(folder) / f"medium{_ending(medium)}"
+        download(medium.path, Objects(None).facts(medium.source), path, part)
+        yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
+
+
+def _ending(medium: Medium) -> str:
+    """Return the ending of the name of a medium's file, or of its own name in a file that holds several."""
+    return Path(medium.path if medium.part is None else medium.member or "").suffix
+
+
+def _alone(medium: Medium, folder: Path) -> Medium:
+    """Copy a video inside a file into a folder, and return the medium there. Raises StaleError, OSError."""
+    path = folder / f"medium{_ending(medium)}"
+    with open(path, "wb") as file:
+        shutil.copyfileobj(opened_part(medium), file, PIECE_BYTES)
+        if file.tell() != medium.member_bytes:
+            raise stale(medium.path, f"{file.tell()} of {medium.member_bytes} bytes of {medium.member}")
+    return replace(medium, path=str(path), member_offset=None, member_bytes=None)
+
+
+def copy_folder(uri: str, folder: Path) -> dict[str, Facts]:
+    """Copy the objects directly in a folder of a store; return their facts by name."""
+    found = children(uri)
+    at_once(lambda name: download(f"{uri}/{name}", found[name], folder / name), list(found))
+    return found

@@ -1,25 +1,185 @@
-"""Explicit clips, one row each: `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`."""
+"""Explicit clips, one row each: `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`.
+
+Reads the rows of a file of explicit clips: JSON Lines, or JSON, CSV and Parquet as `framedex audit` writes them.
+
+An explicit clip and a video's timestamps → the frames of the clip, and which of them are padding.
+"""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from framedex.core.limits import check_depth, json_depth, type_depth
 from framedex.errors import PolicyError
+from framedex.files.csv_tables import read_csv
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.records.clip import PAD
-from framedex.sharder.selection.clip_files import clip_rows
+from framedex.sharder.policies.sampling import Choose, Timeline, frames_at, over_common_denominator
 from framedex.storage.uris import medium_name, relative
+
+PARQUET_ROWS_AT_ONCE = 1024  # of a Parquet file
+BYTES_AT_ONCE = 1 << 20
+LISTS = ("frames", "seconds")  # keys whose values are lists; in CSV, they are JSON
+NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if all of them are digits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipRow:
+    """A row of a file of clips.
+
+    Attributes:
+        number: Number of the line or row, from 1.
+        where: The row, for errors.
+        content: What it holds: a mapping, unless a line of JSON holds something else.
+    """
+
+    number: int
+    where: str
+    content: Any
+
+
+def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) -> Iterator[ClipRow]:
+    """Yield the rows of a file of clips.
+
+    The ending says what the file is: `.csv`, `.parquet`, `.json` (a list of objects, or one object per line), and one
+    JSON object per line with any other ending. In tables, an empty cell of a key of framedex's means that the key is
+    absent.
+
+    Args:
+        own: The keys that are not the user's columns.
+        note: Called with all bytes of the file, in order.
+
+    Raises:
+        PolicyError: The file, or a row, cannot be read.
+    """
+    try:
+        ending = path.suffix.lower()
+        if ending in (".csv", ".parquet"):
+            _note_all(path, note)
+            rows = _csv_rows(path) if ending == ".csv" else _parquet_rows(path)
+            for number, row in enumerate(rows, 1):
+                yield ClipRow(number=number, where=f"{path}, row {number}", content=_of_table(row, own))
+        elif ending == ".json" and _begins_with_bracket(path):
+            _note_all(path, note)
+            yield from _list_rows(path)
+        else:
+            yield from _line_rows(path, note)
+    except (OSError, UnicodeDecodeError, pa.ArrowException, OverflowError, csv.Error) as error:
+        raise PolicyError("the clips file cannot be read", where=str(path), found=error) from error
+
+
+def _line_rows(path: Path, note: Callable[[bytes], None]) -> Iterator[ClipRow]:
+    with open(path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
+        for number, line in enumerate(file, 1):
+            note(line)
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            if text.strip():
+                where = f"{path}:{number}"
+                yield ClipRow(number=number, where=where, content=_parsed(text, where, levels=1))
+
+
+def _list_rows(path: Path) -> Iterator[ClipRow]:
+    content = _parsed(path.read_text(encoding="utf-8-sig"), str(path), levels=2)
+    for number, row in enumerate(content, 1):
+        yield ClipRow(number=number, where=f"{path}, row {number}", content=row)
+
+
+def _parsed(text: str, where: str, *, levels: int) -> Any:
+    """Return JSON as Python values. `levels`: how deep the clip itself lies."""
+    try:
+        content = json.loads(text)
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise PolicyError("holds a lone surrogate", where=where, found=error) from error
+    except (ValueError, RecursionError) as error:
+        raise PolicyError("is not JSON", where=where, found=error) from error
+    check_depth(json_depth(text) - levels, where, PolicyError)
+    return content
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with open(path, "rb") as file:  # at once: the types of the columns depend on all rows
+        found = read_csv(file, (*LISTS, *NAMES))
+    _check_names(found.table.schema, path)
+    if found.wrong:
+        number, what = min(found.wrong.items())
+        raise PolicyError(
+            "a row has a cell for each column, and numbers in columns of numbers",
+            where=f"{path}, row {number + 1}",
+            found=what,
+        )
+    for number, row in enumerate(found.table.to_pylist(), 1):
+        where = f"{path}, row {number}"
+        yield row | {name: _list_of(row[name], name, where) for name in LISTS if row.get(name)}
+
+
+def _list_of(text: str, name: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise PolicyError(
+            f"{name} is no list", where=where, found=text[:80], allowed='a JSON list in the cell: "[0, 7, 3]"'
+        ) from error
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    file = pq.ParquetFile(path)
+    _check_names(file.schema_arrow, path)
+    for batch in file.iter_batches(PARQUET_ROWS_AT_ONCE):
+        yield from batch.to_pylist()
+
+
+def _check_names(schema: pa.Schema, path: Path) -> None:
+    """Raise PolicyError for two columns of one name, and for columns that are nested too deeply."""
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if schema.names.count(name) > 1:
+            raise PolicyError("the file has two columns of one name", where=str(path), found=name)
+        check_depth(type_depth(kind), f"{path}, column {name}", PolicyError)
+
+
+def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
+    """Return a row of a table as a JSON object would say it."""
+    return {
+        name: [_number(element) for element in value] if name in LISTS and isinstance(value, list) else _number(value)
+        for name, value in row.items()
+        if name not in own or value not in (None, "")
+    }
+
+
+def _number(value: Any) -> Any:
+    """Return a decimal, which SQL makes of 0.5 and of sums, as a number of JSON."""
+    if not isinstance(value, Decimal):
+        return value
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+def _begins_with_bracket(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(BYTES_AT_ONCE).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+
+
+def _note_all(path: Path, note: Callable[[bytes], None]) -> None:
+    with open(path, "rb") as file:
+        while block := file.read(BYTES_AT_ONCE):
+            note(block)
+
 
 ROWS_AT_ONCE = 10_000
 OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream", "outside"})
@@ -214,3 +374,87 @@ class UriResolver:
         path = uri.removeprefix("file://")
         absolute = path if os.path.isabs(path) else os.path.join(self._root, path)
         return self._media.get(relative(os.path.normpath(absolute), self._root))
+
+
+Bools = NDArray[np.bool_]
+
+
+def frames_of(
+    clip: ExplicitClip, timeline: Timeline, choose: Choose, outside: Outside
+) -> tuple[NDArray[np.int64], Bools]:
+    """Return the frames of an explicit clip: int64 [F], presentation numbers, and bool [F], False where padded.
+
+    Seconds are read on the container's own clock, the one that `seconds` of a loaded clip shows. In a video that starts
+    late, 0 may therefore lie before the first frame, and gives that frame.
+
+    Args:
+        clip: The clip. A place that is None is padding.
+        choose: Which frame a time means.
+        outside: What happens to places outside of the video, unless the clip says so itself.
+
+    Raises:
+        PolicyError: A place lies outside of the video and may not, or no place lies in it.
+    """
+    if clip.seconds is None:
+        assert clip.frames is not None  # one of the two, as parsed
+        places: Sequence[int | Fraction | None] = clip.frames
+        frames, inside = _numbered(clip.frames, timeline)
+    else:
+        places = clip.seconds
+        frames, inside = _timed(clip.seconds, timeline, choose)
+    what = clip.outside or outside
+    beyond = (frames != PAD) & ~inside
+    if what == "error" and beyond.any():
+        raise _error(places[int(np.argmax(beyond))], clip, timeline)
+    if all(place is None for place in places):
+        raise PolicyError("a clip of padding alone", found=f"{len(places)} padded frames")
+    if not inside.any():
+        raise PolicyError(
+            "no frame of the clip lies in the video", found=_shown(places), allowed=_allowed(clip, timeline)
+        )
+    if what == "drop":
+        return frames[~beyond], inside[~beyond]
+    return (frames if what == "edge" else np.where(inside, frames, PAD)), inside
+
+
+def _numbered(places: list[int | None], timeline: Timeline) -> tuple[NDArray[np.int64], Bools]:
+    """Return the nearest frame for each number, -1 where padded, and whether the number is that of a frame."""
+    numbers = np.array([PAD if place is None else place for place in places], np.int64)
+    last = len(timeline.pts) - 1
+    return np.minimum(numbers, last), (numbers != PAD) & (numbers <= last)
+
+
+def _timed(places: list[Fraction | None], timeline: Timeline, choose: Choose) -> tuple[NDArray[np.int64], Bools]:
+    """Return the frame for each time, -1 where padded, and whether the time lies in the video."""
+    first, end = _seconds(timeline)
+    inside = np.array([place is not None and first <= place < end for place in places], np.bool_)
+    numerators, denominator = over_common_denominator([(place or 0) / timeline.time_base for place in places])
+    found = frames_at(timeline.pts, numerators, denominator, choose)
+    return np.where([place is None for place in places], PAD, found), inside
+
+
+def _seconds(timeline: Timeline) -> tuple[Fraction, Fraction]:
+    """Return the times that lie in a video, from the first to below the second. Zero does, if the video starts late."""
+    first = int(timeline.pts[0]) * timeline.time_base
+    return min(first, Fraction(0)), first + timeline.duration_pts * timeline.time_base
+
+
+def _error(place: object, clip: ExplicitClip, timeline: Timeline) -> PolicyError:
+    remedy = "`outside` says what else happens to such places: pad, edge or drop"
+    if clip.seconds is None:
+        what, found = "a frame outside the video", str(place)
+    else:
+        assert isinstance(place, Fraction)  # a time of the clip
+        what, found = "a time outside the video", f"{float(place):g} s"
+    return PolicyError(what, found=found, allowed=_allowed(clip, timeline), remedy=remedy)
+
+
+def _allowed(clip: ExplicitClip, timeline: Timeline) -> str:
+    if clip.seconds is None:
+        return f"0 to {len(timeline.pts) - 1}"
+    first, end = _seconds(timeline)
+    return f"{float(first):g} to below {float(end):g} s"
+
+
+def _shown(places: Sequence[int | Fraction | None]) -> str:
+    return ", ".join("null" if place is None else f"{float(place):g}" for place in places[:5])

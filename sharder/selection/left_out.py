@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from framedex.core.tallies import SHOWN, counted, tally, values_text
+from framedex.core.words import SHOWN, counted, tally, values_text
 from framedex.errors import INTERNAL_ERROR, PLEASE_REPORT, NoClipsError, PolicyError
 from framedex.indexer.parts.index import Index
-from framedex.records.dataset import Failure
+from framedex.records.clip import Failure
 from framedex.records.medium import OK
 from framedex.sharder.configuration.filters import columns_in
 from framedex.sharder.policies.reading import PolicyFile

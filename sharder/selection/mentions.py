@@ -1,4 +1,11 @@
-"""The input of policies: usable media with the listing's rows that mention them, filtered and split."""
+"""The input of policies: usable media with the listing's rows that mention them, filtered and split.
+
+The splits that a dataset gave to groups of rows, which a grown dataset keeps (`split: {keep: DATASET}`).
+
+Checks that a policy reads the ranges that a listing has.
+
+A policy that does not would make the same clips of all rows of a video.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +18,73 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from framedex.errors import PolicyError
+from framedex.core.column_rules import reading
+from framedex.core.words import did_you_mean
+from framedex.errors import FormatError, PolicyError
+from framedex.files.headers import check_format
+from framedex.files.parquet_parts import read_all
 from framedex.indexer.parts.index import Index, as_videos
 from framedex.indexer.schema import FILE_ROW, LISTING, VIDEOS
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.records.medium import OK
-from framedex.sharder.clips.fields import MADE_FIELDS, media_field
+from framedex.sharder.clips.clip_source import MADE_FIELDS, media_field
 from framedex.sharder.configuration.filters import matches
-from framedex.sharder.configuration.splits import Split
-from framedex.sharder.selection.kept_splits import SPLIT_COLUMN, kept_splits
+from framedex.sharder.configuration.splits import Split, group_text
+from framedex.sharder.policies.ranges import is_empty, range_columns
+from framedex.sharder.policies.reading import PolicyFile
+from framedex.sharder.schema import COLUMNS_NAME, FIELDS, FIELDS_NAME, FORMAT, HEADER, SCHEMA_VERSION
+from framedex.storage.places import Place, place
+
+SPLIT_COLUMN = "split"  # of clips: the user's column of that name, or the result of the policy's split
+REMEDY = "name a dataset that was made with this split, by a version of framedex that records columns (3.5 or later)"
+
+
+def kept_splits(split: Split) -> dict[str, str]:
+    """Return the split of each group of rows in the dataset `split.keep`. Without one, there are none.
+
+    Raises:
+        FormatError: There is no dataset, or it lacks a column.
+        PolicyError: A group has several splits there, or one that the policy's shares lack.
+    """
+    if split.keep is None:
+        return {}
+    assert split.shares is not None  # as `Split` checked
+    where = place(split.keep)
+    check_format(where, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+    groups, splits = (_column(where, name) for name in (split.by, SPLIT_COLUMN))
+    pairs = pa.table({"group": groups, "split": splits}).group_by(["group", "split"]).aggregate([]).to_pylist()
+    known: dict[str, str] = {}
+    names = [name for name, _ in split.shares]
+    for pair in pairs:
+        group, name = group_text(pair["group"]), pair["split"]
+        if known.setdefault(group, name) != name:
+            raise PolicyError(
+                "a group has several splits in the dataset whose splits are kept",
+                where=f"split, keep: {split.keep}, {split.by} {group!r}",
+                found=f"{known[group]} and {name}",
+                remedy="split by the column by which that dataset was split",
+            )
+        if name not in names:
+            raise PolicyError(
+                "the dataset whose splits are kept has a split without a share",
+                where=f"split, keep: {split.keep}",
+                found=str(name),
+                allowed=", ".join(names),
+            )
+    return known
+
+
+def _column(dataset: Place, name: str) -> pa.ChunkedArray:
+    """Return a column of all clips of a dataset."""
+    path = dataset / (FIELDS_NAME if name in FIELDS.names else COLUMNS_NAME)
+    if path.exists():
+        with reading(str(path), REMEDY):
+            table = read_all(path, [name])
+            if name in table.column_names:
+                column: pa.ChunkedArray = table[name]
+                return pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    raise FormatError("the dataset has no such column", where=str(path), found=name, remedy=REMEDY)
+
 
 Row = dict[str, Any]
 
@@ -242,3 +307,60 @@ def _with_split(columns: pa.Table, splits: pa.Array) -> pa.Table:
     if SPLIT_COLUMN in columns.column_names:
         columns = columns.drop_columns([SPLIT_COLUMN])
     return columns.append_column(SPLIT_COLUMN, splits)
+
+
+def check_ranges(index: Index, file: PolicyFile) -> None:
+    """Raise PolicyError if a policy ignores ranges of the listing, or reads columns that do not exist.
+
+    A listing has ranges if `range_columns` finds their columns and some row has a value in one of them. A policy with
+    `range: null` means whole videos.
+    """
+    names = _user_names(index.listing)
+    ranges = file.policy.ranges(names)
+    if ranges is not None:
+        where = "range" if file.range_said else f"policy {file.resolved['policy']}"
+        check_there(ranges.columns, index.listing, where=where, remedy="index a listing that has ranges")
+    elif not file.range_said and not file.policy.names_ranges:
+        _check_ignored(index.listing, names)
+
+
+def check_there(wanted: Sequence[str], listing: pa.Table, *, where: str, remedy: str) -> None:
+    """Raise PolicyError if a listing lacks a column.
+
+    Args:
+        wanted: The columns that a policy names.
+        where: The key of the policy that names them.
+        remedy: What to do if the listing has no columns at all.
+    """
+    names = _user_names(listing)
+    for name in wanted:
+        if name not in names:
+            raise PolicyError(
+                "the listing has no such column",
+                where=where,
+                found=repr(name),
+                allowed=", ".join(names) or f"it has no columns; {remedy}",
+                remedy=did_you_mean(name, names),
+            )
+
+
+def _user_names(listing: pa.Table) -> list[str]:
+    return [name for name in listing.schema.names if name not in LISTING.names]
+
+
+def _check_ignored(listing: pa.Table, names: list[str]) -> None:
+    columns = range_columns(tuple(names))
+    if columns is None:
+        return
+    start, end = columns
+    for uri, *cells in zip(*(listing[name] for name in ("listed_uri", start, end)), strict=True):
+        places = [cell.as_py() for cell in cells]
+        if not all(map(is_empty, places)):
+            shown = " to ".join("(empty)" if is_empty(place) else str(place) for place in places)
+            raise PolicyError(
+                "the listing has ranges, and the policy ignores them",
+                found=f"columns {start!r} and {end!r}: {shown} of {uri}",
+                remedy=f"write `range: {{start: {start}, end: {end}}}` into the policy to sample these ranges (in "
+                "seconds from a video's first frame; add `unit: frames` for frame numbers), or `range: null` to sample "
+                "whole videos",
+            )

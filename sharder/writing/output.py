@@ -1,13 +1,22 @@
-"""The place of a dataset: whether its folder may be used, and the step in which a complete dataset gets its name."""
+"""The place of a dataset: whether its folder may be used, and the step in which a complete dataset gets its name.
+
+The checkpoints of an unfinished dataset: one line of `progress.jsonl` each, and `job.json` with their job.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from framedex.errors import FormatError, OutputError
 from framedex.files.headers import check_format
+from framedex.files.outputs import remove_unfinished, write_aside
+from framedex.files.parquet_parts import part_numbers, part_path
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
     COLUMNS_NAME,
@@ -77,3 +86,107 @@ def publish(folder: Path, out: Path, *, overwrite: bool) -> None:
         shutil.rmtree(replaced)
     else:
         folder.rename(out)  # onto nothing or an empty folder; anything else is an error
+
+
+Row = dict[str, Any]
+
+JOB_NAME, PROGRESS_NAME = "job.json", "progress.jsonl"
+TAR_NAME = re.compile(r"[a-z]+-(\d{6,})\.(?:tar|idx)")
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoint:
+    """What one checkpoint added.
+
+    Attributes:
+        items: Number of clips and failures that were processed, in the order of the plan.
+        parts: Number of clips in each part.
+    """
+
+    items: int = 0
+    parts: list[int] = field(default_factory=list)
+    media: int = 0
+    frames: int = 0
+    shards: list[Row] = field(default_factory=list)
+    failures: list[Row] = field(default_factory=list)
+    digest: str = ""
+
+
+def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
+    """Return the checkpoints of an unfinished dataset of the same job, and remove what they do not cover.
+
+    Args:
+        overwrite: Start again if the dataset is another job's.
+
+    Raises:
+        OutputError: The dataset is another job's, and `overwrite` is False.
+        OSError: A file cannot be read or removed.
+    """
+    path, progress = folder / JOB_NAME, folder / PROGRESS_NAME
+    wanted = json.dumps(job, indent=1, sort_keys=True)
+    if path.exists() and path.read_text(encoding="utf-8") != wanted:
+        if not overwrite:
+            raise OutputError(
+                "an unfinished dataset of another plan is in the way",
+                where=str(folder),
+                remedy="run that command again to complete it, delete the folder, or pass --overwrite",
+            )
+        progress.unlink(missing_ok=True)
+    write_aside(path, wanted.encode())
+    checkpoints, good_bytes = _read(progress)
+    if progress.exists():
+        os.truncate(progress, good_bytes)
+    _remove_beyond(folder, checkpoints)
+    return checkpoints
+
+
+def note(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the line of a checkpoint; from then on the checkpoint counts."""
+    line = json.dumps(asdict(checkpoint)).encode() + b"\n"
+    with open(folder / PROGRESS_NAME, "ab", buffering=0) as file:
+        begin = file.tell()
+        try:
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(begin)  # after an incomplete line, no other one would count
+            raise
+
+
+def kept_items(folder: Path) -> int:
+    """Return the number of clips and failures that the checkpoints of an unfinished dataset cover. Raises OSError."""
+    return sum(checkpoint.items for checkpoint in _read(folder / PROGRESS_NAME)[0])
+
+
+def _read(path: Path) -> tuple[list[Checkpoint], int]:
+    """Return the checkpoints up to the first line that was not written completely, and the bytes of their lines."""
+    found: list[Checkpoint] = []
+    good_bytes = 0
+    names = {entry.name for entry in fields(Checkpoint)}
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        try:
+            content = json.loads(line)
+            if not line.endswith(b"\n") or content.keys() != names:
+                break
+        except ValueError:
+            break
+        good_bytes += len(line)
+        found.append(Checkpoint(**content))
+    return found, good_bytes
+
+
+def _remove_beyond(folder: Path, checkpoints: list[Checkpoint]) -> None:
+    """Remove parts and tars that belong to no checkpoint."""
+    remove_unfinished(folder)
+    parts = sum(len(checkpoint.parts) for checkpoint in checkpoints)
+    media = sum(checkpoint.media > 0 for checkpoint in checkpoints)
+    for name, count in ((CLIPS_FOLDER, parts), (RECIPES_FOLDER, parts), (MEDIA_FOLDER, media)):
+        remove_unfinished(folder / name)
+        for number in part_numbers(folder / name)[count:]:
+            part_path(folder / name, number).unlink()
+    remove_unfinished(folder / SHARDS_FOLDER)
+    kept = sum(len(checkpoint.shards) for checkpoint in checkpoints)
+    for path in (folder / SHARDS_FOLDER).glob("*"):
+        if (match := TAR_NAME.fullmatch(path.name)) and int(match[1]) >= kept:
+            path.unlink()

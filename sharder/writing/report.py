@@ -11,8 +11,7 @@ from framedex.core.column_rules import reading
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.files.headers import check_format
 from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.label_counts import LABEL, SPLIT, Counts, label_counts_of
-from framedex.sharder.clips.labels import WantedLabels
+from framedex.sharder.clips.labels import LABEL, SPLIT, Counts, WantedLabels, label_counts_of
 from framedex.sharder.schema import (
     COLUMNS_NAME,
     FAILURES_NAME,

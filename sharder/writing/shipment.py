@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from framedex.errors import FormatError, OutputError, StorageError
-from framedex.files.atomic import write_json_aside
 from framedex.files.headers import check_format
-from framedex.files.locks import LOCK_NAME, held
+from framedex.files.outputs import LOCK_NAME, held, write_json_aside
 from framedex.files.parquet_parts import PART_NAME
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
@@ -37,7 +36,7 @@ from framedex.sharder.schema import (
     SHARDS_FOLDER,
     SHARDS_NAME,
 )
-from framedex.sharder.writing.checkpoints import TAR_NAME
+from framedex.sharder.writing.output import TAR_NAME
 from framedex.storage.objects import Facts, delete, exists, listing, put, upload, whole
 from framedex.storage.outputs import check_writable
 from framedex.storage.places import Stored

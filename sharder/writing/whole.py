@@ -1,4 +1,12 @@
-"""The files of a dataset that are written after all of its clips: failures, tars, the policy and the header."""
+"""The files of a dataset that are written after all of its clips: failures, tars, the policy and the header.
+
+Files with one value for each clip of a dataset: the user's columns, and fields that all clips have.
+
+They repeat what the parts of `clips` and `media` hold. Parts have small row groups, so that one clip is one small read;
+here, one column of a million clips is one read.
+
+The rows of a dataset that are collected until a checkpoint, and the Parquet parts that they become.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +16,214 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
-from framedex.files.atomic import write_aside, write_json_aside
-from framedex.files.locks import LOCK_NAME
-from framedex.files.parquet_parts import library_versions, table_of, write_part
+from framedex.files.outputs import LOCK_NAME, write_aside, write_json_aside
+from framedex.files.parquet_parts import PartWriter, library_versions, part_path, table_of, write_part
 from framedex.indexer.parts.index import Index
+from framedex.sharder.clips.clip_source import (
+    DURATION,
+    DURATION_COLUMNS,
+    FRAME_FIELDS,
+    MEDIA_FIELDS,
+    frame_field,
+    media_field,
+)
 from framedex.sharder.schema import (
+    CLIPS,
+    CLIPS_FOLDER,
+    CLIPS_PER_PART,
+    CLIPS_PER_ROW_GROUP,
+    COLUMNS_NAME,
+    DELTA_COLUMNS,
     FAILURES,
     FAILURES_NAME,
+    FIELDS,
+    FIELDS_NAME,
     FORMAT,
     HEADER,
+    MEDIA,
+    MEDIA_FOLDER,
+    MEDIA_PER_ROW_GROUP,
     POLICY_NAME,
+    RECIPES,
+    RECIPES_FOLDER,
     SCHEMA_VERSION,
     SHARDS,
     SHARDS_NAME,
 )
-from framedex.sharder.writing.checkpoints import JOB_NAME, PROGRESS_NAME, Checkpoint
-from framedex.sharder.writing.columns import write_columns
-from framedex.sharder.writing.tables import write_empty
+from framedex.sharder.writing.output import JOB_NAME, PROGRESS_NAME, Checkpoint
+
+ROWS_AT_ONCE = 1 << 18  # clips in a row group
+
+
+def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_parts: int) -> list[str]:
+    """Write both files from the parts of an unfinished dataset.
+
+    Args:
+        folder: Folder of the dataset.
+        schema: Schema of the table of clips.
+
+    Returns:
+        The user's columns that have a file. Columns of lists, records and bytes have none: they are read
+            from the parts.
+    """
+    own = [field for field in schema if field.name not in CLIPS.names and _is_plain(field.type)]
+    media = _media_fields(folder, media_parts)
+    writers = [_Grouped(folder / FIELDS_NAME, FIELDS)]
+    if own:
+        writers.append(_Grouped(folder / COLUMNS_NAME, pa.schema(own)))
+    for number in range(clips_parts):
+        part = pq.ParquetFile(part_path(folder / CLIPS_FOLDER, number))
+        lists = dict.fromkeys(FRAME_FIELDS.values())
+        kept = [name for name in FIELDS.names if name in CLIPS.names]
+        clips = part.read([*kept, *lists, *(field.name for field in own)], use_threads=False)
+        frames = {name: frame_field(name, clips[of]) for name, of in FRAME_FIELDS.items()}
+        shared = media.take(clips["media_row"])
+        given = {name: clips[name] for name in kept} | frames | {name: shared[name] for name in shared.column_names}
+        writers[0].add(pa.table([given[name] for name in FIELDS.names], FIELDS.names))
+        if own:
+            writers[1].add(clips.select([field.name for field in own]))
+    for writer in writers:
+        writer.close()
+    return [field.name for field in own]
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether a column is small enough to be stored twice."""
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _media_fields(folder: Path, parts: int) -> pa.Table:
+    """Return the fields that the clips of a medium share, one row per medium."""
+    names = [*MEDIA_FIELDS, *DURATION_COLUMNS]
+    tables = [
+        pq.ParquetFile(part_path(folder / MEDIA_FOLDER, number)).read(names, use_threads=False)
+        for number in range(parts)
+    ]
+    media = pa.concat_tables(tables)
+    return pa.table({name: media_field(name, media) for name in (*MEDIA_FIELDS, DURATION)})
+
+
+class _Grouped:
+    """Writes rows in groups of ROWS_AT_ONCE."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._writer, self._schema = PartWriter(path, schema, version=SCHEMA_VERSION), schema
+        self._waiting: list[pa.Table] = []
+
+    def add(self, rows: pa.Table) -> None:
+        self._waiting.append(rows.cast(self._schema))
+        if sum(map(len, self._waiting)) >= ROWS_AT_ONCE:
+            self._write()
+
+    def close(self) -> None:
+        """Write what waits, and give the file its name."""
+        if self._waiting:
+            self._write()
+        self._writer.commit()
+
+    def _write(self) -> None:
+        self._writer.write(pa.concat_tables(self._waiting))
+        self._waiting = []
+
+
+class Rows:
+    """Rows of a table in the order in which they are added, one by one or as tables."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._tables: list[pa.Table] = []
+        self._single: list[Row] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, row: Row) -> None:
+        """Add a row, given by its columns; absent ones are null."""
+        self._single.append(row)
+        self._count += 1
+
+    def extend(self, table: pa.Table) -> None:
+        """Add the rows of a table with this schema."""
+        self._settle()
+        self._tables.append(table)
+        self._count += len(table)
+
+    def table(self) -> pa.Table:
+        """Return all rows, with each column in one piece."""
+        self._settle()
+        return pa.concat_tables([self._schema.empty_table(), *self._tables]).combine_chunks()
+
+    def _settle(self) -> None:
+        if self._single:
+            self._tables.append(table_of(self._single, self._schema))
+            self._single = []
+
+
+class Tables:
+    """Rows of media, and of clips with their recipes, in order.
+
+    Args:
+        clips: The schema of `clips`, with the user's columns.
+    """
+
+    def __init__(self, clips: pa.Schema) -> None:
+        self.media, self.clips, self.recipes = Rows(MEDIA), Rows(clips), Rows(RECIPES)
+
+    @property
+    def parts(self) -> list[int]:
+        """Number of clips in each part."""
+        count = len(self.clips)
+        return [min(CLIPS_PER_PART, count - first) for first in range(0, count, CLIPS_PER_PART)]
+
+    def write(self, folder: Path, *, media_part: int, clips_part: int) -> list[bytes]:
+        """Write the parts, numbered from the given numbers on, and return the digests of their content."""
+        written = []
+        if len(self.media):
+            written.append(part_path(folder / MEDIA_FOLDER, media_part))
+            _write_groups(written[-1], self.media.table(), MEDIA_PER_ROW_GROUP, ())
+        clips, recipes = self.clips.table(), self.recipes.table()
+        for number, first in enumerate(range(0, len(clips), CLIPS_PER_PART), clips_part):
+            for name, table, delta in (
+                (RECIPES_FOLDER, _without_empty(recipes.slice(first, CLIPS_PER_PART)), DELTA_COLUMNS),
+                (CLIPS_FOLDER, clips.slice(first, CLIPS_PER_PART), ()),
+            ):
+                written.append(part_path(folder / name, number))
+                _write_groups(written[-1], table, CLIPS_PER_ROW_GROUP, delta)
+        return [_content_digest(path) for path in written]
+
+
+def write_empty(folder: Path, clips_schema: pa.Schema) -> None:
+    """Write tables without rows; they still have all their columns."""
+    for name, schema in ((CLIPS_FOLDER, clips_schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
+        _write_groups(part_path(folder / name, 0), schema.empty_table(), 1, ())
+
+
+def _content_digest(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()
+
+
+def _without_empty(table: pa.Table) -> pa.Table:
+    """Return a table without columns in which no row has a value: every column costs each read of a clip."""
+    names = [
+        field.name
+        for field, column in zip(table.schema, table.columns, strict=True)
+        if not field.nullable or column.null_count < len(table)
+    ]
+    return table.select(names)
+
+
+def _write_groups(path: Path, table: pa.Table, group: int, delta: tuple[str, ...]) -> None:
+    delta = tuple(name for name in delta if name in table.schema.names)
+    writer = PartWriter(path, table.schema, version=SCHEMA_VERSION, delta=delta)
+    for at in range(0, len(table), group):
+        writer.write(table.slice(at, group))
+    writer.commit()
+
 
 Row = dict[str, Any]
 

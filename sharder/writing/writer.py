@@ -4,14 +4,21 @@ After each checkpoint, what was written stays valid: a run that is killed or fin
 same command. A checkpoint is one line of `progress.jsonl`; everything that no line covers is written again. If clips
 are packed into tars, there is a checkpoint whenever a tar is complete, and never before. So the same plan gives the
 same parts and the same tars, however often it was interrupted.
+
+The checkpoints of a dataset: those that count, and the one that is being completed while clips are added.
+
+Completes a checkpoint in the background: closes its tar, writes its rows into parts, and then writes its line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,24 +28,165 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.errors import NoClipsError, OutputError
-from framedex.files.full_disk import full_disk
-from framedex.files.locks import held
-from framedex.files.outputs import check_unfinished
+from framedex.files.outputs import check_unfinished, full_disk, held
+from framedex.files.parquet_parts import part_path, read_all
 from framedex.indexer.parts.index import Index
-from framedex.records.dataset import Failure
+from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip, failure_of
 from framedex.sharder.clips.rows import clip_row, recipe_row
 from framedex.sharder.clips.samples import Member
-from framedex.sharder.schema import CLIPS, CLIPS_PER_PART, SHARDS_FOLDER
+from framedex.sharder.packing.tars import Tar
+from framedex.sharder.schema import CLIPS, CLIPS_PER_PART, MEDIA_FOLDER, SHARDS_FOLDER
 from framedex.sharder.selection.left_out import no_clips
-from framedex.sharder.writing.checkpoints import Checkpoint
-from framedex.sharder.writing.output import check_output, publish, unfinished_of
+from framedex.sharder.writing.output import Checkpoint, check_output, note, publish, take_up, unfinished_of
 from framedex.sharder.writing.planned_rows import PlannedRows, media_columns
-from framedex.sharder.writing.progress import Progress
 from framedex.sharder.writing.report import ShardReport
-from framedex.sharder.writing.tables import Tables
 from framedex.sharder.writing.tar_filling import NotCopied, TarFilling, TarLayout
-from framedex.sharder.writing.whole import failures_of, write_whole
+from framedex.sharder.writing.whole import Tables, failures_of, write_whole
+
+
+@dataclass(slots=True, kw_only=True)
+class Completion:
+    """A checkpoint that is to be written into a folder.
+
+    Attributes:
+        tar: The tar with its samples, which is closed by this; None if there is none.
+        media_part: Number of its first part of media.
+        clips_part: Number of its first part of clips.
+        on_tar: Called with the tar once the checkpoint counts.
+        noted: Whether the checkpoint counts.
+    """
+
+    folder: Path
+    checkpoint: Checkpoint
+    tables: Tables
+    tar: Tar | None
+    media_part: int
+    clips_part: int
+    on_tar: Callable[[Path], None] | None = None
+    noted: bool = False
+
+    def run(self) -> None:
+        """Write the checkpoint. Raises OSError; afterwards `rescue` may write what is left."""
+        if self.tar is not None:
+            try:
+                mark = self.tar.close()
+            except BaseException:
+                self.tar.abandon()
+                raise
+            name = str(self.tar.path.relative_to(self.folder))
+            facts = {"name": name, "size_bytes": self.tar.size, "fingerprint": mark, "clips": self.tar.samples}
+            self.checkpoint.shards.append(facts)
+        self._write_rows()
+        if self.tar is not None and self.on_tar is not None:
+            self.on_tar(self.tar.path)
+
+    def rescue(self) -> bool:
+        """Write the rows once there is room again; return whether this was possible.
+
+        It is possible only if the tar was closed.
+        """
+        if self.noted:  # the error came after the line was written
+            return True
+        if self.tar is not None and not self.checkpoint.shards:
+            return False
+        self._write_rows()
+        return True
+
+    def _write_rows(self) -> None:
+        parts = {"media_part": self.media_part, "clips_part": self.clips_part}
+        digests = self.tables.write(self.folder, **parts)
+        content = b"".join([*digests, json.dumps(self.checkpoint.shards).encode()])
+        self.checkpoint.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        note(self.folder, self.checkpoint)
+        self.noted = True
+
+
+class Progress:
+    """The part of a dataset that is written, by checkpoints.
+
+    Args:
+        folder: Folder of the unfinished dataset.
+        on_tar: Called in the background with each tar that is complete and counts.
+    """
+
+    def __init__(self, folder: Path, on_tar: Callable[[Path], None] | None) -> None:
+        self.checkpoints: list[Checkpoint] = []
+        self._folder, self._on_tar = folder, on_tar
+        self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips are added
+        self._completing: Future[None] | None = None
+        self._completion: Completion | None = None  # of the current checkpoint, or of one that failed
+
+    def resume(self, job: Row, *, overwrite: bool) -> None:
+        """Continue from what an earlier run of the same job left. Raises OutputError, OSError."""
+        self.checkpoints = take_up(self._folder, job, overwrite=overwrite)
+
+    def media_ids(self) -> list[str]:
+        """Return the media that are written, in their order."""
+        names: list[str] = []
+        for number in range(self._media_parts):
+            part = part_path(self._folder / MEDIA_FOLDER, number)
+            names += read_all(part, ["media_id"])["media_id"].to_pylist()
+        return names
+
+    @property
+    def items(self) -> int:
+        """Number of clips and failures that were processed."""
+        return sum(checkpoint.items for checkpoint in self.checkpoints)
+
+    @property
+    def clips(self) -> int:
+        """Number of clips that are written."""
+        return sum(sum(checkpoint.parts) for checkpoint in self.checkpoints)
+
+    @property
+    def shards(self) -> int:
+        """Number of complete tars."""
+        return sum(len(checkpoint.shards) for checkpoint in self.checkpoints)
+
+    @property
+    def _media_parts(self) -> int:
+        return sum(checkpoint.media > 0 for checkpoint in self.checkpoints)
+
+    def complete(self, checkpoint: Checkpoint, tables: Tables, tar: Tar | None) -> None:
+        """Start to write a checkpoint, and then its line. The previous checkpoint must be complete (see `wait`)."""
+        checkpoint.parts, checkpoint.media = tables.parts, len(tables.media)
+        completion = Completion(
+            folder=self._folder,
+            checkpoint=checkpoint,
+            tables=tables,
+            tar=tar,
+            media_part=self._media_parts,
+            clips_part=sum(len(earlier.parts) for earlier in self.checkpoints),
+            on_tar=self._on_tar,
+        )
+        self.checkpoints.append(checkpoint)
+        self._completion = completion
+        self._completing = self._beside.submit(completion.run)
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, and raise its error, if any."""
+        if self._completing is None:
+            return
+        error = self._completing.exception()  # interrupting the wait changes nothing
+        self._completing = None
+        if error is not None:
+            self.checkpoints.pop()
+            raise error
+        self._completion = None
+
+    def close(self) -> None:
+        """Wait for what is being written.
+
+        The open tar is gone by now, so rows that did not fit on the disk beside it are written, too.
+        """
+        self._beside.shutdown()
+        with contextlib.suppress(Exception):
+            self.wait()
+        with contextlib.suppress(Exception):  # then one line of progress is lost
+            if self._completion is not None and self._completion.rescue():
+                self.checkpoints.append(self._completion.checkpoint)
+
 
 Row = dict[str, Any]
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex import Index, query
-from framedex.core.failure_list import FailureList
+from framedex.core.printing import FailureList
 from tests.support.datasets import run, shard_clips
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from framedex.core.hints import MEANT, did_you_mean, meant
+from framedex.core.words import MEANT, did_you_mean, meant
 from framedex.indexer.schema import VIDEOS
-from framedex.sharder.clips.fields import FIELD_NAMES
+from framedex.sharder.clips.clip_source import FIELD_NAMES
 from tests.support.counted import some
 from tests.support.policies import CONFIGS, NAMES
 

@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from framedex.core import memory
+from framedex.core import limits
 
 BLOCKS, BLOCK_BYTES, ROUNDS = 3, 6 << 20, 20
 SCRIPT = f"""
 import resource, sys
-from framedex.core.memory import keep_freed_memory
+from framedex.core.limits import keep_freed_memory
 if sys.argv[1] == "keeping":
     keep_freed_memory()
 for number in range({ROUNDS + 1}):
@@ -44,39 +44,39 @@ def address(array: np.ndarray) -> int:
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    memory._free_blocks.clear()
+    limits._free_blocks.clear()
 
 
 def test_a_large_array_s_memory_is_used_again_when_its_last_view_is_gone() -> None:
-    first = memory.pixel_array((3, memory.KEPT_BYTES))
-    assert (first.shape, first.dtype) == ((3, memory.KEPT_BYTES), np.uint8)
+    first = limits.pixel_array((3, limits.KEPT_BYTES))
+    assert (first.shape, first.dtype) == ((3, limits.KEPT_BYTES), np.uint8)
     where, view = address(first), first[1:, ::2]
     view[...] = 7
     del first
-    other = memory.pixel_array((3, memory.KEPT_BYTES))
+    other = limits.pixel_array((3, limits.KEPT_BYTES))
     assert address(other) != where
     assert (view == 7).all()
     del view
-    assert address(memory.pixel_array((2, memory.KEPT_BYTES))) == where
+    assert address(limits.pixel_array((2, limits.KEPT_BYTES))) == where
 
 
 def test_arrays_that_are_alive_share_no_memory() -> None:
-    made = [memory.pixel_array((2, memory.KEPT_BYTES)) for _ in range(3)]
+    made = [limits.pixel_array((2, limits.KEPT_BYTES)) for _ in range(3)]
     for number, array in enumerate(made):
         array[...] = number
     assert [set(array[:, ::1000].ravel().tolist()) for array in made] == [{0}, {1}, {2}]
 
 
 def test_kept_memory_is_bounded() -> None:
-    made = [memory.pixel_array((2, memory.KEPT_BYTES)) for _ in range(8)]
+    made = [limits.pixel_array((2, limits.KEPT_BYTES)) for _ in range(8)]
     del made
-    kept = sum(block.nbytes for block in memory._free_blocks.values())
-    assert 0 < kept <= memory.MOST_KEPT_BLOCKS
-    too_large = memory.pixel_array((memory.MOST_KEPT_BLOCKS + 1,))
-    assert not memory._free_blocks  # they do not fit
+    kept = sum(block.nbytes for block in limits._free_blocks.values())
+    assert 0 < kept <= limits.MOST_KEPT_BLOCKS
+    too_large = limits.pixel_array((limits.MOST_KEPT_BLOCKS + 1,))
+    assert not limits._free_blocks  # they do not fit
     del too_large
-    assert not memory._free_blocks
+    assert not limits._free_blocks
 
 
 def test_small_arrays_are_numpy_s_own() -> None:
-    assert memory.pixel_array((2, 3)).base is None
+    assert limits.pixel_array((2, 3)).base is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from framedex.core.quantities import duration_text, number_text, rate_text, size_text
+from framedex.core.words import duration_text, number_text, rate_text, size_text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import framedex
 from framedex import ClipDataset, ClipLoader, MultiViewDataset
-from framedex.sharder import plan_in_workers, slices
+from framedex.sharder import slices
 from tests.support.counted import some
 from tests.support.datasets import run
 from tests.support.media import read_barcode
@@ -86,7 +86,7 @@ def test_verify_finds_every_view_exact(indexed: Path, tmp_path: Path) -> None:
 
 
 def test_workers_plan_what_one_process_plans(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_in_workers, "TASKS_AT_FIRST", 0)
+    monkeypatch.setattr(slices, "TASKS_AT_FIRST", 0)
     monkeypatch.setattr(slices, "MOST_FRAMES_A_GROUP", 1)  # each scene is a group
     one = sharded(indexed, tmp_path / "ONE", POLICY, "--workers", 1)
     more = sharded(indexed, tmp_path / "MORE", POLICY, "--workers", 2)

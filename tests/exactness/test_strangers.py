@@ -116,7 +116,7 @@ def test_damaged_metadata_of_parquet_end_no_process(name: str, own: Path) -> Non
 def test_rows_are_counted_before_they_are_read(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = own / "TARS" / "shards.parquet"
     pq.write_table(pa.concat_tables([pq.read_table(path)] * 5000).combine_chunks(), path)
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 2_000_000)
+    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 2_000_000)
     with pytest.raises(FormatError, match="of memory"):
         ClipDataset(own / "TARS")[0]
 

@@ -21,9 +21,9 @@ def test_a_text_that_is_repeated_has_its_memory_counted(own: Path, monkeypatch: 
     many = pa.concat_tables([row] * 200)
     pq.write_table(many.append_column("caption", pa.array(["x" * 100_000] * 200)), listing)
     assert listing.stat().st_size < 1_000_000
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 30_000_000)
+    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 30_000_000)
     assert len(Index(own / "INDEX").listing) == 200
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 15_000_000)
+    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 15_000_000)
     with pytest.raises(FormatError, match=r"takes 20\.1 MB of memory; 15 MB are allowed"):
         _ = Index(own / "INDEX").listing
 
@@ -62,7 +62,7 @@ def test_texts_of_all_clips_have_their_memory_counted(own: Path, monkeypatch: py
     header["clips_per_part"] = [200]
     (own / "D" / "dataset.json").write_text(json.dumps(header))
     assert len(ClipDataset(own / "D").column("caption")) == 200
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 15_000_000)
+    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 15_000_000)
     with pytest.raises(FormatError, match=r"takes 20.* MB of memory; 15 MB are allowed"):
         ClipDataset(own / "D").column("caption")
 
@@ -100,7 +100,7 @@ def test_what_a_row_group_takes_is_reckoned_before_it_is_read(
     values: pa.Array, how: dict[str, Any], own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = with_column(own, values, **how)
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 3_000_000)
+    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 3_000_000)
     with pytest.raises(FormatError, match="row group 0 takes"):
         ClipDataset(dataset).manifest.clip(0)
 
@@ -143,7 +143,7 @@ def test_numbers_of_all_clips_have_their_memory_counted(own: Path, monkeypatch: 
     (own / "D" / "dataset.json").write_text(json.dumps(header | many))
     pq.write_table(pa.table({"number": np.zeros(1_000_000, np.int64)}), own / "D" / "columns.parquet")
     assert len(ClipDataset(own / "D").column("number")) == 1_000_000
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 7_000_000)
+    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 7_000_000)
     with pytest.raises(FormatError, match=r"it takes 8.* MB of memory; 7 MB"):
         ClipDataset(own / "D").column("number")
 
@@ -156,6 +156,6 @@ def test_texts_of_videos_have_their_memory_counted(own: Path, monkeypatch: pytes
         place = many.column_names.index(name)
         many = many.set_column(place, many.schema.field(place), values)
     pq.write_table(many, part)
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 30_000_000)
+    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 30_000_000)
     with pytest.raises(FormatError, match=r"it takes 10.* MB of memory; 30 MB"):
         _ = Index(own / "INDEX").videos

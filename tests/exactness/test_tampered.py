@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex import ClipDataset, ClipLoader
-from framedex.core.memory import check_room, machine_bytes
+from framedex.core.limits import check_room, machine_bytes
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
 from tests.sharder.decoding.test_clip_audio import FILMS, make
 from tests.support.datasets import run, shard_clips

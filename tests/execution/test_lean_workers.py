@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from framedex import ClipDataset, ClipLoader, Index
-from framedex.loader.batches.pool import WorkerPool
+from framedex.loader.batches.supply import WorkerPool
 from tests.support.datasets import shard_clips
 from tests.support.running import outcomes
 from tests.support.sent import blas_threads, convert, imported_pydantic

@@ -18,10 +18,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from framedex import Index
+from framedex import Index, options
 from framedex.execution.engine import Calls, Engine
 from framedex.execution.ray_engine import RayEngine, _attempt, _pool
-from framedex.options import engines, rules, runs
 from tests.support.counted import some
 from tests.support.datasets import content, run
 from tests.support.depth import drawn
@@ -88,7 +87,7 @@ def test_an_index_and_datasets_have_the_bytes_of_a_run_on_one_machine(
     assert content(tmp_path / "RAY") == content(tmp_path / "LOCAL")
     (tmp_path / "p.yaml").write_text("policy: stride\nstride: 3\nframes: 4\n")
     words = ("shard", tmp_path / "LOCAL", "--policy", tmp_path / "p.yaml")
-    many_tasks = "import framedex.sharder.plan_in_workers as p; p.TASKS_AT_FIRST = 1; p.MOST_CLIPS_A_TASK = 120; "
+    many_tasks = "import framedex.sharder.slices as p; p.TASKS_AT_FIRST = 1; p.MOST_CLIPS_A_TASK = 120; "
     # Options of each kind of dataset, and what the driver runs first.
     kinds = {"clips": (["--pack", "clips"], ""), "images": (["--pack", "images"], ""), "planned": ([], many_tasks)}
     for kind in drawn("few long cases", kinds, seed=1):
@@ -213,9 +212,9 @@ def test_a_cluster_that_is_not_there_is_an_error(videos: Path, tmp_path: Path) -
 
 
 def test_what_ray_says_beside_a_command_does_not_mix_with_its_output() -> None:
-    @click.command(cls=rules.RuledCommand, rules=engines.ENGINE_RULES)
-    @engines.engine_options
-    @runs.workers_option("Processes.")
+    @click.command(cls=options.RuledCommand, rules=options.ENGINE_RULES)
+    @options.engine_options
+    @options.workers_option("Processes.")
     def told(engine: Engine, workers: int) -> None:
         del engine, workers
         said = threading.Thread(target=print, args=("(raylet) a worker died",))

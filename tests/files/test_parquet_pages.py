@@ -21,7 +21,7 @@ import pytest
 import framedex
 from framedex import ClipDataset, Index
 from framedex.errors import FormatError
-from framedex.files import parquet_cells, parquet_pages, row_groups
+from framedex.files import parquet_cells, parquet_parts
 from tests.support.datasets import shard_clips
 
 VALUES = 10_000_000  # equal ones, which take few bytes in a file
@@ -35,7 +35,7 @@ def places(raw: bytes, leaf: str) -> list[bytes | None]:
     found: list[bytes | None] = []
     for group in range(file.metadata.num_row_groups):
         chunk = file.metadata.row_group(group).column(number)
-        ranges = parquet_pages.value_ranges(lambda at, length: raw[at : at + length], chunk, file.schema.column(number))
+        ranges = parquet_cells.value_ranges(lambda at, length: raw[at : at + length], chunk, file.schema.column(number))
         found += [None if place is None else raw[place.offset :][: place.size_bytes] for place in ranges]
     return found
 
@@ -82,20 +82,20 @@ def test_places_hold_the_values(seed: int) -> None:
 @pytest.mark.parametrize("compression", ["snappy", "gzip", "zstd"])
 def test_compressed_pages_are_refused(compression: str) -> None:
     raw = written(pa.table({"v": pa.array([b"x"])}), compression=compression)
-    with pytest.raises(parquet_pages.ScatteredError, match=compression):
+    with pytest.raises(parquet_cells.ScatteredError, match=compression):
         places(raw, "v")
 
 
 @pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
 def test_other_encodings_are_refused(encoding: str) -> None:
     raw = written(pa.table({"v": pa.array([b"x", b"xy"])}), use_dictionary=False, column_encoding={"v": encoding})
-    with pytest.raises(parquet_pages.ScatteredError, match="not plain"):
+    with pytest.raises(parquet_cells.ScatteredError, match="not plain"):
         places(raw, "v")
 
 
 def test_lists_are_refused() -> None:
     raw = written(pa.table({"v": pa.array([[b"x"]], pa.list_(pa.binary()))}))
-    with pytest.raises(parquet_pages.ScatteredError, match="lists"):
+    with pytest.raises(parquet_cells.ScatteredError, match="lists"):
         places(raw, "v.list.element")
 
 
@@ -138,18 +138,18 @@ def test_a_small_file_with_many_equal_values_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "x.parquet").stat().st_size < 100_000
     with pq.ParquetFile(tmp_path / "x.parquet") as file:
         with pytest.raises(ValueError, match="row group 0 takes 80 MB of memory; 79 MB are allowed"):
-            row_groups.read_group(file, 0, most_bytes=79_000_000)
-        assert row_groups.read_group(file, 0, ["b"], most_bytes=1000)["b"].to_pylist() == [1]
-        assert len(row_groups.read_group(file, 0, most_bytes=81_000_000)["a"][0]) == VALUES
+            parquet_parts.read_group(file, 0, most_bytes=79_000_000)
+        assert parquet_parts.read_group(file, 0, ["b"], most_bytes=1000)["b"].to_pylist() == [1]
+        assert len(parquet_parts.read_group(file, 0, most_bytes=81_000_000)["a"][0]) == VALUES
 
 
 def test_a_column_is_counted_with_all_of_its_parts_and_no_other(tmp_path: Path) -> None:
     table = pa.table({"a": [{"b": [1, 2], "c": 3}], "a.b": ["x" * 5000]})
     pq.write_table(table, tmp_path / "x.parquet", compression="zstd")
     with pq.ParquetFile(tmp_path / "x.parquet") as file:
-        assert row_groups.read_group(file, 0, ["a"], most_bytes=6000).num_rows == 1
+        assert parquet_parts.read_group(file, 0, ["a"], most_bytes=6000).num_rows == 1
         with pytest.raises(ValueError, match="row group 0 takes"):
-            row_groups.read_group(file, 0, most_bytes=5000)
+            parquet_parts.read_group(file, 0, most_bytes=5000)
 
 
 def test_indexes_and_datasets_have_the_limit(
@@ -165,7 +165,7 @@ def test_indexes_and_datasets_have_the_limit(
     }
     for way in ways:
         way()
-    monkeypatch.setattr("framedex.files.row_groups.usual_clip_bytes", lambda: 100)
+    monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 100)
     for way, allowed in ways.items():
         with pytest.raises(FormatError, match=f"of memory; {allowed} bytes are allowed"):
             way()

@@ -9,9 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from framedex.html.document import Document
-from framedex.html.elements import drawing, element, jpeg_uri, markup, section, table, titled
-from framedex.html.theme import stylesheet
+from framedex.html.document import Document, drawing, element, jpeg_uri, markup, section, stylesheet, table, titled
 
 HOSTILE = "</title></style></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;\x1b\u202e"
 SHOWN = "\\x1b\\u202e"

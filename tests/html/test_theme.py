@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.html.theme import COLOURS, rgb, stylesheet
+from framedex.html.document import COLOURS, rgb, stylesheet
 from tests.support.counted import some
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from framedex.options import datasets, decorators, sizes
+from framedex import options
 from tests.support.counted import some
 from tests.support.datasets import COMMANDS, command_of
 from tests.support.syntax import tree_of
@@ -76,7 +76,7 @@ def test_help_of_every_option_is_a_sentence() -> None:
 
 def test_options_stand_in_the_help_in_the_order_given() -> None:
     @click.command()
-    @decorators.together(click.option("--first"), datasets.sample_options("Show so many."), click.option("--last"))
+    @options.together(click.option("--first"), options.sample_options("Show so many."), click.option("--last"))
     def command(**values: object) -> None: ...
 
     assert [parameter.name for parameter in command.params] == ["first", "sample", "seed", "last"]
@@ -84,7 +84,7 @@ def test_options_stand_in_the_help_in_the_order_given() -> None:
 
 def test_help_names_the_options_that_are_needed() -> None:
     @click.command()
-    @decorators.together(datasets.access_options(beside="--files"), datasets.seed_option("the draw"))
+    @options.together(options.access_options(beside="--files"), options.seed_option("the draw"))
     def command(**values: object) -> None: ...
 
     root, allow_remote, seed = command.params
@@ -98,23 +98,23 @@ def test_help_names_the_options_that_are_needed() -> None:
 
 @pytest.mark.parametrize(("text", "size"), [("224x320", (224, 320)), (" 1X99999 ", (1, 99999))])
 def test_a_frame_size_is_height_and_width(text: str, size: tuple[int, int]) -> None:
-    assert sizes.FRAME_SIZE.convert(text, None, None) == size
+    assert options.FRAME_SIZE.convert(text, None, None) == size
 
 
 @pytest.mark.parametrize("text", ["224", "0x5", "5x0", "-1x5", "224x320x3", "100000x1", "x", ""])
 def test_what_is_no_frame_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="no height and width; write 224x320"):
-        sizes.FRAME_SIZE.convert(text, None, None)
+        options.FRAME_SIZE.convert(text, None, None)
 
 
 @pytest.mark.parametrize(
     ("text", "count"), [("512MB", 512_000_000), ("1.5GiB", 3 << 29), ("100000", 100_000), ("1k", 1000), ("2 kib", 2048)]
 )
 def test_a_number_of_bytes_may_have_a_unit(text: str, count: int) -> None:
-    assert sizes.BYTE_COUNT.convert(text, None, None) == count
+    assert options.BYTE_COUNT.convert(text, None, None) == count
 
 
 @pytest.mark.parametrize("text", ["0", "0.1", "-5", "5XB", "MB", ""])
 def test_what_is_no_number_of_bytes_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no size"):
-        sizes.BYTE_COUNT.convert(text, None, None)
+        options.BYTE_COUNT.convert(text, None, None)

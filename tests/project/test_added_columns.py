@@ -16,7 +16,7 @@ from tests.support.running import ROOT, environment
 FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor", "configs", "docs", "benchmarks")
 MEDIUM = "framedex/records/medium.py", "    media_id: str = column("
 CLIP = "framedex/records/clip.py", "    clip_id: str = column("
-PACKETS = "framedex/records/packets.py", "    pts: NDArray[np.int64] = column("
+PACKETS = "framedex/records/medium.py", "    pts: NDArray[np.int64] = column("
 
 # (file, text in it, text in front of it): the changes that add a column of media, clips and packets.
 OF_MEDIA = [
@@ -31,9 +31,9 @@ OF_MEDIA = [
 ]
 OF_PACKETS = [
     (*PACKETS, "    weight: NDArray[np.int32] | None = column(list_of(pa.int32()), rule=SIZE)\n"),
-    ("framedex/records/packets.py", "        pts: Presentation timestamp", "        weight: Twice the size.\n"),
+    ("framedex/records/medium.py", "        pts: Presentation timestamp", "        weight: Twice the size.\n"),
     (
-        "framedex/records/packets.py",
+        "framedex/records/medium.py",
         "    slots: NDArray[np.int32] | None = None\n",
         "    weight: NDArray[np.int64] | None = None\n",
     ),

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from framedex import Index
-from framedex.options.rules import OptionRule, RuledCommand
+from framedex.options import OptionRule, RuledCommand
 from tests.support.datasets import COMMANDS, command_of, run, shard_clips
 
 INDEX = {

@@ -32,13 +32,11 @@ WAYS = {
 # The only modules that use one of these ways, and why.
 OTHERS = {
     "framedex/core/printing.py": "is the way",
-    "framedex/core/progress.py": "draws a bar of numbers",
     "framedex/cli.py": "gives the log its PrintableFormatter",
-    "framedex/options/engines.py": "sends what Ray prints to standard error",
+    "framedex/options.py": "sends what Ray prints to standard error",
     "benchmarks/bench/cli.py": "asks whether standard error is a terminal",
     "benchmarks/bench/compare.py": "empties the buffer of a process whose output is kept in a file",
-    "framedex/core/user_lines.py": "warns, with names as escapes",
-    "auditor/findings/answers.py": "asks whether standard output is a terminal",
+    "auditor/findings/text.py": "asks whether standard output is a terminal",
 }
 HOSTILE = "\x1b]0;owned\x07"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from framedex.indexer.runs import objects
+from framedex.indexer.runs import existence
 from framedex.storage import hub as hubs
 from tests.support import hub as servers
 from tests.support import proxy as proxies
@@ -37,7 +37,7 @@ def proxy(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 @pytest.fixture
 def by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects of any size are probed from ranges of theirs; none is small enough to be read as a whole."""
-    monkeypatch.setattr(objects, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(existence, "WHOLE_BYTES", 0)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipStream, Index
 from framedex.errors import FramedexError, StorageError
-from framedex.storage.locations import Access, Locations, store_of
+from framedex.storage.places import Access, Locations, store_of
 from tests.support.datasets import run
 from tests.support.media import Medium
 from tests.support.object_datasets import same, segments

@@ -12,8 +12,8 @@ import pytest
 from framedex import ClipDataset, Index
 from framedex.errors import StaleError
 from framedex.files import parquet_cells
-from framedex.indexer.runs import objects as probing
-from framedex.indexer.sources.tar_members import read_tar
+from framedex.indexer.runs import existence as probing
+from framedex.indexer.sources.members import read_tar
 from tests.support.datasets import run, write_clips
 from tests.support.images import rows, tar_of
 from tests.support.media import Medium

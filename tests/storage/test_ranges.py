@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.storage.ranges import coalesce
+from framedex.storage.objects import coalesce
 
 RANGES = st.lists(st.tuples(st.integers(0, 100_000), st.integers(1, 5_000)), max_size=40)
 

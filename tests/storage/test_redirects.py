@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from framedex.errors import FramedexError, StorageError
-from framedex.storage import objects, stores, web
+from framedex.storage import objects, web
 from tests.support.web import serving
 
 CONTENT = bytes(range(256)) * 40
@@ -100,7 +100,7 @@ def test_servers_that_redirects_may_lead_to_are_addresses(value: str, monkeypatc
 
 
 def test_what_a_server_refuses_has_its_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(stores.RETRIES, "0")
+    monkeypatch.setenv(objects.RETRIES, "0")
     with serving(folder, etags=True) as home:
         facts = objects.head(f"{home}/a.bin")
         with pytest.raises(StorageError) as error:
@@ -127,7 +127,7 @@ def test_a_server_that_is_gone_is_asked_again_and_then_said_to_be(
 ) -> None:
     with serving(folder, etags=True) as home:
         pass
-    monkeypatch.setenv(stores.RETRIES, "1")
+    monkeypatch.setenv(objects.RETRIES, "1")
     monkeypatch.setattr(objects, "TRIES", 1)
     with pytest.raises(StorageError) as error:
         objects.head(f"{home}/a.bin")

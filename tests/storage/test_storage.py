@@ -14,7 +14,7 @@ import pytest
 
 from framedex import DiskCache
 from framedex.errors import FramedexError, SourceError, StorageError
-from framedex.storage import errors, objects, stores, uris
+from framedex.storage import errors, objects, uris
 from framedex.storage.places import Stored, place
 from framedex.storage.reader import ObjectFile, ObjectReader
 from tests.support import proxy as proxies
@@ -29,8 +29,8 @@ RNG = np.random.default_rng(5)
 @pytest.fixture
 def proxy(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
     """Return a proxy through which framedex reaches the service, with few retries and a short timeout."""
-    monkeypatch.setenv(stores.RETRIES, "3")
-    monkeypatch.setenv(stores.TIMEOUT, "5")
+    monkeypatch.setenv(objects.RETRIES, "3")
+    monkeypatch.setenv(objects.TIMEOUT, "5")
     return proxy
 
 
@@ -213,7 +213,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(bucket: Bucket, proxy: Pro
 def test_an_answer_that_does_not_come_is_asked_for_again(
     bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(stores.TIMEOUT, "0.5")
+    monkeypatch.setenv(objects.TIMEOUT, "0.5")
     uri = bucket.put("a", b"content")
     proxy.rule = lambda request: Spoil(seconds=3.0) if request.number == 0 else None
     assert objects.whole(uri, most=100)[0] == b"content"
@@ -271,9 +271,9 @@ os.waitpid(child, 0)
 
 
 def test_environment_variables_that_are_no_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(stores.TIMEOUT, "soon")
+    monkeypatch.setenv(objects.TIMEOUT, "soon")
     with pytest.raises(FramedexError, match="numbers"):
-        stores.limits()
+        objects.limits()
 
 
 def test_a_web_server_lists_nothing() -> None:

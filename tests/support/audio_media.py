@@ -15,9 +15,9 @@ from av.audio.stream import AudioStream
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
-from framedex.records.packets import AudioPackets
-from framedex.records.recipe import AudioRecipe
-from framedex.sharder.clips.audio import AudioFacts
+from framedex.records.clip import AudioRecipe
+from framedex.records.medium import AudioPackets
+from framedex.sharder.clips.clip import AudioFacts
 from tests.support.ffmpeg import ffmpeg
 
 DATA = Path(__file__).parents[1] / "data"

@@ -13,13 +13,14 @@ import numpy as np
 from benchmarks.audit_data import LABELS, synthetic_media
 from framedex.auditor.tables.database import Database, database
 from framedex.auditor.tables.subject import opened
-from framedex.files import atomic, parquet_parts
-from framedex.indexer.parts import layout, listing_table, part_pairs
+from framedex.files import outputs, parquet_parts
+from framedex.indexer import schema
+from framedex.indexer.parts import part_pairs
 from framedex.indexer.schema import FORMAT, LISTING, SCHEMA_VERSION
 from tests.support.datasets import run
 
 
-def sound_row(number: int) -> listing_table.Row:
+def sound_row(number: int) -> part_pairs.Row:
     """Return the `videos` row of a video in which no check finds anything. Different numbers give different names."""
     seed = number
     while True:
@@ -56,7 +57,7 @@ def write_rows(
     """
     out.mkdir(parents=True)
     header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
-    atomic.write_json_aside(out / layout.HEADER, header)
+    outputs.write_json_aside(out / schema.HEADER, header)
     for rows in parts:
         pairs = part_pairs.PartPairs(out)
         for row in rows:
@@ -69,7 +70,7 @@ def write_rows(
             [{"media_id": row["media_id"], "listing_row": 0, "listed_uri": row["uri"]} for row in listed], LISTING
         )
         own = [labels.get(row["uri"], LABELS[0]) for row in listed]
-        parquet_parts.write_part(out / layout.LISTING_NAME, table.append_column("label", [own]), version=SCHEMA_VERSION)
+        parquet_parts.write_part(out / schema.LISTING_NAME, table.append_column("label", [own]), version=SCHEMA_VERSION)
     return out
 
 

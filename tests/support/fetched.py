@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from framedex.loader.batches.fetched import Fetched
-from framedex.loader.routing.costs import ClipCost
+from framedex.loader.batches.faults import Fetched
+from framedex.loader.routing.balance import ClipCost
 
 
 def fetched_clip(**parts: Any) -> Fetched:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from framedex.indexer.bitstream.h26x.h264_sets import Sps, parse_sps
+from framedex.indexer.bitstream.h264_sets import Sps, parse_sps
 from tests.support.bitstream_edits import Coded, Edit, without
 
 LENGTH = 4  # bytes of a NAL unit's length, as written by libavformat's muxers

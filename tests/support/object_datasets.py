@@ -9,7 +9,7 @@ import numpy as np
 
 from framedex import ClipDataset
 from framedex.indexer.runs import build, work
-from framedex.storage import stores
+from framedex.storage import objects
 
 
 def index_here(out: str | Path, *sources: object, **how: Any) -> None:
@@ -19,7 +19,7 @@ def index_here(out: str | Path, *sources: object, **how: Any) -> None:
 
 def forget_connections() -> None:
     """Forget which stores were opened, with the access and the servers that environment variables gave then."""
-    stores._store.cache_clear()
+    objects._store.cache_clear()
 
 
 def segments(folder: Path) -> Path:

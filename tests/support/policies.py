@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.sharder.policies.reading import PolicyFile, find_policy
-from framedex.sharder.sampling.records import Sampling, Timeline
+from framedex.sharder.policies.sampling import Sampling, Timeline
 from tests.support.policy_reference import Clips
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

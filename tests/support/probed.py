@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from framedex.indexer.media_rows import Row, rows_of
+from framedex.indexer.facts import Row, rows_of
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
-from framedex.indexer.runs.objects import probe_object
+from framedex.indexer.runs.existence import probe_object
 
 
 def rows_found(found: Iterable[Any]) -> list[tuple[Row, Row]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from framedex.auditor.browser.serve import LIMITS, bound
+from framedex.auditor.browser.server import LIMITS, bound
 
 
 @dataclass(frozen=True, kw_only=True)

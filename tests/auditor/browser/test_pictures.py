@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from framedex import ClipDataset, Index
-from framedex.auditor.browser import media, shown
+from framedex.auditor.browser import shown
 from tests.loader.contact_sheets.test_inspect import clips_of_two_videos
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
@@ -90,13 +90,13 @@ def test_large_clips_are_scaled_and_say_so(dataset: Path, monkeypatch: pytest.Mo
 
 
 def test_a_clip_that_does_not_decode_says_why(index: Index, all_media: Path, tmp_path: Path) -> None:
-    media = tmp_path / "media"
-    media.mkdir()
+    shown = tmp_path / "media"
+    shown.mkdir()
     for name in ("h264_default.mp4", "h264_vfr.mkv"):
-        shutil.copy(all_media / name, media)
-    run("index", media, "--out", tmp_path / "I")
+        shutil.copy(all_media / name, shown)
+    run("index", shown, "--out", tmp_path / "I")
     dataset = shard_clips(tmp_path / "I", tmp_path / "D", clips_of_two_videos())
-    (media / "h264_vfr.mkv").unlink()
+    (shown / "h264_vfr.mkv").unlink()
     with served(dataset) as client:
         cards = client.post("items", {"wanted": {}, "page": 0}).json()["items"]
         assert [card["error"] for card in cards] == [None, None]
@@ -114,8 +114,8 @@ def test_a_medium_of_an_index_shows_frames_spread_over_it(index_client: Client) 
     key = key_of(index_client, "h264_default.mp4")
     told = index_client.get("item", key=key).json()
     numbers = [frame["frame"] for frame in told["frames"]]
-    assert len(numbers) == media.SPREAD
-    assert [read_barcode(picture(index_client, key=key, place=place)) for place in range(media.SPREAD)] == numbers
+    assert len(numbers) == shown.SPREAD
+    assert [read_barcode(picture(index_client, key=key, place=place)) for place in range(shown.SPREAD)] == numbers
     assert told["count"] == 50
 
 
@@ -123,7 +123,7 @@ def test_a_medium_of_an_index_shows_consecutive_frames(index_client: Client) -> 
     key = key_of(index_client, "h264_vfr.mkv")
     told = index_client.get("item", key=key, first=40).json()
     numbers = [frame["frame"] for frame in told["frames"]]
-    assert numbers == list(range(40, min(40 + media.CONSECUTIVE, told["count"])))
+    assert numbers == list(range(40, min(40 + shown.CONSECUTIVE, told["count"])))
     assert read_barcode(picture(index_client, key=key, first=40, place=4)) == 44
     assert "no such frame" in index_client.get("item", key=key, first=told["count"]).json()["error"]
 
@@ -145,7 +145,7 @@ def test_a_large_medium_is_not_copied(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "media").mkdir()
     make(MEDIA["mp2.ts"], tmp_path / "media" / "mp2.ts")
     run("index", tmp_path / "media", "--out", tmp_path / "I")
-    monkeypatch.setattr(media, "MOST_COPIED_BYTES", 1000)
+    monkeypatch.setattr(shown, "MOST_COPIED_BYTES", 1000)
     with served(tmp_path / "I") as client:
         assert "too large to copy" in client.get("item", key=client.keys()[0]).json()["error"]
 

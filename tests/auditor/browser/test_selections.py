@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from framedex import audit, query
-from framedex.auditor.browser.filters import OPERATIONS, Filter
+from framedex.auditor.browser.selections import OPERATIONS, Filter
 from framedex.errors import FramedexError
 from tests.auditor.test_audit_sql import ODD, READING_ELSEWHERE, SHOWN_IN_CELLS, WRITING
 from tests.support.datasets import content

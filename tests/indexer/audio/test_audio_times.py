@@ -7,8 +7,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from framedex.indexer.audio.audio_times import AudioProblem, positions, presented
-from framedex.indexer.bitstream.audio import eac3_samples, flac_samples, opus_samples
+from framedex.indexer.audio.audio_times import (
+    AudioProblem,
+    eac3_samples,
+    flac_samples,
+    opus_samples,
+    positions,
+    presented,
+)
 
 
 def test_counting_ignores_rounding_and_sees_gaps() -> None:

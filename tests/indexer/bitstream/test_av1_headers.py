@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.av1_vpx.av1 import packet_slots, sequence_header_obu, split_obus
-from framedex.indexer.bitstream.av1_vpx.av1_headers import (
+from framedex.indexer.bitstream.av1 import packet_slots, sequence_header_obu, split_obus
+from framedex.indexer.bitstream.av1_headers import (
     ALL_FRAMES,
     INTRA_ONLY_FRAME,
     KEY_FRAME,

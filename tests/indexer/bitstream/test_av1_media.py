@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framedex.indexer.bitstream.av1_vpx.av1 import split_obus
+from framedex.indexer.bitstream.av1 import split_obus
 from tests.exactness.test_av_corpus import Packets, check_random_access, read_packets
 from tests.support import media
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.av1_vpx.av1 import Av1Scanner, sequence_header_obu, split_obus
+from framedex.indexer.bitstream.av1 import Av1Scanner, sequence_header_obu, split_obus
 from tests.support.av1_writer import INTRA_ONLY_FRAME, KEY_FRAME, SWITCH_FRAME, Frame, Sequence, obu
 from tests.support.planned import CLOSED_START, NO_START, BitstreamError, scan_packets
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex import Index
-from framedex.indexer.bitstream.base.pictures import BitstreamError, segments, unwrap_order_counts
-from framedex.indexer.bitstream.h26x import h264, h264_pictures, h264_sets, hevc, hevc_sets, nal, sei
+from framedex.indexer.bitstream import h264, h264_sets, hevc, hevc_sets, nal
+from framedex.indexer.bitstream.pictures import BitstreamError, segments, unwrap_order_counts
 from tests.support.flags import CLOSED, LEADING, NON_REFERENCE, OPEN, START
 
 
@@ -96,7 +96,7 @@ def test_parsers_raise_value_error_alone_on_any_bytes(data: bytes) -> None:
     for parse_configuration in (h264_sets.parse_configuration, hevc_sets.parse_configuration):
         with contextlib.suppress(ValueError):
             parse_configuration(b"\1" + data)
-    assert isinstance(sei.sei_payloads(data), list)
+    assert isinstance(nal.sei_payloads(data), list)
 
 
 def _sps(*parameters: str) -> object:
@@ -122,7 +122,7 @@ def test_a_change_of_colour_is_a_change_of_shape() -> None:
 def test_sei_payloads_longer_than_255_bytes_are_whole() -> None:
     payload = bytes(range(1, 200)) * 2
     nal = b"\6" + b"\5" + b"\xff" + bytes([len(payload) - 255]) + payload + b"\x80"
-    assert sei.sei_payloads(nal[1:]) == [(5, payload)]
+    assert nal.sei_payloads(nal[1:]) == [(5, payload)]
 
 
 H264_SETS = bytes.fromhex("000001 67420000f4162e20 000001 68c020")
@@ -176,7 +176,7 @@ def test_the_id_of_a_vps_has_four_bits(number: int) -> None:
 
 def test_a_sei_unit_of_tiny_payloads_is_read_whole() -> None:
     """Read many payloads: quadratic work would take minutes here, and the fuzzer stops after ten seconds."""
-    assert len(sei.sei_payloads(b"\1\0" * 200_000)) == 200_000
+    assert len(nal.sei_payloads(b"\1\0" * 200_000)) == 200_000
 
 
 def test_parameter_sets_that_change_without_end_are_refused() -> None:
@@ -210,4 +210,4 @@ def test_order_counts_out_of_range_are_refused() -> None:
     large = replace(sps, order_count_type=1, ref_frame_offsets=((1 << 31) - 1,))
     pictures = [(number, 0, 0, not number, True) for number in range(3)]
     with pytest.raises(BitstreamError, match="picture order count of 4294967294"):
-        h264_pictures.order_counts_of_type_1([large], pictures)
+        h264.order_counts_of_type_1([large], pictures)

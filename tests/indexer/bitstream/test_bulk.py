@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.base.bits import HEADER_BYTES
-from framedex.indexer.bitstream.base.pictures import BitstreamError
-from framedex.indexer.bitstream.h26x import bulk, h264, hevc, nal
-from framedex.indexer.probing.by_samples import PIECE_BYTES, pieces
+from framedex.indexer.bitstream import h264, hevc, nal
+from framedex.indexer.bitstream.bits import HEADER_BYTES
+from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.probing.by_packets import PIECE_BYTES, pieces
 from tests.support.depth import EXAMPLES
 from tests.support.media import RECIPES
 from tests.support.planned import demux
@@ -152,9 +152,9 @@ def test_units_are_those_that_are_found_one_by_one(made: list[tuple[list[bytes],
     packets = [packet for packet in packets if packet]
     assume(packets)
     data, offset, size = together(packets, 2)
-    units = bulk.take_apart(data, offset, size, length_size)
+    units = nal.take_apart(data, offset, size, length_size)
     assume(not (units.unread | units.damaged).all())
-    heads, length = bulk.heads_of(data, units.start, units.end, units.escapes)
+    heads, length = nal.heads_of(data, units.start, units.end, units.escapes)
     for number, packet in enumerate(packets):
         if units.unread[number]:
             continue
@@ -184,12 +184,12 @@ def test_pieces_cover_every_packet_once_and_are_bounded(spans: list[tuple[int, i
     found = list(pieces(offset, size))
     assert [number for first, last in found for number in range(first, last)] == list(range(len(spans)))
     for first, last in found:
-        assert bulk.are_apart(offset[first:last], size[first:last])
+        assert nal.are_apart(offset[first:last], size[first:last])
         assert offset[last - 1] + size[last - 1] - offset[first] <= PIECE_BYTES
 
 
 def test_distinct_values_are_told_apart(rng: np.random.Generator) -> None:
     keys = np.repeat(rng.integers(0, 5, 40), rng.integers(0, 4, 40)).astype(np.int64)
-    values, which = bulk.distinct(keys)
+    values, which = nal.distinct(keys)
     assert values[which].tolist() == keys.tolist()
-    assert [column.tolist() for column in bulk.distinct(keys[:0])] == [[], []]
+    assert [column.tolist() for column in nal.distinct(keys[:0])] == [[], []]

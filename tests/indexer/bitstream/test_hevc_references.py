@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.base.bits import BitReader
-from framedex.indexer.bitstream.base.pictures import REFERENCE_SLOTS, SLOTS_KNOWN
-from framedex.indexer.bitstream.h26x.hevc_references import (
+from framedex.indexer.bitstream.bits import BitReader
+from framedex.indexer.bitstream.hevc_sets import (
     References,
     ReferringPicture,
     ShortTermSet,
@@ -22,8 +21,8 @@ from framedex.indexer.bitstream.h26x.hevc_references import (
     parse_short_term_set,
     parse_slice_references,
 )
-from framedex.indexer.plans.reach import Reach
-from framedex.indexer.plans.references import needed_packets
+from framedex.indexer.bitstream.pictures import REFERENCE_SLOTS, SLOTS_KNOWN
+from framedex.indexer.reach import Reach, needed_packets
 from framedex.indexer.timeline import CLOSED, FLAGS, USED_SHIFT, Flags, packet_flags
 from tests.indexer.bitstream.test_bits import write
 from tests.support.planned import demux, encode, scan

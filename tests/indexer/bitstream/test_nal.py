@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.h26x.nal import (
+from framedex.indexer.bitstream.nal import (
     ParameterSets,
     join_length_prefixed,
     split_annex_b,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.av1_vpx.vp8 import parse_key_frame
+from framedex.indexer.bitstream.vpx import parse_key_frame
 from tests.exactness.test_av_corpus import check_random_access, read_packets
 from tests.support import media
 from tests.support.planned import BitstreamError, scan_packets

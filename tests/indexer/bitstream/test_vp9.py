@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.av1_vpx.vp9 import FrameHeaders, split_superframe
+from framedex.indexer.bitstream.vpx import FrameHeaders, split_superframe
 from tests.exactness.test_av_corpus import check_random_access, read_packets
 from tests.support import media
 from tests.support.planned import BitstreamError, scan_packets

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import SourceError
-from framedex.files.natural_order import natural_key
 from framedex.indexer.sources.discover import discover
-from framedex.indexer.sources.sequences import group_names
+from framedex.indexer.sources.sequences import group_names, natural_key
 from tests.support.datasets import run
 from tests.support.images import encoded, indexed, medium_id, only, planned, rows, sequence, write, write_rows
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.mp4.boxes import TruncatedError
-from framedex.indexer.mp4.endings import ENDINGS, file_boxes
+from framedex.indexer.mp4.boxes import ENDINGS, TruncatedError, file_boxes
 from tests.support.media import Recipe, encode
 
 

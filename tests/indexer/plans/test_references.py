@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.plans.references import SLOT_COUNT, needed_packets
+from framedex.indexer.reach import SLOT_COUNT, needed_packets
 from framedex.indexer.timeline import CLOSED, REFERENCES_KNOWN, REFRESHED_SHIFT, USED_SHIFT
 
 packets = st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.booleans()), max_size=30)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex.indexer.plans.reach import Reach
-from framedex.indexer.proofs.full_decode import FullDecoder
-from framedex.indexer.proofs.proven import Trials, fields_in, proven_pictures, shown_pictures
+from framedex.indexer.proofs.full_decode import FullDecoder, Trials, fields_in, proven_pictures, shown_pictures
+from framedex.indexer.reach import Reach
 from tests.support.flags import NON_REFERENCE, RESET, START, shown_packets
 from tests.support.mpeg2_fields import B_FIELD, BOTTOM, I_FIELD, P_FIELD, TOP, field, group, sequence
 from tests.support.planned import (

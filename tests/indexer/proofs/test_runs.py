@@ -11,14 +11,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex.indexer.containers.opened_file import opened_file
-from framedex.indexer.containers.planes import picture_print
+from framedex.indexer.containers.decoders import picture_print
+from framedex.indexer.containers.opening import opened_file
 from framedex.indexer.facts import MediumFacts
-from framedex.indexer.plans.reach import drops_leading
 from framedex.indexer.proofs.full_decode import decode_all
-from framedex.indexer.proofs.runs import Stream, differing, prints_of_runs, stream_of
-from framedex.indexer.proofs.sampled import demuxed_packets, differing_samples
+from framedex.indexer.proofs.runs import (
+    Stream,
+    demuxed_packets,
+    differing,
+    differing_samples,
+    prints_of_runs,
+    stream_of,
+)
 from framedex.indexer.proofs.shapes import shapes_of
+from framedex.indexer.reach import drops_leading
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, START, USED_SHIFT
 from tests.support.probed import facts_of
 

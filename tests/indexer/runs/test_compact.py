@@ -12,7 +12,7 @@ import pytest
 from framedex import Index
 from framedex.errors import FormatError
 from framedex.indexer.parts import part_pairs
-from framedex.indexer.runs import compact
+from framedex.indexer.runs import merging
 from tests.indexer.runs.test_killed import content
 from tests.support.datasets import run
 
@@ -66,9 +66,9 @@ def test_a_compacted_index_says_the_same_in_the_same_order(worn: Path) -> None:
 
 def test_parts_and_row_groups_have_a_size(worn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = content(worn)
-    monkeypatch.setattr(compact, "MEDIA_A_PART", 3)
-    monkeypatch.setattr(compact, "FRAMES_PER_ROW_GROUP", 60)
-    compact.compact_index(worn)
+    monkeypatch.setattr(merging, "MEDIA_A_PART", 3)
+    monkeypatch.setattr(merging, "FRAMES_PER_ROW_GROUP", 60)
+    merging.compact_index(worn)
     assert content(worn) == before
     assert len(Index(worn).parts) in (2, 3)
 
@@ -83,14 +83,14 @@ def test_a_reader_sees_every_medium_at_every_moment(worn: Path, monkeypatch: pyt
         unlink(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", look_then_unlink)
-    compact.compact_index(worn)
+    merging.compact_index(worn)
     assert len(seen) > 10
     assert all(seen)
 
 
 def test_a_reader_that_was_open_says_what_happened(worn: Path) -> None:
     opened = Index(worn)
-    compact.compact_index(worn)
+    merging.compact_index(worn)
     for read in (lambda: opened.videos, lambda: opened.packets(Index(worn).videos["media_id"][0].as_py())):
         with pytest.raises(FormatError, match="was compacted"):
             read()
@@ -111,10 +111,10 @@ def test_a_run_that_is_broken_off_loses_nothing(worn: Path, monkeypatch: pytest.
 
         monkeypatch.setattr(Path, "unlink", unlink_some)
         with pytest.raises(KeyboardInterrupt):
-            compact.compact_index(worn)
+            merging.compact_index(worn)
         assert content(worn) == before
     monkeypatch.undo()
-    compact.compact_index(worn)
+    merging.compact_index(worn)
     assert content(worn) == before
     assert len(Index(worn).parts) == 1
 

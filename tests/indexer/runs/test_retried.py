@@ -83,7 +83,7 @@ def test_other_options_try_again_what_failed(options: tuple[str, ...], retried: 
 
 
 @pytest.mark.parametrize(
-    "changed", ["framedex.indexer.runs.rerun.__version__", "framedex.indexer.runs.rerun.ffmpeg_version"]
+    "changed", ["framedex.indexer.runs.work.__version__", "framedex.indexer.runs.work.ffmpeg_version"]
 )
 def test_other_versions_try_again_what_failed(changed: str, videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index(videos)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.sources.other_files import is_other, other_files
+from framedex.indexer.sources.discover import is_other, other_files
 from tests.support.datasets import run
 
 

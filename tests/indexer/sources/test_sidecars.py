@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from framedex.indexer.sources.sidecars import (
+from framedex.indexer.sources.named_medium import (
     SIDECARS,
     sample_parts,
     sidecar_column,

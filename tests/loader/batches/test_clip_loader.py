@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import FramedexError, InternalError, StaleError
-from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
-from framedex.loader.routing.share import is_on_cpu
+from framedex.loader.batches.supply import WorkerDiedError, WorkerPool
+from framedex.loader.routing.routes import is_on_cpu
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
 from tests.support.running import environment
@@ -305,7 +305,7 @@ def test_a_forked_process_leaves_the_workers_of_its_parent_alone(tmp_path: Path)
     script = tmp_path / "script.py"
     script.write_text(
         "import gc, multiprocessing\n"
-        "from framedex.loader.batches.pool import WorkerPool\n"
+        "from framedex.loader.batches.supply import WorkerPool\n"
         "def forget():\n"
         "    global pool\n"
         "    del pool\n"

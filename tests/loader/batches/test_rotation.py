@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex.loader.batches.rotation import quarter_turns, stored_size, upright
+from framedex.loader.batches.frames import quarter_turns, stored_size, upright
 from tests.support.ffmpeg import ffmpeg
 from tests.support.media import damage
 

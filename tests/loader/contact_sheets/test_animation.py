@@ -12,7 +12,7 @@ from PIL import Image
 
 from framedex import Index
 from framedex.errors import OutputError
-from framedex.loader.contact_sheets import drawing, playing, sheet, sheet_webp
+from framedex.loader.contact_sheets import sheet, sheet_pictures
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
 
@@ -36,8 +36,8 @@ def opened(file: bytes) -> tuple[list[Image.Image], list[int]]:
 
 def shown_frame(picture: Image.Image, heading: sheet.Heading, place: int) -> int:
     """Return the number of the frame that the clip at a place of the first line shows."""
-    left = drawing.MARGIN + place * (SIZE[1] + drawing.GAP)
-    top = drawing.heading_block(heading, picture.width).height + sheet_webp.NAME
+    left = sheet_pictures.MARGIN + place * (SIZE[1] + sheet_pictures.GAP)
+    top = sheet_pictures.heading_block(heading, picture.width).height + sheet_pictures.NAME
     return read_barcode(np.asarray(picture)[top : top + SIZE[0], left : left + SIZE[1]])
 
 
@@ -53,14 +53,14 @@ def inspector(index: Index, tmp_path_factory: pytest.TempPathFactory) -> sheet.I
 
 def test_each_frame_is_shown_for_its_own_time(inspector: sheet.Inspector) -> None:
     heading = inspector.heading(1)
-    pictures, durations = opened(sheet_webp.webp_sheet(heading, [inspector.show(0)], None))
+    pictures, durations = opened(sheet_pictures.webp_sheet(heading, [inspector.show(0)], None))
     assert [shown_frame(picture, heading, 0) for picture in pictures] == [9, 12, 30]
-    assert durations == [120, 720, sheet_webp.REST_MS]
+    assert durations == [120, 720, sheet_pictures.REST_MS]
 
 
 def test_clips_play_at_the_same_time_and_rest_at_their_end(inspector: sheet.Inspector) -> None:
     heading = inspector.heading(2)
-    pictures, durations = opened(sheet_webp.webp_sheet(heading, [inspector.show(0), inspector.show(1)], 2))
+    pictures, durations = opened(sheet_pictures.webp_sheet(heading, [inspector.show(0), inspector.show(1)], 2))
     first = [shown_frame(picture, heading, 0) for picture in pictures]
     second = [shown_frame(picture, heading, 1) for picture in pictures[:4]]
     # Of the second clip, the gaps are -0.6 (as long as the median of the others, 0.06), 0.04, 0.08 and unknown.
@@ -74,7 +74,7 @@ def test_clips_play_at_the_same_time_and_rest_at_their_end(inspector: sheet.Insp
 def test_no_place_is_left_out_however_dense_frames_are(inspector: sheet.Inspector) -> None:
     clip = inspector.show(0)
     dense = [replace(one, gap_seconds=None if number == 0 else 0.001) for number, one in enumerate(clip.frames * 5)]
-    pictures, durations = opened(sheet_webp.webp_sheet(inspector.heading(1), [replace(clip, frames=dense)], None))
+    pictures, durations = opened(sheet_pictures.webp_sheet(inspector.heading(1), [replace(clip, frames=dense)], None))
     assert len(pictures) == 15
     assert durations[:-1] == [20] * 14
 
@@ -82,16 +82,16 @@ def test_no_place_is_left_out_however_dense_frames_are(inspector: sheet.Inspecto
 def test_clips_without_frames_and_no_clips_are_sheets(inspector: sheet.Inspector) -> None:
     clip = inspector.show(0)
     pictures, _ = opened(
-        sheet_webp.webp_sheet(inspector.heading(1), [replace(clip, frames=[], error="x: gone\nmore")], None)
+        sheet_pictures.webp_sheet(inspector.heading(1), [replace(clip, frames=[], error="x: gone\nmore")], None)
     )
     assert len(pictures) == 1
-    assert len(opened(sheet_webp.webp_sheet(inspector.heading(0), [], None))[0]) == 1
+    assert len(opened(sheet_pictures.webp_sheet(inspector.heading(0), [], None))[0]) == 1
 
 
 def test_an_animation_that_is_too_large_is_refused(inspector: sheet.Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sheet_webp, "MOST_PIXELS", 300_000)
+    monkeypatch.setattr(sheet_pictures, "MOST_PIXELS", 300_000)
     with pytest.raises(OutputError, match="too large for an animation"):
-        sheet_webp.webp_sheet(inspector.heading(1), [inspector.show(0)], None)
+        sheet_pictures.webp_sheet(inspector.heading(1), [inspector.show(0)], None)
 
 
 def test_an_animation_that_is_too_large_is_refused_before_anything_is_decoded(
@@ -99,7 +99,7 @@ def test_an_animation_that_is_too_large_is_refused_before_anything_is_decoded(
 ) -> None:
     decoded: list[int] = []
     monkeypatch.setattr(sheet.Inspector, "show", lambda _, number: decoded.append(number))
-    monkeypatch.setattr(sheet_webp, "MOST_PIXELS", 300_000)
+    monkeypatch.setattr(sheet_pictures, "MOST_PIXELS", 300_000)
     ask = ("inspect", inspector.dataset.manifest.path, "--sample", 2, "--out", tmp_path / "sheet.webp")
     assert "too large for an animation" in run(*ask, code=1).output
     assert (decoded, list(tmp_path.iterdir())) == ([], [])
@@ -121,8 +121,8 @@ def test_the_command_writes_an_animation(inspector: sheet.Inspector, tmp_path: P
 
 def test_places_last_until_the_next_one() -> None:
     frames = [frame(0, None), frame(1, 0.5), frame(2, 0.25), frame(9, 0.25), frame(3, -1.0), frame(None, None)]
-    assert playing.begins(frames).tolist() == [0, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
-    assert not playing.ascends(frames)
-    assert playing.ascends([*frames[:4], frame(None, None)])
-    assert playing.begins([frame(0, None)]).tolist() == [0, playing.FALLBACK_SECONDS]
-    assert playing.begins([]).tolist() == [0]
+    assert sheet.begins(frames).tolist() == [0, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
+    assert not sheet.ascends(frames)
+    assert sheet.ascends([*frames[:4], frame(None, None)])
+    assert sheet.begins([frame(0, None)]).tolist() == [0, sheet.FALLBACK_SECONDS]
+    assert sheet.begins([]).tolist() == [0]

@@ -17,10 +17,9 @@ from PIL import Image
 
 from framedex import ClipDataset, Index
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.loader.contact_sheets.drawing import GROUND, wrapped
 from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, waveform
 from framedex.loader.contact_sheets.sheet_html import html_sheet
-from framedex.loader.contact_sheets.sheet_png import png_sheet
+from framedex.loader.contact_sheets.sheet_pictures import GROUND, png_sheet, wrapped
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.datasets import empty_dataset, run, shard_clips
 from tests.support.media import read_barcode

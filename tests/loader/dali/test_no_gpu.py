@@ -11,7 +11,7 @@ import torch
 from framedex import ClipDataset, ClipLoader, Index
 from framedex.errors import FramedexError
 from framedex.loader.arguments import placed
-from framedex.loader.dali import cuda
+from framedex.loader.dali import gpu
 from tests.support.datasets import run, shard_clips
 from tests.support.outcomes import A_GPU
 
@@ -102,11 +102,11 @@ def of_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_what_is_found_of_cuda_is_said(of_cuda: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     of_cuda(version=None)
     with pytest.raises(FramedexError, match="a build without CUDA"):
-        cuda.check_cuda(0)
+        gpu.check_cuda(0)
     of_cuda(count=2)
-    cuda.check_cuda(1)
+    gpu.check_cuda(1)
     with pytest.raises(FramedexError, match="there is no such GPU") as raised:
-        cuda.check_cuda(2)
+        gpu.check_cuda(2)
     assert (raised.value.found, raised.value.allowed) == ("cuda:2", "cuda:0 to cuda:1")
 
 
@@ -117,6 +117,6 @@ def test_every_librarys_word_for_a_full_memory_is_known() -> None:
         "Error in thread 0: CUDA_ERROR_OUT_OF_MEMORY",
         "std::bad_alloc",
     ):
-        assert cuda.is_out_of_memory(RuntimeError(text)), text
-    assert cuda.is_out_of_memory(torch.OutOfMemoryError("…"))
-    assert not cuda.is_out_of_memory(RuntimeError("the decoder failed"))
+        assert gpu.is_out_of_memory(RuntimeError(text)), text
+    assert gpu.is_out_of_memory(torch.OutOfMemoryError("…"))
+    assert not gpu.is_out_of_memory(RuntimeError("the decoder failed"))

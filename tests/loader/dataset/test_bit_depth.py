@@ -14,7 +14,7 @@ import duckdb
 import pytest
 
 from framedex import ClipDataset, ClipLoader
-from framedex.sharder.clips.medium import bits_of
+from framedex.sharder.clips.clip import bits_of
 from tests.support.datasets import run, shard_clips
 from tests.support.depth import drawn
 from tests.support.media import Recipe, make

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from framedex import BucketSampler, visual_tokens
 from framedex.errors import FramedexError
-from framedex.loader.order.buckets import by_fit, numbered
+from framedex.loader.order.bucket_sampler import by_fit, numbered
 from tests.support.depth import EXAMPLES
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from framedex import MixtureSampler
 from framedex.errors import FramedexError
-from framedex.loader.order.mixture import epoch_counts, mixture_order, part_at, part_order
+from framedex.loader.order.mixture_sampler import epoch_counts, mixture_order, part_at, part_order
 
 
 class Joined:

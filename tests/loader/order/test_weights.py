@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framedex import ClipSampler
 from framedex.errors import FramedexError
-from framedex.loader.order.weights import drawn_order, weights_of
+from framedex.loader.order.sampler import drawn_order, weights_of
 
 
 class Clips:

@@ -234,7 +234,7 @@ def test_what_cannot_be_framed_is_refused(stored: Path) -> None:
 
 
 def test_the_gpu_cuts_as_the_cpu_does() -> None:
-    from framedex.loader.dali.decoder import arranged
+    from framedex.loader.dali.gpu import arranged
 
     unique = np.random.default_rng(0).integers(0, 255, (3, 30, 40, 3)).astype(np.uint8)
     order = np.array([2, 0, -1, 0])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framedex import Framing, SmartResize
 from framedex.errors import FramedexError
-from framedex.loader.pixels import cutouts, sizes
+from framedex.loader.pixels import cutouts
 from framedex.sharder.decoding.cutout import Cutout, Window, cut
 
 FULL_HD, VGA, TALL = (1080, 1920), (480, 640), (1280, 720)
@@ -53,7 +53,7 @@ def test_frames_are_scaled_and_cut_as_documented(
     assert (cutout.scaled, cutout.size, cutout.windows) == (scaled, shown, (Window(*corner),))
     assert not cutout.is_stacked
     one = [np.array([value]) for value in (*size, 16)]
-    assert [int(side[0]) for side in sizes.delivered_sizes(framing, one[0], one[1], one[2])] == list(shown)
+    assert [int(side[0]) for side in framing.delivered_sizes(framing, one[0], one[1], one[2])] == list(shown)
 
 
 def test_several_crops_lie_along_the_longer_side_or_in_the_corners() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from framedex import Framing, SmartResize
 from framedex.errors import FramedexError
-from framedex.loader.pixels.sizes import delivered_sizes
-from framedex.loader.pixels.smart_resize import smart_sizes
+from framedex.loader.pixels.framing import delivered_sizes, smart_sizes
 
 TABLE = Path(__file__).parents[2] / "data" / "smart_resize.csv"  # by tests/support/smart_resize_table.py
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from framedex.loader.routing.balance import Balance
-from framedex.loader.routing.costs import ClipCost
+from framedex.loader.routing.balance import Balance, ClipCost
 
 DECODERS, AT_ONCE, READ = 2, 16, 0.003
 FEWEST, PATIENCE = 8, 0.02

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from framedex import ClipDataset, Index
 from framedex.errors import DecodeError
-from framedex.loader.routing.colour import (
+from framedex.loader.routing.movie import (
     DALI_MATRIX,
     LUMA_WEIGHTS,
     NO_CORRECTION,

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex import ClipDataset, Index
-from framedex.loader.routing.joining import groups, movie_feed
-from framedex.loader.routing.movie import GpuMovie, MovieStream, begins_with_idr, gpu_movie
+from framedex.loader.routing.movie import GpuMovie, MovieStream, begins_with_idr, gpu_movie, groups, movie_feed
 from framedex.loader.routing.nvdec_headers import CodedPicture
 from tests.support.counted import some
 from tests.support.datasets import shard_clips

@@ -10,7 +10,7 @@ from pathlib import Path
 import av
 import pytest
 
-from framedex.indexer.bitstream.h26x import h264, hevc, nal
+from framedex.indexer.bitstream import h264, hevc, nal
 from framedex.loader.routing.nvdec_headers import (
     SCANNERS,
     SEQUENCE_SET,

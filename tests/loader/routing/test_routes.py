@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from framedex import ClipDataset, Index
-from framedex.indexer.bitstream.av1_vpx.vp9 import FrameHeaders, split_superframe
-from framedex.loader.routing.colour import colour_obstacle
-from framedex.loader.routing.movie import gpu_movie
+from framedex.indexer.bitstream.vpx import FrameHeaders, split_superframe
+from framedex.loader.routing.movie import colour_obstacle, gpu_movie
 from framedex.loader.routing.routes import PROVEN_PROFILES, RULES, gpu_obstacle, has_hidden_frames
 from framedex.sharder.clips.clip import Clip
 from tests.exactness.test_av_corpus import read_packets

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from framedex.loader.streams.history import History, Skip
-from framedex.loader.streams.shared_log import SharedLog
+from framedex.loader.streams.progress import History, SharedLog, Skip
 
 
 def skip(worker: int, place: int) -> Skip:

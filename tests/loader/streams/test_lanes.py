@@ -6,9 +6,8 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given, settings
 
-from framedex.loader.streams.batches import Batching, delivered_clips
 from framedex.loader.streams.lanes import Lane, Order, Stage, Workers, lane_of, reading_order
-from framedex.loader.streams.progress import with_skips
+from framedex.loader.streams.progress import Batching, delivered_clips, with_skips
 
 ORDERS = st.builds(
     lambda sizes, buffer, seed: Order(

@@ -9,9 +9,8 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from framedex.loader.streams.history import History, Skip
+from framedex.loader.streams.progress import History, SharedLog, Skip
 from framedex.loader.streams.reading import spans
-from framedex.loader.streams.shared_log import SharedLog
 
 GAP_BYTES = 256 << 10  # reading so many bytes in between takes less time than another request
 

@@ -17,7 +17,7 @@ from PIL import Image
 import framedex
 from framedex import Index
 from framedex.errors import FormatError
-from framedex.loader.verification.nearness import mean_squares, nearness
+from framedex.loader.verification.encoded import mean_squares, nearness
 from tests.support.datasets import run
 from tests.support.encoded import change_encoder, encode_clips
 from tests.support.images import tar_of, write

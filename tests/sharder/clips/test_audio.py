@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from framedex import AudioOptions
 from framedex.errors import PolicyError
-from framedex.records.packets import AudioPackets
-from framedex.records.recipe import AudioRecipe
-from framedex.sharder.clips.audio import PRE_ROLL, AudioFacts, audio_facts, plan_audio, pre_roll
-from framedex.sharder.decoding.clip_audio import clip_interval, plan_clip_audio
+from framedex.records.clip import AudioRecipe
+from framedex.records.medium import AudioPackets
+from framedex.sharder.clips.clip import PRE_ROLL, AudioFacts, audio_facts, plan_audio, pre_roll
+from framedex.sharder.decoding.audio import clip_interval, plan_clip_audio
 from tests.support.counted import some
 
 CODECS = st.sampled_from([*PRE_ROLL, "pcm_s16le"])

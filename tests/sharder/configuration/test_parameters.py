@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import RefusedError
+from framedex.sharder.configuration.parameters import RefusedError
 from framedex.sharder.policies import by_time, reading
 
 FPS: dict[str, Any] = {"policy": "fps", "fps": 1}

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from framedex import AudioOptions
 from framedex.core.pyav import audio_plane
 from framedex.errors import DecodeError
-from framedex.records.recipe import AudioRecipe, ClipAudioPlan
-from framedex.sharder.clips.audio import AudioFacts, plan_audio
-from framedex.sharder.decoding import audio, clip_audio
+from framedex.records.clip import AudioRecipe, ClipAudioPlan
+from framedex.sharder.clips.clip import AudioFacts, plan_audio
+from framedex.sharder.decoding import audio
 from tests.support.audio_media import NOISY, RECIPES, Truth, encode, truth
 from tests.support.depth import drawn
 from tests.support.ffmpeg import ffmpeg, ffmpeg_version
@@ -192,12 +192,12 @@ def test_a_clips_audio_is_the_same_stretch_of_the_whole_files(
     _, known = sound("aac_surround.mp4")
     facts, options = known.facts, AudioOptions(rate=16_000, channels=2)
     seconds = Fraction(facts.end_sample - facts.first_sample, facts.rate)
-    plan = clip_audio.plan_clip_audio(facts, known.packets, Fraction(0), seconds, options)
-    whole = clip_audio.decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
+    plan = audio.plan_clip_audio(facts, known.packets, Fraction(0), seconds, options)
+    whole = audio.decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
     for _ in range(CLIPS):
         begin = Fraction(int(rng.integers(-1000, 4000)), 1000)
-        plan = clip_audio.plan_clip_audio(facts, known.packets, begin, begin + Fraction(1, 3), options)
-        clip = clip_audio.decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
+        plan = audio.plan_clip_audio(facts, known.packets, begin, begin + Fraction(1, 3), options)
+        clip = audio.decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
         assert clip.samples.dtype == np.float32
         assert clip.samples.shape == (2, len(clip.mask)) == (2, plan.count)
         places = np.arange(clip.first, clip.first + plan.count)

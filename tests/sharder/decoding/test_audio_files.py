@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from framedex.errors import DecodeError, PolicyError
-from framedex.sharder.clips.audio import AudioFacts
-from framedex.sharder.decoding.audio_files import decode_file, encode_flac, encode_wav, flac_bits
+from framedex.sharder.clips.clip import AudioFacts
+from framedex.sharder.decoding.audio import decode_file, encode_flac, encode_wav, flac_bits
 
 
 def integers(rng: np.random.Generator, channels: int, count: int, bits: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from framedex.sharder.decoding import compiled_rgb, rgb
-from framedex.sharder.decoding.cropping import Cropper
+from framedex.sharder.decoding.cutout import Cropper
 from tests.sharder.decoding.test_compiled_rgb import by_libswscale, noise
 
 FORMATS = [

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
-from framedex.sharder.decoding.resampling import LAYOUTS, margin, mix_matrix, remix, resample
+from framedex.sharder.decoding.audio import LAYOUTS, margin, mix_matrix, remix, resample
 from tests.support.ffmpeg import ffmpeg
 
 RATES = [(44_100, 16_000), (48_000, 44_100), (22_050, 48_000), (8_000, 48_000), (48_000, 16_000), (11_025, 12_000)]

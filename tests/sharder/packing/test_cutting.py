@@ -13,7 +13,7 @@ import pytest
 from framedex import Index
 from framedex.errors import FramedexError
 from framedex.execution.engine import Outcome
-from framedex.records.dataset import Failure
+from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.packing import cutting
 from framedex.sharder.planning.indexed_medium import PlanningOptions

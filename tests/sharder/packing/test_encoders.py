@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from framedex import EncodeOptions
 from framedex.errors import UncuttableError
-from framedex.sharder.packing.encoders import ENCODERS, colour_of, encode, encoder_version
-from framedex.sharder.packing.yuv420 import MATRIX, planes_of
+from framedex.sharder.packing.encoders import ENCODERS, MATRIX, colour_of, encode, encoder_version, planes_of
 from tests.support.depth import drawn
 from tests.support.encoded import CODECS
 from tests.support.pictures import rgb_of

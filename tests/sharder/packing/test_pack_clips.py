@@ -21,7 +21,7 @@ from framedex import ClipDataset, Index
 from framedex.errors import StaleError, UncuttableError
 from framedex.sharder.packing.clip_files import ClipFiles
 from framedex.sharder.packing.tars import Tar
-from framedex.sharder.planning import planner, spools
+from framedex.sharder.planning import planner, steps
 from framedex.sharder.writing import writer
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content as bytes_of
@@ -273,7 +273,7 @@ def test_what_was_demuxed_stays_until_it_is_copied(
         copy(tar, piece)
 
     monkeypatch.setattr(Tar, "_copy", slowly)
-    monkeypatch.setattr(spools, "MOST_BYTES", 1)
+    monkeypatch.setattr(steps, "MOST_BYTES", 1)
     for number in range(5):
         (tmp_path / "videos").mkdir(exist_ok=True)
         shutil.copy(corpus / "mkv_headerstrip.mkv", tmp_path / "videos" / f"{number}.mkv")

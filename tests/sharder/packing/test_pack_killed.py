@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from framedex import Index
-from framedex.sharder.writing.tables import Tables
+from framedex.sharder.writing.whole import Tables
 from tests.support.datasets import run
 from tests.support.depth import drawn, rounds
 from tests.support.media import Recipe, encode

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from framedex.errors import StaleError
 from framedex.files.fingerprint import fingerprint
-from framedex.sharder.clips.byte_source import ByteSource
+from framedex.sharder.clips.clip import ByteSource
 from framedex.sharder.clips.samples import FileRanges, Member
 from framedex.sharder.packing import tars
 from framedex.sharder.reading.sources import SourceFiles

@@ -19,8 +19,8 @@ import yaml
 
 from framedex import AudioOptions, ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import DamageError, FormatError, FramedexError, PolicyError, StaleError
-from framedex.execution.shared_number import SharedNumber
-from framedex.sharder.sampling.draws import draws
+from framedex.execution.spawning import SharedNumber
+from framedex.sharder.policies.sampling import draws
 from tests.support.datasets import run
 from tests.support.depth import drawn
 from tests.support.media import read_barcode
@@ -308,7 +308,7 @@ def test_a_pickled_copy_shares_the_epoch_and_opens_nothing_before_it_must(index:
 
 
 def test_an_epoch_outlives_the_process_that_made_it() -> None:
-    script = "import pickle, sys; from framedex.execution.shared_number import SharedNumber; one = SharedNumber(6); "
+    script = "import pickle, sys; from framedex.execution.spawning import SharedNumber; one = SharedNumber(6); "
     script += "sys.stdout.buffer.write(pickle.dumps(one))"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     copy = pickle.loads(done.stdout)

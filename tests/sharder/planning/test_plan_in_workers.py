@@ -13,9 +13,9 @@ import pytest
 
 from framedex import Index
 from framedex.errors import PolicyError
-from framedex.sharder import build, plan_in_workers, schema
+from framedex.sharder import build, schema, slices
 from framedex.sharder.planning import indexed_medium, pieces, steps, units
-from framedex.sharder.writing import planned_rows, tables, writer
+from framedex.sharder.writing import planned_rows, whole, writer
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
 from tests.support.datasets import run, write_clips
@@ -28,10 +28,10 @@ POLICY = {"policy": "windows", "frames": 3, "step": 2, "last": "drop"}
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the tests' few clips fill several tasks, parts and checkpoints."""
-    monkeypatch.setattr(plan_in_workers, "TASKS_AT_FIRST", 1)
-    monkeypatch.setattr(plan_in_workers, "MOST_CLIPS_A_TASK", 70)
-    monkeypatch.setattr(plan_in_workers, "STEPS_AT_ONCE", 9)
-    for module in (tables, writer):
+    monkeypatch.setattr(slices, "TASKS_AT_FIRST", 1)
+    monkeypatch.setattr(slices, "MOST_CLIPS_A_TASK", 70)
+    monkeypatch.setattr(slices, "STEPS_AT_ONCE", 9)
+    for module in (whole, writer):
         monkeypatch.setattr(module, "CLIPS_PER_PART", 23)
 
 
@@ -47,7 +47,7 @@ def test_explicit_clips_are_the_same_bytes(
     index: Index, truth: Callable[[str], Truth], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("framedex.sharder.planning.pieces.REQUESTS_AT_ONCE", 7)
-    monkeypatch.setattr(plan_in_workers, "MOST_CLIPS_A_TASK", 14)
+    monkeypatch.setattr(slices, "MOST_CLIPS_A_TASK", 14)
     rng = np.random.default_rng(5)
     clips = [
         {"uri": name, "frames": rng.integers(0, len(truth(name).md5), 5).tolist(), "mine": number}
@@ -98,7 +98,7 @@ def test_a_run_that_ended_goes_on_with_any_number_of_workers(index: Index, tmp_p
 def test_a_medium_with_very_many_frames_is_planned_here(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_in_workers, "MOST_CLIPS_SENT", 45)
+    monkeypatch.setattr(slices, "MOST_CLIPS_SENT", 45)
     test_a_policy_s_clips_are_the_same_bytes(index, tmp_path)
 
 
@@ -137,13 +137,13 @@ def asked_of(index: Index, count: int) -> list[pieces.Piece]:
 
 
 def planned(index: Index, asked: Iterable[pieces.Piece]) -> list[planned_rows.PlannedRows]:
-    how = plan_in_workers.PlanningRun(
+    how = slices.PlanningRun(
         index=index,
         options=indexed_medium.PlanningOptions(),
         schema=schema.CLIPS,
         workers=replace(build.DEFAULTS, workers=2).processes,
     )
-    return list(plan_in_workers.planned_in_workers(how, asked))
+    return list(slices.planned_in_workers(how, asked))
 
 
 def media_of(rows: list[planned_rows.PlannedRows]) -> list[str]:
@@ -164,8 +164,8 @@ def names(asked: list[pieces.Piece]) -> list[str]:
 @pytest.fixture
 def workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers do all tasks, of several media each."""
-    monkeypatch.setattr(plan_in_workers, "TASKS_AT_FIRST", 0)
-    monkeypatch.setattr(plan_in_workers, "MOST_CLIPS_A_TASK", 200)
+    monkeypatch.setattr(slices, "TASKS_AT_FIRST", 0)
+    monkeypatch.setattr(slices, "MOST_CLIPS_A_TASK", 200)
 
 
 def test_a_process_that_dies_costs_the_clips_that_it_died_at(index: Index, workers_alone: None) -> None:

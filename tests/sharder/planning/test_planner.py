@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import DamageError, PolicyError, UncuttableError
 from framedex.indexer.parts.packets import Packets
-from framedex.sharder.clips.recipe import coalesce
+from framedex.sharder.clips.clip import coalesce
 from framedex.sharder.planning.planner import Planner
 from tests.support.flags import CLOSED, CONTINUES, DAMAGED, LEADING, NON_REFERENCE, OPEN, RESET, START
 

@@ -15,13 +15,13 @@ from jsonschema import Draft202012Validator
 
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.parameters import names
-from framedex.sharder.policies import reading, registry
+from framedex.sharder.policies import reading
 from tests.support.counted import some
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
-SCHEMA = Draft202012Validator(registry.policy_schema())
+SCHEMA = Draft202012Validator(reading.policy_schema())
 
 Document = dict[str, Any]
 
@@ -40,7 +40,7 @@ def taken(document: object) -> bool:
 
 
 def test_the_schema_is_one() -> None:
-    Draft202012Validator.check_schema(registry.policy_schema())
+    Draft202012Validator.check_schema(reading.policy_schema())
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -141,7 +141,7 @@ VALUES = (
     *(RANGES, SPLITS, st.lists(NUMBERS, max_size=3), st.lists(SEGMENTS, max_size=2)),
 )
 BASES = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONFIGS]
-KEYS = [(base, key) for base in BASES for key in names(registry.POLICIES[base["policy"]])]
+KEYS = [(base, key) for base in BASES for key in names(reading.POLICIES[base["policy"]])]
 
 
 @pytest.mark.parametrize("kind", range(len(VALUES)))
@@ -160,9 +160,9 @@ def test_most_keys_may_be_empty() -> None:
     assert all(valid(base | {key: None}) for base, key in KEYS if (base["policy"], key) in empty)
 
 
-@pytest.mark.parametrize("name", registry.POLICIES)
+@pytest.mark.parametrize("name", reading.POLICIES)
 def test_the_schema_has_every_key_and_the_page_says_what_it_means(name: str) -> None:
-    described = registry.policy_schema()["$defs"][registry.POLICIES[name].__name__]["properties"]
-    assert described.keys() == {"policy", *names(registry.POLICIES[name])}
-    for key in names(registry.POLICIES[name]):
+    described = reading.policy_schema()["$defs"][reading.POLICIES[name].__name__]["properties"]
+    assert described.keys() == {"policy", *names(reading.POLICIES[name])}
+    for key in names(reading.POLICIES[name]):
         assert f"`{key}`" in PAGE

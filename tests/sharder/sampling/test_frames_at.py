@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.sampling.frames_at import CHOICES, Choose, distances, frames_at, over_common_denominator
+from framedex.sharder.policies.sampling import CHOICES, Choose, distances, frames_at, over_common_denominator
 
 PTS = st.lists(st.integers(-50, 100_000), min_size=1, max_size=60).map(sorted)
 TIME = st.fractions(min_value=-100, max_value=100_100, max_denominator=1001)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.sampling.padding import PadMode, padded
+from framedex.sharder.policies.sampling import PadMode, padded
 
 NUMPY = {"edge": "edge", "reflect_101": "reflect", "reflect_1001": "symmetric"}
 

@@ -15,8 +15,7 @@ import yaml
 
 import framedex
 from framedex.errors import PolicyError
-from framedex.sharder.selection.clip_frames import frames_of
-from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClip, Outside
+from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClip, Outside, frames_of
 from tests.support.datasets import run
 from tests.support.policies import timeline
 

@@ -15,7 +15,7 @@ import framedex
 from framedex import ClipDataset, Index
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.selection.scenes import scenes_of
+from framedex.sharder.planning.units import scenes_of
 from tests.support.policies import policy_of
 
 VIEWS = {"group": "scene", "view": "camera", "clock": "a"}

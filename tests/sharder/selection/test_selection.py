@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from framedex import ClipDataset
-from framedex.core.tallies import few, tally
+from framedex.core.words import few, tally
 from framedex.errors import FramedexError, PolicyError
 from tests.support.datasets import run
 

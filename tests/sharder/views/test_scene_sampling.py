@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
-from framedex.sharder.views.scene_sampling import SceneSampling, SceneView, sample_scene
+from framedex.sharder.policies.scene_sampling import SceneSampling, SceneView, sample_scene
 from tests.support import policy_reference
 from tests.support.depth import EXAMPLES
 from tests.support.policies import policy_of, video_of

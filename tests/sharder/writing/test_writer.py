@@ -14,7 +14,7 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import OutputError
-from framedex.records.dataset import Failure
+from framedex.records.clip import Failure
 from framedex.sharder.writing.writer import DatasetWriter
 from tests.support.datasets import run, shard_clips, write_clips
 

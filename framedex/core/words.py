@@ -1,0 +1,208 @@
+"""Which of the allowed names somebody meant, and the error about a name that is not allowed.
+
+Counts of values as text, for messages about what was skipped and which values exist instead.
+
+Numbers as people read them, for terminals, sheets and pages. JSON and tables of SQL have the numbers themselves.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from framedex.errors import FramedexError
+
+# What people call things → the names that framedex has for them. Where several are allowed, all are meant.
+MEANT = {
+    "bframes": ("reorder_depth",),
+    "bit_depth": ("pixel_format", "more_than_8_bits"),
+    "class": ("label",),
+    "corrupt": ("damaged", "damaged_gop_count"),
+    "duration": ("duration_seconds",),
+    "duplicates": ("copies",),
+    "end_time": ("end", "end_seconds"),
+    "filename": ("uri",),
+    "file": ("uri",),
+    "fold": ("split",),
+    "format": ("container", "pixel_format"),
+    "framerate": ("fps", "stated_rate"),
+    "interval": ("stride", "every"),
+    "keyframes": ("keyframe_count",),
+    "length": ("frames", "duration_seconds", "frame_count"),
+    "max_length": ("max_frames", "max_seconds"),
+    "min_length": ("min_frames", "least_frames"),
+    "n_clips": ("clips",),
+    "n_frames": ("frames", "frame_count"),
+    "nframes": ("frames", "frame_count"),
+    "num_clips": ("clips",),
+    "num_frames": ("frames", "frame_count"),
+    "path": ("uri",),
+    "rate": ("fps",),
+    "resolution": ("width", "height"),
+    "rotation": ("rotation_degrees",),
+    "size": ("width", "height", "size_bytes"),
+    "start_time": ("start", "start_seconds"),
+    "vfr": ("is_vfr", "variable_rate"),
+    "video": ("uri",),
+}
+
+MISTYPED = 0.85  # of difflib's ratio: `clip` for `clips`, but not `duration` for `duration_pts`
+
+
+def meant(name: str, allowed: Iterable[str]) -> list[str]:
+    """Return the allowed names that a name most likely means, best first; none if nothing is near.
+
+    In this order: names that mean the same (`vfr` → `is_vfr`), a name that is nearly spelled like it, names that have
+    all words of it (`timestamp` → `timestamp_column`), and the closest spelling.
+    """
+    names = list(allowed)
+    lowered = name.strip().lower().replace("-", "_").replace(" ", "_")
+    if same := [other for other in names if other.lower() == lowered]:
+        return same[:1]
+    if known := [other for other in MEANT.get(lowered, ()) if other in names]:
+        return known
+    words = set(lowered.split("_"))
+    sharing = sorted((other for other in names if words <= set(other.lower().split("_"))), key=len)
+    close = difflib.get_close_matches
+    return close(lowered, names, 1, cutoff=MISTYPED) or sharing[:2] or close(lowered, names, 1)
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str | None:
+    """Return a remedy that names the allowed names that were most likely meant, or None."""
+    found = meant(name, allowed)
+    return f"did you mean {' or '.join(map(repr, found))}?" if found else None
+
+
+def check_choices(error: type[FramedexError] = FramedexError, /, **choices: tuple[object, Iterable[object]]) -> None:
+    """Raise an error for an argument whose value is not allowed.
+
+    Args:
+        error: The class of the error.
+        choices: (value, allowed values) by the name of the argument.
+    """
+    for name, (value, values) in choices.items():
+        allowed = tuple(values)
+        if value not in allowed:
+            raise error(f"unknown {name}", found=repr(value), allowed=", ".join(map(repr, allowed)))
+
+
+SHOWN = 5  # how many values of a column, or names, are shown
+COLUMNS = 4  # how many columns are shown with their values
+LONGEST = 60  # characters shown of a value
+
+
+def few(counts: Mapping[str, int], *, most: int = SHOWN) -> str:
+    """Return the most frequent values with their counts, and the number of the other values.
+
+    Args:
+        counts: The count of each value. Among equally frequent values, the first ones are shown.
+        most: How many values are shown.
+    """
+    said = ", ".join(f"{value} ({count:,})" for value, count in Counter(counts).most_common(most))
+    others = len(counts) - most
+    return f"{said} and {counted(others, 'other', 'others')}" if others > 0 else said
+
+
+def named(names: Iterable[str], count: int) -> str:
+    """Return the first few names, and the number of the others. `count` is the number of all names."""
+    shown = list(itertools.islice(names, SHOWN))
+    more = count - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a number and the name of what is counted. `many` is the plural, if it is not formed with an s."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def tally(arrays: Iterable[Any]) -> Counter[str]:
+    """Return the count of each value in some Arrow arrays, as text. An empty cell counts as a value."""
+    found = Counter[str]()
+    for array in arrays:
+        try:
+            pairs = [(row["values"], row["counts"]) for row in pc.value_counts(array).to_pylist()]
+        except pa.ArrowNotImplementedError:  # lists and other nested values
+            pairs = [(value, 1) for value in array.to_pylist()]
+        for value, count in pairs:
+            found[_text(value)] += count
+    return found
+
+
+def _text(value: object) -> str:
+    return "empty" if value is None else f"{value:g}" if isinstance(value, float) else repr(value)[:LONGEST]
+
+
+def values_text(columns: Mapping[str, Mapping[str, int]]) -> str:
+    """Return the values of some columns as text, by column name. Of many columns, only the first are named."""
+    return "; ".join(
+        f"{name}: {few(counts) or 'no rows'}" for name, counts in itertools.islice(columns.items(), COLUMNS)
+    )
+
+
+def no_clip_has(where: Mapping[str, object], columns: Mapping[str, Mapping[str, int]], path: object) -> FramedexError:
+    """Return the error for a selection that matches no clip.
+
+    Args:
+        where: The wanted values by column.
+        columns: The count of each value in these columns.
+        path: The path of the dataset or index.
+    """
+    return FramedexError(
+        "no clip has " + ("this value" if len(where) == 1 else "all of these values"),
+        where=str(path),
+        found=", ".join(f"{name}={value!r}" for name, value in where.items()),
+        allowed=values_text(columns),
+        remedy="ask for values that there are, or leave out `where`",
+    )
+
+
+DIGITS = 3  # significant ones
+SAME_RATE = 1.01  # rates that differ by less than this factor are told as one
+SIZES = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+DURATIONS = (("h", 3600.0), ("min", 60.0))
+LEAST = 1e-6  # smaller numbers have an exponent
+
+
+def number_text(value: float, *, digits: int = DIGITS, separator: str = ",") -> str:
+    """Return a number with a few significant digits, and with all digits before the decimal point.
+
+    Args:
+        value: The number.
+        digits: How many significant digits it has at most, if it has fewer before the decimal point.
+        separator: What separates thousands.
+    """
+    if not math.isfinite(value) or 0 < abs(value) < LEAST:
+        return f"{value:.{digits}g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
+    whole, point, rest = f"{value:,.{decimals}f}".partition(".")
+    rest = rest.rstrip("0")
+    return whole.replace(",", separator) + (point + rest if rest else "")
+
+
+def rate_text(low: float, high: float) -> str:
+    """Return frames per second, as one number or as a range: `25 fps`, `14.9–30.3 fps`, `500–1000 fps`."""
+    least, most = (number_text(rate, separator="") for rate in (low, high))
+    return f"{most} fps" if high <= SAME_RATE * low or least == most else f"{least}–{most} fps"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration: `0.08 s`, `23.97 s`, `4.2 min`, `2.8 h`."""
+    for unit, each in DURATIONS:
+        if abs(seconds) >= each:
+            return f"{number_text(seconds / each, digits=2)} {unit}"
+    return f"{number_text(seconds, digits=4)} s"
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a size in the decimal unit that fits: `144 kB`, `1.5 GB`."""
+    for unit, each in SIZES:
+        if size_bytes >= each * (1 - 0.5 / 10**DIGITS):  # what rounds to 1000 of a unit is 1 of the next
+            return f"{number_text(size_bytes / each)} {unit}"
+    return f"{number_text(size_bytes)} bytes"

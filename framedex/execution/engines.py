@@ -1,0 +1,253 @@
+"""The choice of an execution engine by name.
+
+The execution engine of one machine: a pool of processes, each with a time limit and a memory limit.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import functools
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from pebble import ProcessExpired, ProcessPool
+
+from framedex.core.pyav import MEDIUM_ERRORS
+from framedex.core.words import check_choices
+from framedex.errors import INTERNAL_ERROR, FramedexError, InternalError, internal_error
+from framedex.execution.engine import BROKEN, Calls, Engine, Item, Outcome, Result
+from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
+
+LOOK_SECONDS = 1.0  # between two checks for stopped workers
+STOPPED_SECONDS = 600.0  # how long a worker may be stopped if calls have no time limit
+GIBIBYTE = 1 << 30
+
+# Items in order, each with the call that a process makes for it, if any.
+_Waiting: TypeAlias = collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]]
+
+
+def run_local(
+    calls: Calls[Item, Result], *, workers: int, memory_bytes: int | None = None
+) -> Iterator[Outcome[Item, Result]]:
+    """Yield the outcome of every call, in the order of items.
+
+    Args:
+        calls: The function and its items. No process starts before the first item that needs a call.
+        workers: The number of processes. 0: this process makes the calls, one after another. Then nothing limits their
+            time and memory, and a crash of a decoder ends this process.
+        memory_bytes: The address space of each process (RLIMIT_AS), including its libraries, which take about 0.5 GiB.
+            An allocation beyond it fails within its call. None: no limit.
+    """
+    if workers == 0:
+        for item in calls.items:
+            call = None if calls.passes(item) else functools.partial(_call, calls.function, item)
+            yield _outcome(item, call, None, None)
+        return
+    with LocalPool(workers=workers, memory_bytes=memory_bytes, function=calls.function) as pool:
+        yield from pool.run(calls)
+
+
+class LocalPool:
+    """A pool of processes on this machine that serves one run after another. A context manager.
+
+    The processes are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs.
+    They end when this process ends, however it ends.
+
+    Args:
+        workers: The number of processes.
+        memory_bytes: As for `run_local`.
+        function: The function that the processes will call. It decides whether they import the caller's script
+            (`spawning`).
+    """
+
+    def __init__(
+        self, *, workers: int, memory_bytes: int | None, function: Callable[..., object] | None = None
+    ) -> None:
+        self._workers, self._memory_bytes = workers, memory_bytes
+        self._pool = ProcessPool(
+            max_workers=workers, context=spawning(function), initializer=_enter_worker, initargs=[memory_bytes]
+        )
+
+    def _end_stopped(self, stopped: dict[int, float], seconds: float) -> None:
+        """Kill workers that have been stopped (SIGSTOP) for too long.
+
+        Between two calls, no time limit of a call ends such a worker.
+
+        Args:
+            stopped: The time at which each process was first seen stopped. The caller keeps it between calls.
+            seconds: How long a worker may stay stopped.
+        """
+        now, manager = time.monotonic(), self._pool._pool_manager.worker_manager
+        for process in list(manager.workers):
+            if not _is_stopped(process):
+                stopped.pop(process, None)
+            elif now - stopped.setdefault(process, now) > seconds:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+    def _await(self, future: concurrent.futures.Future[Result] | None, timeout_seconds: float | None) -> None:
+        """Wait until a future is done, and meanwhile kill workers that stay stopped for too long."""
+        stopped: dict[int, float] = {}
+        while future is not None and not concurrent.futures.wait([future], LOOK_SECONDS).done:
+            self._end_stopped(stopped, STOPPED_SECONDS if timeout_seconds is None else timeout_seconds)
+
+    def __enter__(self) -> LocalPool:
+        self._pool.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def _next_outcome(self, waiting: _Waiting[Item, Result], seconds: float | None) -> Outcome[Item, Result]:
+        item, future = waiting.popleft()
+        return _outcome(item, None if future is None else future.result, seconds, self._memory_bytes)
+
+    def run(self, calls: Calls[Item, Result]) -> Iterator[Outcome[Item, Result]]:
+        """Yield the outcome of every call, in the order of items. If the caller stops early, the pool ends."""
+        waiting: _Waiting[Item, Result] = collections.deque()
+        seconds = calls.timeout_seconds
+        try:
+            for item in calls.items:
+                begun = (
+                    None if calls.passes(item) else self._pool.schedule(_call, [calls.function, item], timeout=seconds)
+                )
+                waiting.append((item, begun))
+                if len(waiting) >= self._workers * calls.in_flight:
+                    self._await(waiting[0][1], seconds)
+                    yield self._next_outcome(waiting, seconds)
+            while waiting:
+                self._await(waiting[0][1], seconds)
+                yield self._next_outcome(waiting, seconds)
+        finally:
+            if waiting:
+                self._pool.stop()  # type: ignore[no-untyped-call]
+                self._pool.join()
+                for _, future in waiting:
+                    _release_frames(future)
+
+
+def _release_frames(future: concurrent.futures.Future[Result] | None) -> None:
+    """Release what the traceback of a failed call holds.
+
+    If the pool ends while a call is being sent, the traceback holds the sent bytes in a cycle; Python 3.13 complains on
+    stderr when it collects them.
+    """
+    error = None if future is None or future.cancelled() or not future.done() else future.exception()
+    while error is not None:
+        error.__traceback__, error = None, error.__cause__
+
+
+def _is_stopped(process: int) -> bool:
+    """Return whether a signal has stopped a process (proc(5): the state follows the name in parentheses)."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[:1] == ["T"]
+    except OSError:
+        return False
+
+
+def _enter_worker(memory_bytes: int | None) -> None:
+    """Prepare a worker process: end it when its parent ends, and limit its memory."""
+    end_with_parent()
+    if memory_bytes is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    # After the limit: Arrow's allocator reserves a GiB of addresses at its first array, unless it may not.
+    leave_out_pandas()
+
+
+def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    """Call a function in a worker. A bug comes back as an InternalError, since not every exception can be pickled."""
+    try:
+        return function(item)
+    except MEDIUM_ERRORS:
+        raise
+    except Exception as error:
+        raise internal_error(error) from None
+
+
+def _outcome(
+    item: Item,
+    answer: Callable[[], Result] | None,
+    timeout_seconds: float | None,
+    memory_bytes: int | None,
+) -> Outcome[Item, Result]:
+    """Return the outcome of an item. If it has a call, `answer` returns the result of the call, or raises."""
+    if answer is None:
+        return Outcome(item=item)
+    try:
+        return Outcome(item=item, result=answer())
+    except concurrent.futures.TimeoutError:
+        return Outcome(item=item, kind="timeout", message=f"took longer than {timeout_seconds:g} s")
+    except ProcessExpired as error:
+        return Outcome(item=item, kind="crash", message=f"its process died (exit code {error.exitcode})")
+    except BrokenProcessPool as error:
+        return Outcome(item=item, kind=BROKEN, message=f"a process died between two calls: {error}")
+    except MemoryError:
+        allowed = "there is" if memory_bytes is None else f"the {memory_bytes / GIBIBYTE:g} GiB it may have"
+        return Outcome(item=item, kind="memory", message=f"needs more memory than {allowed}")
+    except InternalError as error:
+        return Outcome(item=item, kind=INTERNAL_ERROR, message=error.what, traceback=error.traceback)
+    except MEDIUM_ERRORS as error:
+        return Outcome(item=item, kind="error", message=f"{type(error).__name__}: {error}")
+    except Exception as error:  # the item or the result cannot be pickled
+        found = internal_error(error)
+        return Outcome(item=item, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)
+
+
+EngineName = Literal["local", "ray"]
+
+
+def processes(workers: int | None, engine: EngineName = "local") -> int:
+    """Return the number of processes for the argument `workers`. None: one per core; 0: this process does the work.
+
+    Raises:
+        FramedexError: the number is negative, or 0 with a cluster.
+    """
+    if workers is None:
+        return os.cpu_count() or 1
+    least = 0 if engine == "local" else 1
+    if workers < least:
+        what, allowed = f"too few workers for the engine {engine!r}", f"{least} or more, or None"
+        raise FramedexError(what, where="workers", found=workers, allowed=allowed)
+    return workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """Where calls are made: in so many processes of an engine.
+
+    Attributes:
+        count: Number of processes. 0: this process makes the calls.
+    """
+
+    count: int = os.cpu_count() or 1
+    engine: Engine = run_local
+
+    @property
+    def alone(self) -> bool:
+        """Whether one process of this machine does everything."""
+        return self.count < 2 and self.engine is run_local
+
+    def run(self, calls: Calls[Item, Result]) -> Iterator[Outcome[Item, Result]]:
+        """Yield the outcomes of calls, in the order of their items."""
+        return self.engine(calls, workers=self.count)
+
+
+def engine_of(name: EngineName, ray_address: str | None = None) -> Engine:
+    """Return the engine with this name. Raises MissingExtraError if Ray is not installed."""
+    check_choices(engine=(name, get_args(EngineName)))
+    if name == "local":
+        return run_local
+    from framedex.execution.ray_engine import RayEngine
+
+    return RayEngine(ray_address)

@@ -1,0 +1,456 @@
+"""Options and arguments that name a dataset and select its clips.
+
+Types of options and arguments: decorators of the function behind a command.
+
+The command line options that choose an execution engine.
+
+Options for the output of commands.
+
+Types of command line parameters for folders and files, on this machine or in object storage.
+
+Options that have an effect only with other options: each command has a table of rules, which one function checks.
+
+Options for how a command runs: the number of processes, time limits and the number of allowed failures.
+
+Sizes on the command line: numbers of bytes with a unit, and heights and widths of frames.
+
+Options of commands that may do one slice of a run: `--task` and `--finish`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from framedex.errors import FramedexError
+from framedex.execution.engine import Slice
+from framedex.execution.engines import EngineName, engine_of
+from framedex.storage.outputs import check_writable
+from framedex.storage.places import ALLOW_REMOTE, Access, Place, local_of, place
+
+Command = Callable[..., None]
+Decorator = Callable[[Command], Command]
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Return several decorators as one. The help of the command lists their options in this order."""
+
+    def decorate(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+class PlaceType(click.ParamType[Place]):
+    """A folder of this machine, or a uri.
+
+    Args:
+        there: Whether it must exist. Checked only where no request to a store is needed.
+        written: Whether the command writes to it.
+    """
+
+    name = "folder or uri"
+
+    def __init__(self, *, there: bool = False, written: bool = False) -> None:
+        self._there, self._written = there, written
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        """Return the place that a path or uri names."""
+        try:
+            found = place(value)
+            if self._written:
+                check_writable(found)
+        except FramedexError as error:
+            self.fail(error.text(), param, ctx)
+        if local_of(found) is None:  # only a request to the store would show it
+            return found
+        if self._there and not found.exists():
+            self.fail(f"Directory {str(value)!r} does not exist.", param, ctx)
+        if found.exists() and not found.is_dir():
+            self.fail(f"Directory {str(value)!r} is a file.", param, ctx)
+        return found
+
+
+class FileType(click.ParamType[Path]):
+    """A file of this machine, or a small object. An object is copied to this machine until the program ends."""
+
+    name = "file or uri"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path of a file, or of a temporary copy of an object."""
+        try:
+            found = place(value)
+            path = local_of(found)
+            if path is not None:
+                return path
+            folder = tempfile.TemporaryDirectory(prefix="framedex-")
+            (ctx or click.get_current_context()).call_on_close(folder.cleanup)
+            copy = Path(folder.name) / found.name
+            copy.write_bytes(found.read_bytes())
+        except FileNotFoundError:
+            self.fail(f"{value}: the object is not there", param, ctx)
+        except FramedexError as error:
+            self.fail(error.text(), param, ctx)
+        return copy
+
+
+PLACE_TO_WRITE, PLACE_THAT_IS_THERE, FILE = PlaceType(written=True), PlaceType(there=True), FileType()
+FILE_TO_WRITE: click.Path = click.Path(path_type=Path, dir_okay=False)
+
+
+def out_folder_option(help_text: str) -> Decorator:
+    """Return the option `--out` for commands that write a folder of this machine or a uri of object storage."""
+    return click.option("--out", type=PLACE_TO_WRITE, required=True, help=help_text)
+
+
+def overwrite_option(what: str) -> Decorator:
+    """Return the option `--overwrite`.
+
+    Args:
+        what: What is replaced, and the verb: "a dataset that is".
+    """
+    return click.option("--overwrite", is_flag=True, help=f"Replace {what} already there.")
+
+
+def json_option(help_text: str = "Print one JSON object.") -> Decorator:
+    """Return the option `--json`. The command gets it as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=help_text)
+
+
+Values = Mapping[str, Any]  # values of all parameters of a command by name, including defaults
+NOT_GIVEN = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionRule:
+    """A rule that says when some options of a command have an effect.
+
+    Attributes:
+        options: The parameter names of these options.
+        all_but: Instead of `options`: the rule is about all options except these.
+        when: Returns, for the values of all parameters, whether the options have an effect.
+        needs: The options that must be given as well, for the message.
+        beside: Instead of `needs`: the options that remove the effect, for the message.
+        why: The reason, if it is not obvious.
+    """
+
+    options: Sequence[str] = ()
+    all_but: Sequence[str] = ()
+    when: Callable[[Values], bool]
+    needs: str = ""
+    beside: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.options) == bool(self.all_but) or bool(self.needs) == bool(self.beside):
+            raise ValueError("a rule has options or all_but, and needs or beside")
+
+    def names(self, parameter: click.Parameter) -> bool:
+        """Return whether the rule is about a parameter."""
+        if self.options:
+            return parameter.name in self.options
+        return isinstance(parameter, click.Option) and parameter.name not in self.all_but
+
+    def broken_by(self, spelled: Sequence[str]) -> str:
+        """Return a message about options that were given without effect."""
+        which = " and ".join(filter(None, [", ".join(spelled[:-1]), spelled[-1]]))
+        why = f": {self.why}" if self.why else ""
+        if self.needs:
+            return f"{which} {'need' if spelled[1:] else 'needs'} {self.needs}{why}"
+        return f"{which} {'have' if spelled[1:] else 'has'} no effect beside {self.beside}{why}"
+
+
+class RuledCommand(click.Command):
+    """A command that refuses options without effect: it exits with code 2 and does nothing."""
+
+    def __init__(self, *arguments: Any, rules: Sequence[OptionRule] = (), **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        known = {parameter.name for parameter in self.params}
+        for rule in rules:
+            if unknown := {*rule.options, *rule.all_but} - known:
+                raise ValueError(f"a rule of {self.name} is about unknown parameters: {sorted(unknown)}")
+        self.rules = rules
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        check_options(ctx, self.rules)
+        return super().invoke(ctx)
+
+
+def check_options(context: click.Context, rules: Sequence[OptionRule]) -> None:
+    """Raise UsageError with the name of every option that was given and has no effect."""
+    given = [
+        parameter
+        for parameter in context.command.params
+        if parameter.name is not None and context.get_parameter_source(parameter.name) not in (None, *NOT_GIVEN)
+    ]
+    said: list[str] = []
+    told: set[str | None] = set()
+    for rule in rules:
+        vain = [parameter for parameter in given if rule.names(parameter) and parameter.name not in told]
+        if vain and not rule.when(context.params):
+            said.append(rule.broken_by([_spelled(parameter, context.params) for parameter in vain]))
+            told.update(parameter.name for parameter in vain)
+    if said:
+        raise click.UsageError("; ".join(said), context)
+
+
+def _spelled(parameter: click.Parameter, values: Values) -> str:
+    """Return an option as the user gave it. For a pair of flags, this is one of the two."""
+    is_off = values.get(parameter.name or "") is False and bool(parameter.secondary_opts)
+    return (parameter.secondary_opts if is_off else parameter.opts)[0]
+
+
+SAMPLE_RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
+
+
+def dataset_argument() -> Decorator:
+    """Return the argument DATASET, an existing folder or a uri."""
+    return click.argument("dataset", type=PLACE_THAT_IS_THERE)
+
+
+def access_options(*, beside: str = "") -> Decorator:
+    """Return the options `--root` and `--allow-remote` for commands that read the sources.
+
+    The command gets them as `access`, a locations.Access.
+
+    Args:
+        beside: The options that make the command read the sources. Empty: it always reads them.
+    """
+
+    def decorate(command: Command) -> Command:
+        @click.option(
+            "--root",
+            type=click.Path(file_okay=False),
+            help=_beside(beside, "Where the sources lie now, if they moved."),
+        )
+        @allow_remote_option(beside=beside)
+        @functools.wraps(command)
+        def with_access(*, root: str | None, allow_remote: bool, **others: Any) -> None:
+            command(access=Access(root=root, allow_remote=allow_remote), **others)
+
+        return with_access
+
+    return decorate
+
+
+def allow_remote_option(*, beside: str = "") -> Decorator:
+    """Return the option `--allow-remote`. `beside`: as for `access_options`."""
+    text = (
+        "Read sources that lie in another bucket or on another host than the index or dataset, wherever its uris lead. "
+        f"{ALLOW_REMOTE}=1 does the same."
+    )
+    return click.option("--allow-remote", is_flag=True, help=_beside(beside, text))
+
+
+def seed_option(of: str, *, beside: str = "") -> Decorator:
+    """Return the option `--seed`.
+
+    Args:
+        of: What is random.
+        beside: The options that make anything random. Empty: there is no such option.
+    """
+    return click.option("--seed", type=int, default=0, show_default=True, help=_beside(beside, f"Seed of {of}."))
+
+
+def sample_options(help_text: str) -> Decorator:
+    """Return the options `--sample` and `--seed`. SAMPLE_RULES goes with them.
+
+    Args:
+        help_text: What is done with the clips of the sample.
+    """
+    return together(
+        click.option("--sample", type=click.IntRange(1), help=help_text),
+        seed_option("the choice", beside="--sample"),
+    )
+
+
+def _beside(options: str, text: str) -> str:
+    return f"With {options}: {text[0].lower()}{text[1:]}" if options else text
+
+
+ENGINE_RULES = (
+    OptionRule(options=["ray_address"], when=lambda values: values["engine_name"] == "ray", needs="--engine ray"),
+    OptionRule(
+        options=["engine_name"],
+        when=lambda values: values["engine_name"] == "local" or values["workers"] > 0,
+        needs="--workers 1 or more",
+    ),
+)
+
+
+def engine_options(command: Command) -> Command:
+    """Add the options that choose an engine. The command gets an engine.Engine as `engine`. Use with ENGINE_RULES."""
+
+    @click.option(
+        "--engine",
+        "engine_name",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        show_default=True,
+        help="Where the work runs: in processes of this machine, or as tasks of a Ray cluster, --workers at a time.",
+    )
+    @click.option(
+        "--ray-address",
+        help="Address of the Ray cluster.  [default: RAY_ADDRESS, else a new cluster on this machine]",
+    )
+    @functools.wraps(command)
+    def with_engine(*, engine_name: EngineName, ray_address: str | None, **others: Any) -> None:
+        engine = engine_of(engine_name, ray_address)
+        if engine_name == "local":
+            command(engine=engine, **others)
+            return
+        with contextlib.redirect_stdout(_OfThisThread()):  # Ray reports lost workers there, from its own thread
+            command(engine=engine, **others)
+
+    return with_engine
+
+
+class _OfThisThread:
+    """Standard output for the thread that creates this object. The output of other threads goes to standard error."""
+
+    def __init__(self) -> None:
+        self._stdout, self._thread = sys.stdout, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """Write text to standard output or standard error."""
+        return (self._stdout if threading.get_ident() == self._thread else sys.stderr).write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stdout, name)
+
+
+def limits_rule(*options: str) -> OptionRule:
+    """Return the rule that limits of time and memory need processes beside this one.
+
+    Args:
+        options: The parameter names of the limits.
+    """
+    why = "a process can limit others, not itself"
+    return OptionRule(options=options, when=lambda values: values["workers"] > 0, beside="--workers 0", why=why)
+
+
+def workers_option(help_text: str) -> Decorator:
+    """Return the option `--workers`.
+
+    Args:
+        help_text: What the processes do.
+    """
+    return click.option(
+        "--workers",
+        type=click.IntRange(0),
+        default=os.cpu_count() or 1,
+        show_default="all cores",
+        help=help_text + " 0: none; this process does the work.",
+    )
+
+
+def time_limit_option(
+    name: str = "--timeout", *, seconds: float, help_text: str = "Longest time for one medium."
+) -> Decorator:
+    """Return an option for a time limit in seconds.
+
+    Args:
+        name: The name of the option.
+        seconds: The default limit.
+        help_text: What the limit applies to.
+    """
+    return click.option(
+        name,
+        type=click.FloatRange(0, min_open=True),
+        default=seconds,
+        show_default=True,
+        metavar="SECONDS",
+        help=help_text,
+    )
+
+
+def max_failures_option(what: str) -> Decorator:
+    """Return the option `--max-failures`.
+
+    Args:
+        what: What may fail, in the plural.
+    """
+    return click.option(
+        "--max-failures",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help=f"Exit with 3 if there are more than this many {what}.",
+    )
+
+
+class ByteCount(click.ParamType[int]):
+    """A number of bytes with a decimal or binary unit."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes that `512MB`, `1.5GiB` or `100000` means."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", str(value).strip().lower())
+        found = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
+        if found < 1:
+            self.fail(f"{value!r} is no size; write 512MB, 1.5GiB or 100000", param, ctx)
+        return int(found)
+
+
+class FrameSize(click.ParamType[tuple[int, int]]):
+    """Height and width of a frame, each of one to five digits."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Return the (height, width) that `224x320` means."""
+        match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", str(value).strip().lower())
+        if match is None:
+            self.fail(f"{value!r} is no height and width; write 224x320", param, ctx)
+        return int(match[1]), int(match[2])
+
+
+BYTE_COUNT, FRAME_SIZE = ByteCount(), FrameSize()
+
+
+FINISH_RULE = OptionRule(
+    options=["task"],
+    when=lambda values: not values["finish"],
+    beside="--finish",
+    why="--finish follows when all slices are done",
+)
+
+
+def slice_options(finished: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the options `--task` and `--finish`. `finished`: what the second one completes."""
+
+    def with_slices(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = click.option(
+            "--finish", is_flag=True, help=f"Check that all slices are done, and complete the {finished}."
+        )(command)
+        return click.option(
+            "--task",
+            callback=_slice_value,
+            metavar="I/N",
+            help="Do one of N slices of the run, 0/N to N-1/N. Run the same command on every machine, then --finish.",
+        )(command)
+
+    return with_slices
+
+
+def _slice_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Slice | None:
+    try:
+        return None if value is None else Slice.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; say 0/8 for the first of eight") from error

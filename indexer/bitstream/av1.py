@@ -1,0 +1,329 @@
+"""AV1 (bitstream specification, version 1.0.0 with errata 1): start points and droppable units from OBUs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.av1_headers import (
+    ALL_FRAMES,
+    INTRA_FRAMES,
+    KEY_FRAME,
+    FrameHeaders,
+    SequenceHeader,
+    is_within,
+    parse_frame_headers,
+    parse_sequence_header,
+)
+from framedex.indexer.bitstream.bits import HEADER_BYTES
+from framedex.indexer.bitstream.pictures import (
+    CLOSED_START,
+    NO_START,
+    REFERENCE_SLOTS,
+    SLOTS_KNOWN,
+    BitstreamError,
+    Pictures,
+    pictures_of,
+)
+
+SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, REDUNDANT_FRAME_HEADER, TILE_LIST = 1, 3, 4, 6, 7, 8  # 6.2.2
+RESERVED = frozenset({0, *range(9, 15)})  # types that encoders do not write, and decoders ignore
+CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # in an av1C box (AV1-ISOBMFF 2.3.3), before its configOBUs
+MOST_SIZE_BYTES = 8  # in a leb128(), 4.10.5
+FORBIDDEN, EXTENDED, SIZED = 0x80, 0x04, 0x02  # bits of an OBU header's first byte, 5.3.2
+
+MOST_SEQUENCES = 1000  # different sequence headers in a stream
+
+Obu = tuple[int, int, int, int]
+
+
+def split_obus(data: bytes) -> list[Obu]:
+    """Return the OBUs in bytes of the low-overhead format (5.3).
+
+    Returns:
+        (obu_type, OBU extension header or -1, start of the payload, end of the payload) for each OBU. An OBU without a
+        size field extends to the end of the data.
+
+    Raises:
+        ValueError: if the OBUs do not tile the data.
+    """
+    found: list[Obu] = []
+    at, size = 0, len(data)
+    try:
+        while at < size:
+            header, extension, start = data[at], -1, at + 1
+            if header & EXTENDED:
+                extension, start = data[start], start + 1
+            end = size
+            if header & SIZED:
+                length = data[start]
+                start += 1
+                if length > 127:
+                    length, start = _leb128(data, start - 1)
+                end = start + length
+            if end > size or header & FORBIDDEN:
+                raise ValueError(f"the OBU at byte {at} claims {end - start} bytes, {size - start} are left")
+            found.append((header >> 3 & 15, extension, start, end))
+            at = end
+    except IndexError:
+        raise ValueError(f"the OBU at byte {at} ends within its header") from None
+    return found
+
+
+def _leb128(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number at position `at` and the position after it (4.10.5). Raises ValueError if it has no end."""
+    value = 0
+    for number in range(MOST_SIZE_BYTES):
+        value |= (data[at + number] & 127) << 7 * number
+        if data[at + number] < 128:
+            return value, at + number + 1
+    raise ValueError(f"the size at byte {at} has no end")
+
+
+def sequence_header_obu(payload: bytes) -> bytes:
+    """Return a sequence header OBU that has a size field and this payload."""
+    size, field = len(payload), bytearray()
+    while size > 127:
+        field.append(size & 127 | 128)
+        size >>= 7
+    return bytes([SEQUENCE_HEADER << 3 | SIZED, *field, size]) + payload
+
+
+def packet_slots(
+    packet: NDArray[np.int64], headers: FrameHeaders, start: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], bool]:
+    """Return the reference slots that packets use and refresh, and whether shown frames are out of sequence.
+
+    The slots are int32 [packets], in the bits of `frames.slots`. Shown frames are out of sequence where the order hint
+    of one does not follow that of the one before it: a packet was lost, or an encoder left out a frame.
+
+    A frame that shows an existing key frame refreshes all slots; one that shows another frame refreshes none (7.21).
+    References count as known only while order hints show that no picture is missing since the start point. They do not
+    show whether each picture can be decoded.
+
+    Args:
+        packet: int64 [frames], the packet of each frame, ascending.
+        headers: the headers of these frames.
+        start: bool [packets], start points.
+    """
+    packets = len(start)
+    slots: list[tuple[bool | None, int]] = [
+        (None, 0)
+    ] * REFERENCE_SLOTS  # whether it holds a key frame (None: not known); hint
+    used, refreshed, known = [0] * packets, [0] * packets, [True] * packets
+    is_start, shown_hint, complete, entered, gap = start.tolist(), 0, False, -1, False
+    columns = (
+        packet,
+        headers.uses,
+        headers.refresh,
+        headers.frame_type,
+        headers.existing,
+        headers.listed,
+        headers.shown,
+        headers.hint,
+        headers.hint_bits,
+    )
+    for at, uses, refresh, kind, existing, listed, shown, hint, bits in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        frame: tuple[bool | None, int] = kind == KEY_FRAME, hint
+        if existing:
+            frame = slots[uses.bit_length() - 1]
+            refresh = ALL_FRAMES if frame[0] else 0
+        if is_start[at] and entered != at:
+            complete, entered, shown_hint = bits > 0, at, frame[1]
+        elif shown:
+            follows = frame[1] == (shown_hint + 1) % (1 << bits)
+            complete &= bits > 0 and follows
+            gap |= bits > 0 and not follows
+            shown_hint = frame[1]
+        known[at] &= complete and listed and frame[0] is not None
+        used[at] |= uses & ~refreshed[at]
+        refreshed[at] |= refresh
+        slots = [frame if refresh >> slot & 1 else before for slot, before in enumerate(slots)]
+    found = np.array(used, np.int32) | np.array(refreshed, np.int32) << REFERENCE_SLOTS
+    return np.where(known, found | SLOTS_KNOWN, 0).astype(np.int32), gap
+
+
+class Av1Scanner:
+    """Collects sequence headers and the heads of frame headers. See `pictures.Scanner`; a packet is a temporal unit.
+
+    Args:
+        configuration: the content of an av1C box, bare OBUs, or nothing. It is only compared: libavcodec's dav1d does
+            not hand it to the decoder, so packets have to carry sequence headers.
+
+    Raises:
+        BitstreamError: if the configuration is none of these.
+    """
+
+    def __init__(self, configuration: bytes) -> None:
+        self._packets = 0
+        self._damaged: set[int] = set()
+        self._reserved = False  # some packet holds an OBU of such a type, or what looks like one
+        self._redundant: set[int] = set()  # packets with copies of frame headers, which decoders may take for new ones
+        self._payloads: dict[bytes, int] = {}
+        self._sequences: list[SequenceHeader] = []
+        self._current = -1
+        self._operating_point = 0
+        self._carriers: list[int] = []  # packets with a sequence header before their first frame
+        # (packet whose sequence header differs from the one before, whether that stands before the packet's frames)
+        self._changes: list[tuple[int, bool]] = []
+        self._frame_packet: list[int] = []
+        self._frame_sequence: list[int] = []
+        self._frame_extension: list[int] = []
+        self._frame_head: list[bytes] = []
+        self._frame_tiled: list[bool] = []
+        if configuration[:1] == CONFIGURATION_MARKER:
+            configuration = configuration[CONFIGURATION_BYTES:]
+        try:
+            for kind, _, start, end in split_obus(configuration):
+                if kind == SEQUENCE_HEADER:
+                    self._sequence_number(configuration[start:end])
+        except ValueError as error:
+            raise BitstreamError("parameter_sets", f"configuration record: {error}") from error
+        self._configured = len(self._sequences)
+
+    def _sequence_number(self, payload: bytes) -> int:
+        """Return the number of a sequence header, and parse a new one. Raises ValueError."""
+        number = self._payloads.get(payload)
+        if number is None:
+            if len(self._sequences) >= MOST_SEQUENCES:
+                raise BitstreamError("parameter_sets", f"the stream has more than {MOST_SEQUENCES} sequence headers")
+            sequence = parse_sequence_header(payload)
+            number = self._payloads[payload] = len(self._sequences)
+            self._sequences.append(sequence)
+        return number
+
+    def feed(self, data: bytes) -> None:
+        number = self._packets
+        self._packets += 1
+        if not data:
+            raise BitstreamError("zero_size", f"packet {number} is empty")
+        try:
+            units = split_obus(data)
+        except ValueError:
+            self._damaged.add(number)
+            return
+        frames = len(self._frame_packet)
+        for kind, extension, start, end in units:
+            if kind in (FRAME, FRAME_HEADER):
+                if self._is_dropped(extension):
+                    continue
+                if self._current < 0:
+                    raise BitstreamError("parameter_sets", f"packet {number} holds a frame before any sequence header")
+                self._frame_packet.append(number)
+                self._frame_sequence.append(self._current)
+                self._frame_extension.append(extension)
+                self._frame_head.append(data[start : min(end, start + HEADER_BYTES)])
+                self._frame_tiled.append(kind == FRAME)
+            elif kind == TILE_GROUP and not self._is_dropped(extension):
+                if len(self._frame_packet) == frames:
+                    raise BitstreamError("packing", f"packet {number} holds tiles of a frame that began before it")
+                self._frame_tiled[-1] = True
+            elif kind == SEQUENCE_HEADER:
+                self._meet_sequence(data[start:end], number, len(self._frame_packet) == frames)
+            elif kind == REDUNDANT_FRAME_HEADER:
+                self._redundant.add(number)
+            elif kind in RESERVED:
+                self._reserved = True
+            elif kind == TILE_LIST:
+                raise BitstreamError("packing", f"packet {number} holds a tile list (large scale tile coding)")
+
+    def _is_dropped(self, extension: int) -> bool:
+        """Return whether decoders drop an OBU because it belongs to no layer of operating point 0 (5.3.1)."""
+        return extension >= 0 and self._operating_point != 0 and not is_within(self._operating_point, extension)
+
+    def _meet_sequence(self, payload: bytes, packet: int, before_frames: bool) -> None:
+        try:
+            number = self._sequence_number(payload)
+        except BitstreamError:
+            raise
+        except ValueError:
+            self._damaged.add(packet)
+            return
+        if before_frames:
+            self._carriers.append(packet)
+        if self._current not in (-1, number):
+            self._changes.append((packet, before_frames))
+        self._current, self._operating_point = number, self._sequences[number].operating_point
+
+    def finish(self) -> Pictures:
+        n = self._packets
+        packet = np.array(self._frame_packet, np.int64)
+        sequence = np.array(self._frame_sequence, np.int64)
+        used = [self._sequences[number] for number in np.unique(sequence).tolist()]
+        if any(header.spatial_layers for header in used):
+            raise BitstreamError("packing", "temporal units hold several spatial layers")
+        headers = self._frame_headers(sequence)
+        damaged = np.isin(np.arange(n), list(self._damaged))
+        damaged |= np.bincount(packet[self._damaged_frames(headers)], minlength=n) > 0
+        shown = np.bincount(packet[headers.shown], minlength=n)
+        crowded = np.flatnonzero((shown > 1) & ~damaged)
+        if len(crowded):
+            number = int(crowded[0])
+            raise BitstreamError("packing", f"packet {number} holds {int(shown[number])} shown frames")
+        first = np.ones(len(packet), np.bool_)
+        first[1:] = packet[1:] != packet[:-1]
+        fresh = first & headers.shown & ~headers.existing & (headers.frame_type == KEY_FRAME)
+        start = (np.bincount(packet[fresh], minlength=n) > 0) & ~damaged
+        self._check_changes(start, damaged)
+        carries = np.isin(np.arange(n), self._carriers)
+        kept = np.bincount(packet[headers.refresh != 0], minlength=n) > 0
+        orphan = ~np.logical_or.accumulate(start)
+        intra = np.bincount(packet[np.isin(headers.frame_type, INTRA_FRAMES) & ~headers.existing], minlength=n) > 0
+        waiting = ~np.logical_or.accumulate(intra)  # decoders output nothing before the first intra frame
+        unclear = damaged | np.isin(np.arange(n), list(self._redundant))
+        states, state = self._states(start & ~carries, packet[first], sequence[first])
+        slots, gap = packet_slots(packet, headers, start)
+        return pictures_of(
+            np.where(start, CLOSED_START, NO_START).astype(np.uint8),
+            non_reference=(shown == 1) & ~kept & ~carries & ~damaged,
+            skipped=((shown == 0) & ~damaged) | waiting,
+            damaged=damaged | orphan,
+            states=states,
+            state=state,
+            inband_sets=len(self._sequences) > self._configured,
+            varying_shape=len({header.shape for header in used}) > 1 or bool(headers.resized.any()),
+            chroma_format=used[0].chroma_format if used else None,
+            slots=np.where(unclear, 0, slots).astype(np.int32),
+            doubtful=gap or self._reserved,
+        )
+
+    def _frame_headers(self, sequence: NDArray[np.int64]) -> FrameHeaders:
+        """Return the fields of all frame headers."""
+        extension = np.array(self._frame_extension, np.int64)
+        columns: list[FrameHeaders] = []
+        rows: list[NDArray[np.int64]] = []
+        for number in np.unique(sequence).tolist():
+            rows.append(np.flatnonzero(sequence == number))
+            heads = [self._frame_head[row] for row in rows[-1].tolist()]
+            columns.append(parse_frame_headers(heads, extension[rows[-1]], self._sequences[number]))
+        return FrameHeaders.joined(columns, rows)
+
+    def _damaged_frames(self, headers: FrameHeaders) -> NDArray[np.bool_]:
+        """Return bool [frames]: frames without tiles, or whose header ends too early or exceeds the bytes kept."""
+        kept = np.array([len(head) for head in self._frame_head], np.int64)
+        return (headers.length > 8 * kept) | ~(headers.existing | np.array(self._frame_tiled, np.bool_))
+
+    def _check_changes(self, start: NDArray[np.bool_], damaged: NDArray[np.bool_]) -> None:
+        """Raise BitstreamError if a sequence header changes anywhere but before a start's first frame (7.5)."""
+        for packet, before_frames in self._changes:
+            if not (before_frames and start[packet]) and not damaged[packet]:
+                raise BitstreamError("parameter_sets", f"the sequence header changes at packet {packet}, no start")
+
+    def _states(
+        self, needy: NDArray[np.bool_], packet: NDArray[np.int64], sequence: NDArray[np.int64]
+    ) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
+        """Return (states, state) of `Pictures` for starts that carry no sequence header themselves.
+
+        Args:
+            needy: bool [packets], these starts.
+            packet: int64 [packets with frames], the numbers of these packets.
+            sequence: int64 [packets with frames], number of the sequence header in force at the packet's first frame.
+        """
+        state = np.zeros(len(needy), np.int32)
+        wanted = needy[packet]
+        numbers, place = np.unique(sequence[wanted], return_inverse=True)
+        state[packet[wanted]] = place + 1
+        payloads = list(self._payloads)
+        return (b"", *(sequence_header_obu(payloads[number]) for number in numbers.tolist())), state

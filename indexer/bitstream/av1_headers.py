@@ -1,0 +1,327 @@
+"""AV1 sequence headers, and frame headers up to the fields that say what they refresh.
+
+Sections are those of the AV1 bitstream specification, version 1.0.0 with errata 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.bits import BitColumns, BitReader
+
+KEY_FRAME, INTER_FRAME, INTRA_ONLY_FRAME, SWITCH_FRAME = 0, 1, 2, 3  # frame_type, 6.8.2
+INTRA_FRAMES = (KEY_FRAME, INTRA_ONLY_FRAME)
+REFERENCES = 7  # REFS_PER_FRAME, section 3
+SELECT = 2  # SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV, section 3
+ALL_FRAMES = 0xFF  # refresh_frame_flags of a frame that takes every reference slot
+BT709, SRGB, IDENTITY = 1, 13, 0  # 6.4.2
+UNSPECIFIED = 2
+
+IntOrColumn = TypeVar("IntOrColumn", int, NDArray[np.int64])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceHeader:
+    """The fields of a sequence header OBU (5.5.1) that frame headers and the shape of pictures depend on.
+
+    Attributes:
+        operating_point: operating_point_idc of point 0, which decoders choose unless told otherwise.
+        removal_points: operating_point_idc of each operating point whose buffer removal times frame headers carry.
+        removal_time_bits: 0 if frame headers do not carry the field.
+        presentation_time_bits: 0 if frame headers do not carry the field.
+        frame_id_bits: 0 if frame headers do not carry the field.
+        shape: largest size, bit depth, subsampling, colour; compared, never interpreted.
+    """
+
+    reduced: bool
+    operating_point: int
+    removal_points: tuple[int, ...]
+    removal_time_bits: int
+    presentation_time_bits: int
+    frame_id_bits: int
+    screen_content_tools: int
+    integer_mv: int
+    order_hint_bits: int
+    chroma_format: int | None
+    shape: tuple[int, ...]
+
+    @property
+    def spatial_layers(self) -> bool:
+        """Whether operating point 0 has more than one spatial layer (6.4.1)."""
+        return self.operating_point >> 8 > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operation:
+    """Timing, decoder model and operating points of a sequence header."""
+
+    operating_point: int = 0
+    removal_points: tuple[int, ...] = ()
+    removal_time_bits: int = 0
+    presentation_time_bits: int = 0
+
+
+def parse_sequence_header(payload: bytes) -> SequenceHeader:
+    """Return the fields of a sequence header OBU's payload (5.5.1). Raises ValueError."""
+    bits = BitReader(payload)
+    profile = bits.u(3)
+    bits.flag()
+    reduced = bits.flag()
+    if reduced:
+        bits.u(5)
+    operation = _Operation() if reduced else _operation(bits)
+    width_bits, height_bits = bits.u(4) + 1, bits.u(4) + 1
+    size = (bits.u(width_bits), bits.u(height_bits))
+    frame_id_bits = 0
+    if not reduced and bits.flag():
+        frame_id_bits = bits.u(4) + bits.u(3) + 3
+    bits.u(3)
+    screen_content_tools = integer_mv = SELECT
+    order_hint_bits = 0
+    if not reduced:
+        bits.u(4)
+        order_hints = bits.flag()
+        if order_hints:
+            bits.u(2)
+        if not bits.flag():
+            screen_content_tools = bits.u(1)
+        if screen_content_tools and not bits.flag():
+            integer_mv = bits.u(1)
+        order_hint_bits = bits.u(3) + 1 if order_hints else 0
+    bits.u(3)
+    chroma_format, colour = _color_config(bits, profile)
+    bits.flag()
+    return SequenceHeader(
+        reduced=reduced,
+        operating_point=operation.operating_point,
+        removal_points=operation.removal_points,
+        removal_time_bits=operation.removal_time_bits,
+        presentation_time_bits=operation.presentation_time_bits,
+        frame_id_bits=frame_id_bits,
+        screen_content_tools=screen_content_tools,
+        integer_mv=integer_mv,
+        order_hint_bits=order_hint_bits,
+        chroma_format=chroma_format,
+        shape=(*size, *colour),
+    )
+
+
+def _operation(bits: BitReader) -> _Operation:
+    """Read from timing_info_present_flag to the last operating point (5.5.1 to 5.5.5)."""
+    delay_bits = removal_bits = presentation_bits = 0
+    equal_interval = model = False
+    if bits.flag():
+        bits.u(64)
+        equal_interval = bits.flag()
+        if equal_interval:
+            bits.ue()
+        model = bits.flag()
+        if model:
+            delay_bits = bits.u(5) + 1
+            bits.u(32)
+            removal_bits, presentation_bits = bits.u(5) + 1, bits.u(5) + 1
+    initial_delays = bits.flag()
+    points, removal_points = [], []
+    for _ in range(bits.u(5) + 1):
+        points.append(bits.u(12))
+        if bits.u(5) > 7:
+            bits.flag()
+        if model and bits.flag():
+            removal_points.append(points[-1])
+            bits.u(2 * delay_bits + 1)
+        if initial_delays and bits.flag():
+            bits.u(4)
+    return _Operation(
+        operating_point=points[0],
+        removal_points=tuple(removal_points),
+        removal_time_bits=removal_bits,
+        presentation_time_bits=0 if equal_interval else presentation_bits,
+    )
+
+
+def _color_config(bits: BitReader, profile: int) -> tuple[int | None, tuple[int, ...]]:
+    """Read color_config() (5.5.2) and return (chroma_format_idc, bit depth, subsampling and colour)."""
+    depth = 8
+    if bits.flag():
+        depth = 12 if profile == 2 and bits.flag() else 10
+    monochrome = profile != 1 and bits.flag()
+    colour: tuple[int, ...] = (
+        (bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else (UNSPECIFIED, UNSPECIFIED, UNSPECIFIED)
+    )
+    if monochrome:
+        return 0, (depth, 1, 1, 1, *colour, bits.u(1))
+    if colour == (BT709, SRGB, IDENTITY):
+        full_range, across, down = 1, 0, 0
+    else:
+        full_range = bits.u(1)
+        if profile < 2:
+            across = down = 1 - profile
+        elif depth == 12:
+            across = bits.u(1)
+            down = bits.u(1) if across else 0
+        else:
+            across, down = 1, 0
+        if across and down:
+            colour = (*colour, bits.u(2))
+    bits.flag()
+    return 3 - across - down, (depth, 0, across, down, *colour, full_range)
+
+
+def is_within(point: int, extension: IntOrColumn) -> IntOrColumn:
+    """Return 1 if the layers that an OBU extension header (5.3.3) states belong to an operating point, else 0."""
+    return (point >> (extension >> 5)) & (point >> ((extension >> 3 & 3) + 8)) & 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameHeaders:
+    """Fields of n frame headers (5.9.2).
+
+    Attributes:
+        frame_type: int64 [n], meaningless where existing.
+        shown: bool [n].
+        existing: bool [n], show_existing_frame.
+        refresh: int64 [n], refresh_frame_flags; ALL_FRAMES where existing, which depends on the frame that is shown.
+        uses: int64 [n], a bit for each reference slot that the frame refers to, or shows.
+        listed: bool [n], the header lists these slots. Otherwise they are not known.
+        hint: int64 [n], order_hint, meaningless where existing.
+        hint_bits: int64 [n], number of its bits; 0 where there is none.
+        resized: bool [n], the header states a size of its own.
+        length: int64 [n], number of bits that were read.
+    """
+
+    frame_type: NDArray[np.int64]
+    shown: NDArray[np.bool_]
+    existing: NDArray[np.bool_]
+    refresh: NDArray[np.int64]
+    uses: NDArray[np.int64]
+    listed: NDArray[np.bool_]
+    hint: NDArray[np.int64]
+    hint_bits: NDArray[np.int64]
+    resized: NDArray[np.bool_]
+    length: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, parts: list[FrameHeaders], rows: list[NDArray[np.int64]]) -> FrameHeaders:
+        """Return the headers of several parts as one, each frame in its row."""
+        order = np.argsort(np.concatenate([np.zeros(0, np.int64), *rows]))
+
+        def column(name: str, kind: type) -> NDArray[Any]:
+            return np.concatenate([np.zeros(0, kind), *(getattr(part, name) for part in parts)])[order]
+
+        return cls(
+            frame_type=column("frame_type", np.int64),
+            shown=column("shown", np.bool_),
+            existing=column("existing", np.bool_),
+            refresh=column("refresh", np.int64),
+            uses=column("uses", np.int64),
+            listed=column("listed", np.bool_),
+            hint=column("hint", np.int64),
+            hint_bits=column("hint_bits", np.int64),
+            resized=column("resized", np.bool_),
+            length=column("length", np.int64),
+        )
+
+
+def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequence: SequenceHeader) -> FrameHeaders:
+    """Return the fields of uncompressed_header() (5.9.2) of n frames of a sequence.
+
+    Args:
+        heads: the leading bytes of the payloads of the n frame header OBUs or frame OBUs.
+        extension: int64 [n], their OBU extension headers (5.3.3), -1 where there is none.
+        sequence: the sequence header in force.
+    """
+    n = len(heads)
+    if sequence.reduced:
+        none, all_ = np.zeros(n, np.bool_), np.ones(n, np.bool_)
+        zero = np.zeros(n, np.int64)
+        refresh = np.full(n, ALL_FRAMES, np.int64)
+        return FrameHeaders(
+            frame_type=zero,
+            shown=all_,
+            existing=none,
+            refresh=refresh,
+            uses=zero,
+            listed=all_,
+            hint=zero,
+            hint_bits=zero,
+            resized=none,
+            length=zero,
+        )
+    bits = BitColumns(heads)
+    existing = bits.u(1) != 0
+    coded = ~existing
+    uses = np.where(existing, 1 << bits.u(3, where=existing), 0)
+    frame_type = bits.u(2, where=coded)
+    shown = existing | (bits.u(1, where=coded) != 0)
+    bits.u(sequence.presentation_time_bits, where=coded & shown)
+    bits.u(1, where=coded & ~shown)
+    key, switch = coded & (frame_type == KEY_FRAME), coded & (frame_type == SWITCH_FRAME)
+    all_refreshed = switch | (key & shown)
+    resilient = all_refreshed | (bits.u(1, where=coded & ~all_refreshed) != 0)
+    intra = key | (coded & (frame_type == INTRA_ONLY_FRAME))
+    bits.u(1, where=coded)
+    tools = np.full(n, sequence.screen_content_tools != 0)
+    if sequence.screen_content_tools == SELECT:
+        tools = bits.u(1, where=coded) != 0
+    if sequence.integer_mv == SELECT:
+        bits.u(1, where=coded & tools)
+    bits.u(sequence.frame_id_bits, where=coded)
+    resized = switch | (bits.u(1, where=coded & ~switch) != 0)
+    hint = bits.u(sequence.order_hint_bits, where=coded)
+    bits.u(3, where=coded & ~intra & ~resilient)
+    _skip_removal_times(bits, coded, extension, sequence)
+    refresh = np.where(all_refreshed | existing, ALL_FRAMES, bits.u(8, where=coded & ~all_refreshed))
+    length = bits.position
+    inter = coded & ~intra
+    # If a header states order hints or frame ids of slots, decoders compare them with what all slots hold.
+    states_slots = resilient & (inter | (refresh != ALL_FRAMES)) & (sequence.order_hint_bits > 0)
+    listed = ~states_slots & (~inter | (~switch & (sequence.frame_id_bits == 0)))
+    listed, references = _references(bits, inter, listed, sequence)
+    return FrameHeaders(
+        frame_type=frame_type,
+        shown=shown,
+        existing=existing,
+        refresh=refresh,
+        uses=uses | references,
+        listed=listed,
+        hint=hint,
+        hint_bits=np.full(n, sequence.order_hint_bits),
+        resized=resized,
+        length=np.where(listed, bits.position, length),
+    )
+
+
+def _references(
+    bits: BitColumns, inter: NDArray[np.bool_], listed: NDArray[np.bool_], sequence: SequenceHeader
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Read from frame_refs_short_signaling to ref_frame_idx of the inter frames that may list their references.
+
+    Args:
+        inter: bool [n].
+        listed: bool [n], frames whose references follow from their headers as far as these were read.
+
+    Returns:
+        `listed` without the frames that signal their references in short, and a bit for each slot that is listed.
+    """
+    if sequence.order_hint_bits:
+        listed = listed & ~(inter & (bits.u(1, where=inter & listed) != 0))
+    uses = np.zeros(len(inter), np.int64)
+    for _ in range(REFERENCES):
+        uses |= np.where(inter & listed, 1 << bits.u(3, where=inter & listed), 0)
+    return listed, uses
+
+
+def _skip_removal_times(
+    bits: BitColumns, coded: NDArray[np.bool_], extension: NDArray[np.int64], sequence: SequenceHeader
+) -> None:
+    """Read buffer_removal_time of every operating point that a frame belongs to."""
+    if not sequence.removal_time_bits:
+        return
+    present = coded & (bits.u(1, where=coded) != 0)
+    layer = np.maximum(extension, 0)
+    for point in sequence.removal_points:
+        bits.u(sequence.removal_time_bits, where=present & (is_within(point, layer) != 0) if point else present)

@@ -1,0 +1,506 @@
+"""H.264 (ITU-T H.264, ISO/IEC 14496-10): start points, references, fields and output order from NAL units.
+
+Which H.264 packets make up a picture, the output order of pictures, and where pictures are missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
+from framedex.indexer.bitstream.h264_references import Coded, Slice, parse_slice
+from framedex.indexer.bitstream.h264_sets import (
+    IDR,
+    MOST_PPS,
+    PARTITION_A,
+    PPS,
+    SEI,
+    SLICE,
+    SPS,
+    Pps,
+    Sps,
+    parse_configuration,
+    parse_pps,
+    parse_sps,
+)
+from framedex.indexer.bitstream.h264_starts import Start, compare_starts, false_starts, first_start, start_points
+from framedex.indexer.bitstream.nal import (
+    FILM_GRAIN,
+    Units,
+    distinct,
+    heads_at,
+    is_other_message,
+    sei_payloads,
+    unescape,
+)
+from framedex.indexer.bitstream.pictures import (
+    CLOSED_START,
+    NO_START,
+    BitstreamError,
+    Pictures,
+    check_colours,
+    segments,
+    unwrap_order_counts,
+)
+from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
+
+TOP_AND_BOTTOM = 3  # the sum of two fields' parities
+MOST_ORDER_COUNT = 1 << 31  # 8.2.1
+
+Columns = dict[str, NDArray[np.int64]]  # one array per slice header field, one row per slice
+
+
+def pair_fields(
+    slices: Columns, facts: Columns, count: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Find the packets that are second fields, and those that hold only half a picture.
+
+    Two fields make a frame (7.4.1.2.4) if they follow each other, have opposite parity and the same frame_num, both or
+    none of them are references, and the second is not IDR.
+
+    Args:
+        slices: header fields of all slices.
+        facts: header fields of each packet's first slice, one row per packet.
+        count: int64 [packets], number of slices.
+
+    Returns:
+        (continues, damaged), bool [packets]: second fields, and packets with half a picture or without its first slice.
+
+    Raises:
+        BitstreamError: if a packet holds several pictures.
+    """
+    n = len(count)
+    begins = slices["first_mb"] == 0
+    halves = np.where(slices["parity"][begins] != 0, 1, 2)
+    held = np.bincount(slices["packet"][begins], weights=halves, minlength=n)
+    if (held > 2).any():
+        raise BitstreamError("packing", f"packet {int(np.argmax(held > 2))} holds more than one picture")
+    continues, damaged = np.zeros(n, np.bool_), (held == 0) & (count > 0)
+    single = np.flatnonzero(held == 1)
+    at = 0
+    while at < len(single):
+        this, after = int(single[at]), int(single[at]) + 1
+        paired = (
+            at + 1 < len(single)
+            and single[at + 1] == after
+            and facts["parity"][this] + facts["parity"][after] == TOP_AND_BOTTOM
+            and facts["frame_num"][this] == facts["frame_num"][after]
+            and not facts["idr"][after]
+            and facts["referenced"][this] == facts["referenced"][after]
+        )
+        (continues if paired else damaged)[after if paired else this] = True
+        at += 2 if paired else 1
+    return continues, damaged
+
+
+def missing_before(
+    sequences: list[Sps],
+    facts: Columns,
+    picture: NDArray[np.int64],
+    start: NDArray[np.uint8],
+    referenced: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Return bool [packets]: pictures before which others are missing. Decoders conceal these with what they have.
+    frame_num equals that of the preceding reference picture, or is one more (7.4.3), unless the stream may leave gaps.
+
+    Args:
+        sequences: the sequence parameter sets, by the numbers in `facts`.
+        facts: header fields of each packet's first slice, one row per packet.
+        picture: int64 [pictures], the packets in which pictures begin.
+        start: uint8 [packets], start points as in `Pictures`.
+        referenced: bool [packets], packets of reference pictures.
+    """
+    gaps = np.zeros(len(start), np.bool_)
+    begun = picture[picture >= first_start(start)]
+    if len(begun) < 2:
+        return gaps
+    allowed = np.array([sequence.gaps_allowed for sequence in sequences])[facts["sequence"][begun]]
+    cycle = 1 << np.array([sequence.frame_num_bits for sequence in sequences])[facts["sequence"][begun]]
+    number = facts["frame_num"][begun]
+    before = np.maximum.accumulate(np.where(referenced[begun], np.arange(len(begun)), 0))[:-1]
+    step = (number[1:] - number[before]) % cycle[1:]
+    gaps[begun[1:]] = (step > 1) & (start[begun[1:]] != CLOSED_START) & ~allowed[1:]
+    return gaps
+
+
+def order_counts(
+    sequences: list[Sps],
+    facts: Columns,
+    picture: NDArray[np.int64],
+    idr: NDArray[np.bool_],
+    referenced: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """Return int64 [pictures]: output order within a period (8.2.1), from the first slice of each picture."""
+    order = np.arange(len(idr), dtype=np.int64)  # 8.2.1.3, type 2: output order is decode order
+    sequence = facts["sequence"][picture]
+    counting = [(sps.order_count_type, sps.order_count_bits) for sps in sequences]
+    for kind, bits in sorted(set(counting)):  # these change at IDR pictures, where counting restarts
+        like = np.array([(kind, bits) == found for found in counting])
+        part = like[sequence]
+        chosen = picture[part]
+        if kind == 0:
+            order[part] = unwrap_order_counts(facts["order_lsb"][chosen], bits, idr[part], referenced[part])
+        elif kind == 1:
+            rows = (facts[name][chosen].tolist() for name in ("frame_num", "offset_for_ref", "sequence"))
+            pictures = zip(*rows, idr[part].tolist(), referenced[part].tolist(), strict=True)
+            order[part] = order_counts_of_type_1(sequences, pictures)
+    return order
+
+
+def order_counts_of_type_1(
+    sequences: list[Sps], pictures: Iterable[tuple[int, int, int, bool, bool]]
+) -> NDArray[np.int64]:
+    """Return picture order counts of type 1, which follow frame_num (8.2.1.2).
+
+    Args:
+        sequences: the sequence parameter sets, by number.
+        pictures: (frame_num, delta_pic_order_cnt[0], number of the sequence, IDR, referenced) in decode order.
+    """
+    counts: list[int] = []
+    wraps = previous = 0
+    for frame_num, delta, number, idr, referenced in pictures:
+        sequence = sequences[number]
+        wraps = 0 if idr else wraps + (previous > frame_num)
+        previous = frame_num
+        cycle = sequence.ref_frame_offsets
+        absolute = (wraps << sequence.frame_num_bits) + frame_num if cycle else 0
+        absolute -= not referenced and absolute > 0
+        expected = 0
+        if absolute > 0:
+            whole, part = divmod(absolute - 1, len(cycle))
+            expected = whole * sum(cycle) + sum(cycle[: part + 1])
+        counts.append(expected + (0 if referenced else sequence.non_ref_offset) + delta)
+        if abs(counts[-1]) >= MOST_ORDER_COUNT:
+            raise BitstreamError("output_order", f"a picture order count of {counts[-1]}", damaged=True)
+    return np.array(counts, np.int64)
+
+
+RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
+SEI_KINDS = (RECOVERY_POINT, USER_DATA_UNREGISTERED, FILM_GRAIN)
+INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
+ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
+# The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). FFmpeg has another,
+# higher threshold for lossless 8x8 blocks. Whether a stream may have such blocks is known from its profile.
+LAST_WRONG_DIRECT = 33
+
+
+class H264Scanner(NalScanner):
+    """Collects slice headers, parameter sets and SEI of H.264 packets. See `pictures.Scanner`."""
+
+    set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
+    header_bytes: ClassVar = 1
+    parse_configuration = staticmethod(parse_configuration)
+
+    def __init__(self, configuration: bytes) -> None:
+        super().__init__(configuration)
+        self._recovery: set[int] = set()
+        # Packets after which order counts start again (8.2.1), which is not followed here.
+        self._resets: set[int] = set()
+        self._broken_links: set[int] = set()
+        self._encoder_sei: list[bytes] = []
+        self._encoder_build: int | None = None
+        self._lossless, self._judged = False, 0  # some SPS among so many epochs may be
+
+    @staticmethod
+    def unit_type(header: int) -> int:
+        return header & 31
+
+    def feed(self, data: bytes) -> None:
+        number, spans = self._next_packet(data)
+        is_coded = False  # a slice came
+        for start, end in spans:
+            header = data[start]
+            kind = header & 31
+            if kind in (SLICE, IDR):
+                is_coded = True
+                head = data[start + 1 : min(end, start + 1 + HEADER_BYTES)]
+                self._slices.append(number, header, len(self._sets.epochs) - 1, unescape(head))
+            elif kind == SEI:
+                self._meet_sei(data[start:end], number)
+            elif kind == PARTITION_A:
+                raise BitstreamError("data_partitioning", f"packet {number} uses data partitioning")
+            elif kind in (SPS, PPS):
+                self._meet_set(data[start:end], number, late=is_coded)
+
+    def _take(self, nal: bytes) -> None:
+        if nal[0] & 31 == SEI:
+            self._meet_sei(nal, 0)
+        else:
+            super()._take(nal)
+
+    def _note_change(self, kind: int, set_id: int) -> None:
+        """Mark picture parameter sets as `outlived` if the sequence parameter set that they refer to changed.
+
+        FFmpeg's decoder keeps a picture parameter set with the sequence parameter set that was in force when it came.
+        """
+        if kind == SPS:
+            facts = self._sets.epochs[-1]
+            of_it = {key: pps for key, pps in facts.items() if isinstance(pps, Pps) and pps.sps_id == set_id}
+            self._sets.renew({key: replace(pps, outlived=True) for key, pps in of_it.items()})
+
+    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+        kind = data[units.start] & 31
+        apart = (kind == SPS) | (kind == PPS) | (kind == PARTITION_A)
+        sei = np.flatnonzero(kind == SEI)
+        begin = units.start[sei] + 1
+        apart[sei] = ~is_other_message(heads_at(data, begin, 2), units.end[sei] - begin, SEI_KINDS)
+        return (kind == SLICE) | (kind == IDR), apart, np.zeros(len(units.damaged), np.bool_)
+
+    def _meet_sei(self, nal: bytes, packet: int) -> None:
+        for kind, payload in sei_payloads(nal[1:]):
+            if kind == FILM_GRAIN:
+                self._carried_over.add(packet)
+            if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
+                if payload[0] & 0x20:  # broken_link_flag (D.2.8): what leads it refers to what was cut out
+                    self._broken_links.add(packet)
+                if payload[0] & 0x40 or not (packet or self._in_middle):  # exact_match_flag
+                    self._recovery.add(packet)
+            elif kind == USER_DATA_UNREGISTERED and (found := ENCODER_VERSION.search(payload)):
+                self._meet_encoder(found[1], nal, packet)
+
+    def _meet_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
+        """Record x264's version. FFmpeg's decoder depends on it in two places where old versions were wrong."""
+        if packet == 0:
+            self._encoder_build, self._encoder_sei = int(build), [nal]
+        elif int(build) != self._encoder_build and (int(build) <= LAST_WRONG_DIRECT or self._encoder_matters()):
+            raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
+
+    def _encoder_matters(self) -> bool:
+        """Return whether a decoder that starts in the middle must be told which x264 version wrote the stream."""
+        old = self._encoder_build is not None and self._encoder_build <= LAST_WRONG_DIRECT
+        return old or self._may_be_lossless()
+
+    def _may_be_lossless(self) -> bool:
+        epochs = self._sets.epochs
+        while not self._lossless and self._judged < len(epochs):
+            facts = epochs[self._judged].values()
+            self._lossless = any(isinstance(fact, Sps) and fact.may_be_lossless for fact in facts)
+            self._judged += 1
+        return self._lossless
+
+    def finish(self) -> Pictures:
+        n = self._packets
+        slices = self._parse_slices()
+        packet = slices["packet"]
+        if not len(packet):
+            raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+        count = np.bincount(packet, minlength=n)
+        first = np.minimum(np.searchsorted(packet, np.arange(n)), len(packet) - 1)  # each packet's first slice
+        facts = {name: np.where(count > 0, column[first], 0) for name, column in slices.items()}
+        continues, damaged = pair_fields(slices, facts, count)
+        damaged |= self._damage()
+
+        same_field = slices["parity"] == facts["parity"][packet]
+        # A slice that differs in one of these belongs to another picture (7.4.1.2.4), and a packet holds but one.
+        apart = [slices[name] != facts[name][packet] for name in ("idr", "frame_num", "order_lsb", "referenced")]
+        damaged |= np.bincount(packet[same_field & np.logical_or.reduce(apart)], minlength=n) > 0
+        intra = marked(INTRA_SLICE_TYPES, 11)[np.minimum(slices["slice_type"], 10)]  # 10 stands for what is not defined
+        inter = np.bincount(packet[~intra & same_field], minlength=n) > 0
+        idr = (np.bincount(packet[slices["idr"] != 0], minlength=n) > 0) & ~continues
+        recovery = marked(self._recovery, n) & ~inter & (count > 0) & ~continues
+        referenced = np.bincount(packet[slices["referenced"] != 0], minlength=n) > 0
+        changes_sets = marked(self._changing | self._carried_over, n)
+
+        picture = np.flatnonzero((count > 0) & ~continues)
+        order = np.zeros(n, np.int64)
+        order[picture] = order_counts(self._sequences, facts, picture, idr[picture], referenced[picture])
+        lies = self._lies(slices, order, idr, recovery, continues, count)
+        damaged |= marked(self._resets, n)
+        start, leading = start_points(idr, recovery & ~lies, order, continues, count)
+        segment = segments(start)
+        skipped = (leading & (segment == first_start(start))) | (segment < 0) | (count == 0)
+        damaged |= missing_before(self._sequences, facts, picture, start, referenced)
+        damaged |= (segment < 0) | (leading & ~skipped & (segment >= 0) & marked(self._broken_links, n)[segment])
+
+        states, state = self._states(
+            np.flatnonzero(start).tolist(), *(self._encoder_sei if self._encoder_matters() else [])
+        )
+        used = [self._sequences[number] for number in distinct(slices["sequence"])[0].tolist()]
+        shapes = {sequence.shape for sequence in used}
+        check_colours(shapes)
+        chroma = {shape[0] for shape in shapes}
+        # Where gaps in frame_num are allowed, FFmpeg fills one with the picture that was decoded last, needed or not.
+        conceals = any(sequence.gaps_allowed for sequence in used)
+        return Pictures(
+            start=start,
+            non_reference=~referenced & (count > 0) & (start == NO_START) & ~conceals & ~changes_sets,
+            leading=leading,
+            skipped=skipped,
+            field_coded=(np.bincount(packet[slices["parity"] != 0], minlength=n) > 0),
+            continues=continues,
+            damaged=damaged,
+            changes_sets=changes_sets,
+            forgets=np.zeros(n, np.bool_),
+            period=np.cumsum(idr.astype(np.int64)),
+            order=order,
+            states=states,
+            state=state,
+            inband_sets=self._sets.differs,
+            inner_start_codes=self._inner_start_codes,
+            carries_over=bool(self._carried_over),
+            varying_shape=len(shapes) > 1,
+            may_hold_fields=not all(sequence.frames_only for sequence in used),
+            chroma_format=chroma.pop() if len(chroma) == 1 else None,
+            max_ref_frames=min(sequence.max_ref_frames for sequence in used),
+        )
+
+    def _parse_slices(self) -> Columns:
+        """Return slice header fields (7.3.3) up to the picture order count, int64 [slices].
+
+        Slices whose parameter sets are missing are left out: no decoder can read them, and their packets count as
+        damaged.
+
+        Returns:
+            Columns by name. `parity` is 0 for a frame, 1 for a top field, 2 for a bottom field. `sequence` is the index
+            in `_sequences`.
+        """
+        slices = self._slices.columns()
+        header = slices.header
+        bits = BitColumns(slices.heads)
+        first_mb, slice_type, pps_id = bits.ue(), bits.ue(), bits.ue()
+        sequence = self._sequences_of(slices.epoch, pps_id)
+
+        def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
+            return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
+
+        bits.u(2 * of_sequence(lambda sps: sps.separate_colour_planes))
+        frame_num = bits.u(of_sequence(lambda sps: sps.frame_num_bits))
+        field_pic = bits.u(1, where=of_sequence(lambda sps: not sps.frames_only) != 0)
+        bottom = bits.u(1, where=field_pic != 0)
+        idr = header & 31 == IDR
+        bits.ue(where=idr)
+        order_lsb = bits.u(of_sequence(lambda sps: sps.order_count_bits))
+        columns = {
+            "packet": slices.packet,
+            "first_mb": first_mb,
+            "slice_type": slice_type,
+            "frame_num": frame_num,
+            "parity": field_pic * (1 + bottom),
+            "order_lsb": order_lsb,
+            "idr": idr.astype(np.int64),
+            "referenced": (header >> 5 & 3 != 0).astype(np.int64),
+            "sequence": sequence,
+            "offset_for_ref": bits.se(where=of_sequence(lambda sps: sps.deltas_follow) != 0),
+            "pps": slices.epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS),
+            "row": np.arange(len(header)),
+            "position": bits.position,
+        }
+        self._heads = slices
+        readable = sequence >= 0
+        if readable.all():
+            return columns
+        self._damaged |= set(columns["packet"][~readable].tolist())
+        return {name: column[readable] for name, column in columns.items()}
+
+    def _sequences_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64 [slices]: the number in `_sequences` of each slice's SPS, -1 if it or the PPS is missing."""
+        self._sequences: list[Sps] = []
+        keys, which = distinct(epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS))
+        numbers = []
+        known: dict[Sps, int] = {}
+        for age, pps in (divmod(key, MOST_PPS + 1) for key in keys.tolist()):
+            facts = self._sets.epochs[age]
+            found = facts.get((PPS, pps))
+            if isinstance(found, Pps) and found.outlived:
+                raise BitstreamError(
+                    "parameter_sets",
+                    f"a sequence parameter set changes, and picture parameter set {pps} does not come again",
+                )
+            sps = facts.get((SPS, found.sps_id)) if isinstance(found, Pps) else None
+            numbers.append(known.setdefault(sps, len(known)) if isinstance(sps, Sps) else -1)
+        self._sequences += known
+        return np.array(numbers, np.int64)[which]
+
+    def _lies(
+        self,
+        slices: Columns,
+        order: NDArray[np.int64],
+        idr: NDArray[np.bool_],
+        recovery: NDArray[np.bool_],
+        continues: NDArray[np.bool_],
+        count: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Return bool [packets]: recovery points that are not start points.
+
+        After such a recovery point, pictures have other references than in a decoder that starts there. Leading
+        pictures are allowed to have other references. All entries of reference lists count, whether blocks use them or
+        not.
+        """
+        lies = np.zeros(len(idr), np.bool_)
+        candidates = np.flatnonzero(recovery)
+        first = int(np.argmax(idr | recovery))
+        if not len(candidates) or (candidates[-1] == first and not self._in_middle) or not self._consecutive:
+            return lies
+        starts = self._compared(slices, order, recovery, continues, first)
+        return false_starts(starts, idr, recovery, order, continues, count, in_middle=self._in_middle)
+
+    def _compared(
+        self,
+        slices: Columns,
+        order: NDArray[np.int64],
+        recovery: NDArray[np.bool_],
+        continues: NDArray[np.bool_],
+        first: int,
+    ) -> dict[int, Start]:
+        """Return for each recovery point which pictures have other references in a decoder that starts there."""
+        # One entry per picture or field: two fields may come in one packet, the slices of one after those of the other.
+        keys = np.stack([slices["packet"], slices["parity"]])
+        begins = np.flatnonzero(np.append(True, np.diff(keys, axis=1).any(axis=0)))
+        begins = begins[slices["packet"][begins] >= first]
+        ends = np.append(begins[1:], len(slices["packet"]))
+        numbers = slices["packet"][begins].tolist()
+        picture = np.arange(len(order)) - continues
+
+        def coded() -> Iterator[Coded]:
+            for number, begin, end in zip(numbers, begins.tolist(), ends.tolist(), strict=True):
+                sequence = self._sequences[slices["sequence"][begin]]
+                try:
+                    headers: list[Slice] | None = [self._header(slices, row) for row in range(begin, end)]
+                except ValueError:
+                    headers = None
+                if headers and headers[0].resets:
+                    self._resets.add(number)
+                yield Coded(
+                    picture=int(picture[number]),
+                    parity=int(slices["parity"][begin]),
+                    frame_num=int(slices["frame_num"][begin]),
+                    order=int(order[picture[number]]),
+                    idr=bool(slices["idr"][begin]),
+                    referenced=bool(slices["referenced"][begin:end].any()),
+                    max_frame_num=1 << sequence.frame_num_bits,
+                    max_refs=sequence.max_ref_frames,
+                    slices=headers,
+                )
+
+        return compare_starts(coded(), set(np.flatnonzero(recovery).tolist()), in_middle=self._in_middle)
+
+    def _header(self, slices: Columns, row: int) -> Slice:
+        """Return the rest of a slice header.
+
+        Raises:
+            ValueError: if the header is longer than the bytes that were kept of it, or the picture has slice groups.
+        """
+        epoch, pps_id = divmod(int(slices["pps"][row]), MOST_PPS + 1)
+        pps = self._sets.epochs[epoch][PPS, pps_id]
+        sps = self._sequences[slices["sequence"][row]]
+        if not isinstance(pps, Pps) or not pps.plain:
+            raise ValueError("slice groups")
+        bits = BitReader(self._heads.head(int(slices["row"][row])))
+        bits.u(int(slices["position"][row]))
+        return parse_slice(
+            bits,
+            pps,
+            kind=int(slices["slice_type"][row]) % 5,
+            idr=bool(slices["idr"][row]),
+            referenced=bool(slices["referenced"][row]),
+            is_field=bool(slices["parity"][row]),
+            order_type=sps.order_count_type,
+            deltas=sps.deltas_follow,
+            chroma=bool(sps.shape[0]) and not sps.separate_colour_planes,
+        )

@@ -1,0 +1,344 @@
+"""The reference pictures that an H.264 decoder holds, and the reference lists of slices (ITU-T H.264 8.2.4, 8.2.5).
+
+References in H.264 slice headers (ITU-T H.264 7.3.3.1 to 7.3.3.3): lists, weights, marking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from framedex.indexer.bitstream.bits import BitReader
+from framedex.indexer.bitstream.h264_sets import Pps
+
+P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
+MOST_OPERATIONS = 66  # of one list, or of marking: twice 32 fields, and the end code
+
+
+class Slice(NamedTuple):
+    """The reference information of a slice header.
+
+    Attributes:
+        kind: slice_type modulo 5.
+        lists: (active entries, [(operation, value)]) of list 0 and 1.
+        marking: [(operation, first value, second value)] of adaptive marking (table 7-9); None for the sliding window.
+        long_idr: whether it is an IDR picture that becomes a long-term reference.
+    """
+
+    kind: int
+    lists: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+    marking: tuple[tuple[int, int, int], ...] | None
+    long_idr: bool
+
+    @property
+    def resets(self) -> bool:
+        """Whether all references are dropped and counting starts again (memory_management_control_operation 5)."""
+        return self.marking is not None and any(operation == 5 for operation, _, _ in self.marking)
+
+
+def parse_slice(
+    bits: BitReader,
+    pps: Pps,
+    *,
+    kind: int,
+    idr: bool,
+    referenced: bool,
+    is_field: bool,
+    order_type: int,
+    deltas: bool,
+    chroma: bool,
+) -> Slice:
+    """Return the rest of a slice header, after pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
+
+    Args:
+        bits: reader at that position.
+        pps: picture parameter set of the slice.
+        kind: slice_type modulo 5.
+        idr: whether the picture is an IDR picture.
+        referenced: whether the picture is a reference.
+        is_field: whether the picture is a field.
+        order_type: pic_order_cnt_type.
+        deltas: whether delta_pic_order_cnt is present.
+        chroma: whether chroma planes are present.
+    """
+    if pps.bottom_order and not is_field and (order_type == 0 or (order_type == 1 and deltas)):
+        bits.se()
+    if pps.redundant:
+        bits.ue()
+    if kind == B:
+        bits.u(1)
+    lists = []
+    if kind in (P, B, SP):
+        active = list(pps.default_active)
+        if bits.flag():
+            active = [bits.ue() + 1, bits.ue() + 1 if kind == B else 0]
+
+        count = 2 if kind == B else 1
+        lists = [(active[number], tuple(_operations(bits)) if bits.flag() else ()) for number in range(count)]
+        if (pps.weighted and kind != B) or (pps.weighted_b and kind == B):
+            _skip_weights(bits, [entries for entries, _ in lists], chroma)
+    marking, long_idr = None, False
+    if referenced:
+        if idr:
+            bits.u(1)
+            long_idr = bits.flag()
+        elif bits.flag():
+            marking = tuple(_marking(bits))
+    return Slice(kind, tuple(lists), marking, long_idr)
+
+
+def _operations(bits: BitReader) -> Iterator[tuple[int, int]]:
+    for _ in range(MOST_OPERATIONS):
+        operation = bits.ue()
+        if operation == 3:
+            return
+        yield operation, bits.ue()
+    raise ValueError("a list of references is modified without end")
+
+
+def _marking(bits: BitReader) -> Iterator[tuple[int, int, int]]:
+    for _ in range(MOST_OPERATIONS):
+        operation = bits.ue()
+        if not operation:
+            return
+        first = bits.ue() if operation in (1, 2, 3, 4, 6) else 0
+        yield operation, first, bits.ue() if operation == 3 else 0
+    raise ValueError("references are marked without end")
+
+
+def _skip_weights(bits: BitReader, active: list[int], chroma: bool) -> None:
+    """Skip pred_weight_table() (7.3.3.2)."""
+    bits.ue()
+    if chroma:
+        bits.ue()
+    for entries in active:
+        for _ in range(entries):
+            if bits.flag():
+                bits.se(), bits.se()
+            if chroma and bits.flag():
+                bits.se(), bits.se(), bits.se(), bits.se()
+
+
+FRAME, TOP, BOTTOM = 0, 1, 2  # parity of a slice
+BOTH_FIELDS = 3
+NOT_LONG = -1
+MISSING = -1  # a picture that no decoder has; pictures that FFmpeg makes up before its first one have lower numbers
+
+
+@dataclass(slots=True)
+class Held:
+    """A frame in the decoded picture buffer.
+
+    Attributes:
+        picture: number of the picture.
+        frame_num: its frame_num.
+        order: its picture order count.
+        fields: which of its fields are references.
+        long: its number as a long-term reference, or NOT_LONG.
+    """
+
+    picture: int
+    frame_num: int
+    order: int
+    fields: int
+    long: int = NOT_LONG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coded:
+    """One picture, or one field of it, in decode order.
+
+    Attributes:
+        picture: a number that both fields share.
+        slices: None if a header could not be read.
+    """
+
+    picture: int
+    parity: int
+    frame_num: int
+    order: int
+    idr: bool
+    referenced: bool
+    max_frame_num: int
+    max_refs: int
+    slices: list[Slice] | None
+
+
+Entry = tuple[int, int, bool]  # picture, parity, whether it is a long-term reference
+
+
+@dataclass(slots=True)
+class Buffer:
+    """The reference pictures that a decoder holds while it decodes a stream.
+
+    Attributes:
+        _gaps: whether lists may lack pictures that came before the first one.
+    """
+
+    _gaps: bool = False
+    _frames: list[Held] = field(default_factory=list)
+
+    def holds_as(self, other: Buffer) -> bool:
+        """Return whether another buffer holds the same pictures."""
+        return self._frames == other._frames
+
+    def holds_any(self, pictures: Collection[int], before: int) -> bool:
+        """Return whether the buffer holds one of some pictures, or a picture before number `before`."""
+        return any(held.picture < before or held.picture in pictures for held in self._frames)
+
+    def lists(self, coded: Coded) -> list[list[Entry]]:
+        """Return the active entries of the reference lists of a picture's slices."""
+        assert coded.slices is not None  # callers check this
+        return [
+            self._listed(coded, each.kind, number, active, operations)
+            for each in coded.slices
+            for number, (active, operations) in enumerate(each.lists)
+        ]
+
+    def _listed(
+        self, coded: Coded, kind: int, number: int, active: int, operations: tuple[tuple[int, int], ...]
+    ) -> list[Entry]:
+        """Return one list's active entries (8.2.4)."""
+        long = {held.picture for held in self._frames if held.long != NOT_LONG}
+        named = [self._named(coded, operation) for operation in self._resolved(coded, operations)]
+        initial = self._initial(coded, kind, number)
+        rest = [entry for entry in initial if entry not in named]
+        entries = [(picture, parity, picture in long) for picture, parity in [*named, *rest][:active]]
+        return entries if len(entries) == active or not self._gaps else [*entries, (MISSING, FRAME, False)]
+
+    def _resolved(self, coded: Coded, operations: tuple[tuple[int, int], ...]) -> Iterator[tuple[bool, int]]:
+        """Yield (is long-term, picture number) of list modifications (8.2.4.3.1)."""
+        is_field = coded.parity != FRAME
+        most = coded.max_frame_num * (2 if is_field else 1)
+        predicted = 2 * coded.frame_num + 1 if is_field else coded.frame_num
+        current = predicted
+        for operation, value in operations:
+            if operation > 1:
+                yield True, value
+                continue
+            predicted = (predicted + (value + 1 if operation else -value - 1)) % most
+            yield False, predicted - most if predicted > current else predicted
+
+    def _named(self, coded: Coded, wanted: tuple[bool, int]) -> tuple[int, int]:
+        """Return (picture, parity) of a picture number; (MISSING, FRAME) if no picture has it (8.2.4.1)."""
+        long, number = wanted
+        for held in self._frames:
+            for parity in (FRAME,) if coded.parity == FRAME else (TOP, BOTTOM):
+                if (held.long != NOT_LONG) == long and self._number(coded, held, parity) == number:
+                    return held.picture, parity
+        return MISSING, FRAME
+
+    def _number(self, coded: Coded, held: Held, parity: int) -> int:
+        """Return the PicNum or LongTermPicNum of a frame or field (8.2.4.1)."""
+        number = held.long if held.long != NOT_LONG else self._wrapped(coded, held)
+        return number if coded.parity == FRAME else 2 * number + (parity == coded.parity)
+
+    @staticmethod
+    def _wrapped(coded: Coded, held: Held) -> int:
+        return held.frame_num - coded.max_frame_num if held.frame_num > coded.frame_num else held.frame_num
+
+    def _initial(self, coded: Coded, kind: int, number: int) -> list[tuple[int, int]]:
+        """Return a reference list before its modification (8.2.4.2), as (picture, parity) entries."""
+        whole = [held for held in self._frames if held.fields == BOTH_FIELDS or (coded.parity and held.fields)]
+        short = [held for held in whole if held.long == NOT_LONG]
+        long = sorted((held for held in whole if held.long != NOT_LONG), key=lambda held: held.long)
+        if kind != B:
+            short.sort(key=lambda held: -self._wrapped(coded, held))
+            return self._entries(coded, short) + self._entries(coded, long)
+        before = [held for held in short if held.order <= coded.order]
+        after = [held for held in short if held.order > coded.order]
+        before.sort(key=lambda held: -held.order)
+        after.sort(key=lambda held: held.order)
+        lists = [
+            self._entries(coded, first + second) + self._entries(coded, long)
+            for first, second in ((before, after), (after, before))
+        ]
+        if lists[0] == lists[1] and len(lists[1]) > 1:
+            lists[1][:2] = lists[1][1], lists[1][0]
+        return lists[number]
+
+    @staticmethod
+    def _entries(coded: Coded, frames: list[Held]) -> list[tuple[int, int]]:
+        """Return frames as entries; for a field, alternate their fields, beginning with its own parity (8.2.4.2.5)."""
+        if coded.parity == FRAME:
+            return [(held.picture, FRAME) for held in frames]
+        own, other = coded.parity, TOP + BOTTOM - coded.parity
+        queues = {parity: [held.picture for held in frames if held.fields & parity] for parity in (own, other)}
+        entries, parity = [], own
+        while queues[own] and queues[other]:
+            entries.append((queues[parity].pop(0), parity))
+            parity = TOP + BOTTOM - parity
+        if queues[parity] and not queues[TOP + BOTTOM - parity]:
+            return entries + [(picture, parity) for picture in queues[parity]]
+        parity = TOP + BOTTOM - parity
+        return entries + [(picture, parity) for picture in queues[parity]]
+
+    def take(self, coded: Coded) -> None:
+        """Mark references after a picture is decoded (8.2.5)."""
+        if not coded.referenced:
+            return
+        assert coded.slices  # callers check this
+        first = coded.slices[0]
+        fields = BOTH_FIELDS if coded.parity == FRAME else coded.parity
+        if coded.idr:
+            self._frames = [
+                Held(coded.picture, coded.frame_num, coded.order, fields, 0 if first.long_idr else NOT_LONG)
+            ]
+            return
+        same = [held for held in self._frames if held.picture == coded.picture]
+        long = NOT_LONG
+        if first.marking is None:
+            if not same:
+                self._slide(coded)
+        else:
+            long = self._mark(coded, first.marking)
+        if same and same[0] in self._frames:
+            same[0].fields |= fields
+        else:
+            cleared = first.resets
+            order = 0 if cleared else coded.order
+            self._frames.append(Held(coded.picture, 0 if cleared else coded.frame_num, order, fields, long))
+            if len(self._frames) > max(coded.max_refs, 1):  # marking left more than the stream allows
+                self._remove_oldest()
+
+    def _slide(self, coded: Coded) -> None:
+        """Remove the oldest picture if there is no room (8.2.5.3)."""
+        short = any(held.long == NOT_LONG for held in self._frames)
+        if short and len(self._frames) >= max(coded.max_refs, 1):
+            self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        """Remove the oldest short-term picture, or the oldest long-term one if there are no short-term ones."""
+        short = (held for held in self._frames if held.long == NOT_LONG)
+        self._frames.remove(next(short, self._frames[0]))
+
+    def _mark(self, coded: Coded, marking: Iterable[tuple[int, int, int]]) -> int:
+        """Mark pictures by adaptive marking (8.2.5.4); return the long-term number of the current one, or NOT_LONG."""
+        is_field, own = coded.parity != FRAME, NOT_LONG
+        current = 2 * coded.frame_num + 1 if is_field else coded.frame_num
+        for operation, first, second in marking:
+            if operation in (1, 3):
+                picture, parity = self._named(coded, (False, current - first - 1))
+                self._drop(picture, parity, keep_long=second if operation == 3 else NOT_LONG)
+            elif operation == 2:
+                self._drop(*self._named(coded, (True, first)))
+            elif operation == 4:
+                self._frames = [held for held in self._frames if held.long < first]
+            elif operation == 5:
+                self._frames = []
+            elif operation == 6:
+                self._frames = [held for held in self._frames if held.long != first or held.picture == coded.picture]
+                own = first
+        return own
+
+    def _drop(self, picture: int, parity: int, keep_long: int = NOT_LONG) -> None:
+        """Mark a picture, or one field of it, as unused for reference, or as a long-term reference."""
+        for held in [held for held in self._frames if held.picture == picture]:
+            if keep_long != NOT_LONG:
+                self._frames = [other for other in self._frames if other.long != keep_long or other is held]
+                held.long = keep_long
+                continue
+            held.fields &= ~parity if parity else 0
+            if not held.fields:
+                self._frames.remove(held)

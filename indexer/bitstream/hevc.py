@@ -1,0 +1,441 @@
+"""HEVC (ITU-T H.265, ISO/IEC 23008-2): start points, leading pictures, references and output order from NAL units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns
+from framedex.indexer.bitstream.hevc_sets import (
+    PPS,
+    SPS,
+    VPS,
+    Pps,
+    References,
+    ReferencesReader,
+    ReferringPicture,
+    Sps,
+    buffered_references,
+    parse_configuration,
+    parse_pps,
+    parse_sps,
+    parse_vps,
+)
+from framedex.indexer.bitstream.nal import (
+    FILM_GRAIN,
+    SliceColumns,
+    Units,
+    distinct,
+    heads_at,
+    is_other_message,
+    sei_payloads,
+    unescape,
+)
+from framedex.indexer.bitstream.pictures import (
+    CLOSED_START,
+    NO_START,
+    OPEN_START,
+    SLOTS_KNOWN,
+    BitstreamError,
+    Pictures,
+    check_colours,
+    segments,
+    unwrap_order_counts,
+)
+from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
+
+RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
+END_OF_SEQUENCE, END_OF_BITSTREAM = 36, 37
+SEQUENCE_ENDS = (END_OF_SEQUENCE, END_OF_BITSTREAM)
+PREFIX_SEI = 39
+FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
+
+PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
+
+NO_PICTURE = LAST_VCL + 1  # in a column of NAL unit types: a packet without slices
+NO_REFERENCES = References(short_term=(), long_term=())
+NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceHeaders:
+    """Slice header fields of n pictures.
+
+    Attributes:
+        sequence: int64 [n], number of the picture's SPS among the SPSs of different content, -1 where it is missing.
+        sps_id: int64 [n], id of that SPS.
+        order_lsb: int64 [n], low bits of the picture order count.
+        hidden: bool [n], pictures that are not output.
+        may_hide: whether some PPS lets headers hide pictures.
+        position: int64 [n], where the references follow, in bits.
+    """
+
+    sequence: NDArray[np.int64]
+    sps_id: NDArray[np.int64]
+    order_lsb: NDArray[np.int64]
+    hidden: NDArray[np.bool_]
+    may_hide: bool
+    position: NDArray[np.int64]
+
+
+class HevcScanner(NalScanner):
+    """Collects slice headers and parameter sets of HEVC packets. See `pictures.Scanner`."""
+
+    set_parsers: ClassVar = {VPS: ("VPS", parse_vps), SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
+    header_bytes: ClassVar = 2
+    parse_configuration = staticmethod(parse_configuration)
+
+    def __init__(self, configuration: bytes) -> None:
+        super().__init__(configuration)
+        self._begin_anew: set[int] = set()  # packets before which a coded video sequence ends
+        self._lone_ends: set[int] = set()  # packets that hold the end of a sequence and no slice
+        self._late_sets: set[int] = set()  # packets with parameter sets behind their first slice
+        self._slice_counts: set[int] = set()  # of pictures; where one lacks a slice, FFmpeg's decoder says nothing
+
+    @staticmethod
+    def unit_type(header: int) -> int:
+        return header >> 1 & 63
+
+    def feed(self, data: bytes) -> None:
+        number, spans = self._next_packet(data)
+        pictures = kinds = slices = 0
+        at_front, ended = True, False  # units that end a sequence come first; one came behind others
+        for start, end in spans:
+            kind = data[start] >> 1 & 63
+            if kind in SEQUENCE_ENDS:
+                self._begin_anew.add(number if at_front else number + 1)
+                ended |= not at_front
+                continue
+            at_front = False
+            if end - start < 3:
+                continue
+            if (data[start] & 1) << 5 | data[start + 1] >> 3:  # nuh_layer_id: other views and alpha
+                # Base-layer decoders skip slices of these, but FFmpeg's stores parameter sets over those of layer 0.
+                if kind in self.set_parsers:
+                    self._carried_over.add(number)
+                continue
+            if kind <= LAST_VCL:
+                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # those begin a sequence anywhere
+                    raise BitstreamError("end_of_sequence", f"packet {number} goes on behind the end of a sequence")
+                if not data[start + 1] & 7:  # nuh_temporal_id_plus1, never 0: decoders skip the unit
+                    self._damaged.add(number)
+                    continue
+                slices += 1
+                ended = False
+                self._begin_anew.discard(number + 1)
+                kinds |= 1 << kind
+                if data[start + 2] & 0x80:  # first_slice_segment_in_pic_flag
+                    pictures += 1
+                    header = data[start] << 8 | data[start + 1]
+                    head = unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
+                    self._slices.append(number, header, len(self._sets.epochs) - 1, head)
+            elif kind in self.set_parsers:
+                self._meet_set(data[start:end], number, late=bool(kinds))
+                if kinds:
+                    self._late_sets.add(number)
+            elif kind == PREFIX_SEI:
+                messages = sei_payloads(data[start + 2 : end])
+                if any(message == FILM_GRAIN for message, _ in messages):
+                    self._carried_over.add(number)
+        if slices:
+            self._slice_counts.add(slices)
+        if not kinds and (ended or number in self._begin_anew):
+            self._lone_ends.add(number)
+        self._check_packet(number, pictures, kinds)
+
+    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+        n, last = len(units.damaged), len(data) - 1
+        header = data[units.start].astype(np.int64) << 8 | data[np.minimum(units.start + 1, last)]
+        whole = units.end - units.start >= 3
+        base = whole & (header >> 3 & 63 == 0)
+        kind = header >> 9 & 63
+        coded = base & is_slice(header)
+        invalid = base & (kind <= LAST_VCL) & ~coded
+        first = coded & (data[np.minimum(units.start + 2, last)] & 0x80 != 0)
+        pictures = np.bincount(units.packet[first], minlength=n)
+        apart = (marked(self.set_parsers, 64)[kind] & whole) | marked(SEQUENCE_ENDS, 64)[kind]
+        sei = np.flatnonzero((kind == PREFIX_SEI) & base)
+        begin = units.start[sei] + 2
+        apart[sei] = ~is_other_message(heads_at(data, begin, 2), units.end[sei] - begin, (FILM_GRAIN,))
+        apart |= pictures[units.packet] > 1
+        packet = units.packet[coded]
+        last_of_kind = np.full(n, -1)
+        last_of_kind[packet] = kind[coded]
+        mixed = np.bincount(packet[kind[coded] != last_of_kind[packet]], minlength=n) > 0
+        counts = np.bincount(packet, minlength=n)[~units.unread]
+        self._slice_counts.update(np.unique(counts[counts > 0]).tolist())
+        damaged = mixed | (np.bincount(units.packet[invalid], minlength=n) > 0)
+        return first, apart, damaged | ((last_of_kind >= 0) & (pictures == 0))
+
+    def _check_packet(self, number: int, pictures: int, kinds: int) -> None:
+        """Check a packet by how many pictures begin in it, and by the set of its slices' NAL unit types."""
+        if pictures > 1:
+            raise BitstreamError("packing", f"packet {number} holds more than one picture")
+        if kinds and (not pictures or kinds & (kinds - 1)):
+            self._damaged.add(number)  # its first slice is missing, or it mixes picture types
+
+    def finish(self) -> Pictures:
+        n = self._packets
+        if not len(self._slices):
+            raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+        slices = self._slices.columns()
+        packet = slices.packet  # a picture each: only first slices are collected
+        kind, layer, order = np.full(n, NO_PICTURE), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        kind[packet], layer[packet] = slices.header >> 9 & 63, (slices.header & 7) - 1
+        irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
+        headers = self._parse_slices(slices, kind[packet])
+        activates = np.zeros(n, np.bool_)
+        activates[packet] = self._activations(headers, packet)
+        forgets = (self._begins_anew(kind) | activates) & (kind == CRA)
+        start = np.where((kind == CRA) & ~forgets, OPEN_START, np.where(irap, CLOSED_START, NO_START)).astype(np.uint8)
+        rasl = (kind == RASL_N) | (kind == RASL_R)
+        segment = segments(start)
+        behind = np.maximum(segment, 0)
+        first = int(np.argmax(irap)) if irap.any() else n
+        # 8.1.3: a CRA picture that is first in a sequence, and every BLA or IDR picture, drops its RASL pictures.
+        dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < CRA)) | forgets[behind])
+
+        resets = irap & ((kind != CRA) | forgets)
+        anchors = _is_anchor(kind[packet], layer[packet])
+        order[packet] = self._order_counts(headers, anchors, resets[packet])
+        missing, of_pictures = self._references(
+            slices, headers, resets[packet], order[packet], dropped[packet], anchors, irap[packet], rasl[packet]
+        )
+        damaged = self._damage() | (segment < 0)
+        damaged[packet[missing]] = True
+        repeated = _is_repeated(np.cumsum(resets)[packet], order[packet])
+        damaged[packet] |= repeated & (self._consecutive | ~irap[packet])
+        amid = activates & ~irap
+        damaged |= amid
+        hidden = np.zeros(n, np.bool_)
+        hidden[packet] = headers.hidden
+        states, state = self._states(np.flatnonzero(irap).tolist())
+        used = [self._sequences[number] for number in distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
+        check_colours(sequence.shape for sequence in used)
+        chroma = {sequence.shape[0] for sequence in used}
+        # What the sequence allows, not what was seen: of a stream that is read in part, higher layers may follow.
+        highest = np.full(n, -1)
+        highest[packet] = np.array([*(each.highest_layer for each in self._sequences), -1])[headers.sequence]
+        changes_sets = marked(self._changing | self._carried_over, n)
+        slots = np.full(n, SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
+        slots[packet] = of_pictures
+        return Pictures(
+            start=start,
+            non_reference=_is_sublayer_non_reference(kind) & (layer == highest) & ~changes_sets,
+            leading=rasl,
+            skipped=dropped | hidden | (segment < 0) | (kind == NO_PICTURE),
+            field_coded=np.zeros(n, np.bool_),
+            continues=np.zeros(n, np.bool_),
+            damaged=damaged,
+            changes_sets=changes_sets,
+            forgets=forgets,
+            period=np.cumsum(resets),
+            order=order,
+            states=states,
+            state=state,
+            inband_sets=self._sets.differs,
+            inner_start_codes=self._inner_start_codes,
+            varying_shape=len({sequence.shape for sequence in used}) > 1,
+            chroma_format=chroma.pop() if len(chroma) == 1 else None,
+            carries_over=bool(self._carried_over),
+            doubtful=len(self._slice_counts) > 1,
+            may_hide=headers.may_hide,
+            begins_amid=bool(amid.any()),
+            drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
+            slots=np.where(_is_behind(damaged, resets | (start != NO_START)), 0, slots).astype(np.int32),
+        )
+
+    def _begins_anew(self, kind: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return bool [packets]: packets that begin a coded video sequence after a unit that ends one (7.4.2.4.4).
+
+        Args:
+            kind: int64 [packets], NAL unit types.
+
+        Raises:
+            BitstreamError: if decoders do not take the next picture as the beginning of a sequence.
+        """
+        last = int(np.flatnonzero(kind != NO_PICTURE)[-1])
+        anew = marked((number for number in self._begin_anew if number <= last), len(kind))
+        lone = marked(self._lone_ends, len(kind))
+        wrong = np.flatnonzero(
+            (anew & ((kind < FIRST_IRAP) | (kind > LAST_IRAP))) | (lone & (np.arange(len(kind)) < last))
+        )
+        if len(wrong):
+            raise BitstreamError("end_of_sequence", f"a sequence ends before packet {wrong[0]}, and none begins there")
+        return anew
+
+    def _parse_slices(self, slices: SliceColumns, kind: NDArray[np.int64]) -> SliceHeaders:
+        """Return slice header fields (7.3.6.1) up to the picture order count, which is 0 for IDR pictures."""
+        bits = BitColumns(slices.heads)
+        irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
+        bits.u(1)
+        no_output_of_prior = bits.u(1, where=irap)
+        pps_id = bits.ue()
+        sequence, sps_id, may_hide, extra_bits = self._sets_of(slices, pps_id)
+
+        def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
+            return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
+
+        bits.u(extra_bits)
+        bits.ue()
+        hidden = may_hide & (bits.u(1, where=may_hide) == 0)
+        bits.u(2 * of_sequence(lambda sps: sps.separate_colour_planes))
+        idr = (kind == IDR_W_RADL) | (kind == IDR_N_LP)
+        order_lsb = bits.u(of_sequence(lambda sps: sps.order_count_bits), where=~idr)
+        dropping = (no_output_of_prior > 0) & (np.arange(len(kind)) > 0) & (kind != CRA)
+        if dropping.any():
+            number = slices.packet[int(np.argmax(dropping))]
+            raise BitstreamError("output_order", f"packet {number} drops pictures not yet output")
+        return SliceHeaders(
+            sequence=sequence,
+            sps_id=sps_id,
+            order_lsb=order_lsb,
+            hidden=hidden,
+            may_hide=bool(may_hide.any()),
+            position=bits.position,
+        )
+
+    def _sets_of(
+        self, slices: SliceColumns, pps_id: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Return the fields of parameter sets that the pictures' slice headers depend on.
+
+        Where a set is missing, the number is -1 and the PPS is `NO_PPS`: no decoder can read the picture, so it counts
+        as damaged.
+
+        Returns:
+            int64 [pictures], number of the SPS in `_sequences`; int64 [pictures], id of the SPS; bool [pictures],
+            whether the PPS gives headers an output flag; int64 [pictures], how many extra bits the PPS gives headers.
+        """
+        self._sequences: list[Sps] = []
+        numbers, found = [], []
+        known: dict[Sps, int] = {}
+        keys, which = distinct(slices.epoch << PPS_ID_BITS | pps_id)
+        for key in keys.tolist():
+            facts = self._sets.epochs[key >> PPS_ID_BITS]
+            pps = facts.get((PPS, key & (1 << PPS_ID_BITS) - 1))
+            sps = facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
+            if not isinstance(pps, Pps) or not isinstance(sps, Sps):
+                numbers.append(-1)
+                found.append(NO_PPS)
+                continue
+            numbers.append(known.setdefault(sps, len(known)))
+            found.append(pps)
+        self._sequences += known
+        if not self._sequences:
+            raise BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
+        sequence = np.array(numbers, np.int64)[which]
+        self._damaged.update(slices.packet[sequence < 0].tolist())
+        output_flag = np.array([pps.output_flag_present for pps in found], np.bool_)[which]
+        sps_id = np.array([pps.sps_id for pps in found], np.int64)[which]
+        return sequence, sps_id, output_flag, np.array([pps.extra_bits for pps in found], np.int64)[which]
+
+    def _activations(self, headers: SliceHeaders, packet: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return bool [pictures]: pictures, except the first, at which another SPS comes into use.
+
+        The standard allows this where a coded video sequence begins (7.4.2.4.2). FFmpeg's decoder begins one wherever
+        it happens: it drops the pictures held for reference, and the RASL pictures after a CRA picture. A VPS of other
+        content makes it forget the SPSs that refer to it.
+
+        Args:
+            headers: slice header fields of the pictures.
+            packet: int64 [pictures], the packet of each picture.
+        """
+        activates = np.zeros(len(packet), np.bool_)
+        activates[1:] = np.diff(headers.sps_id) != 0
+        for (kind, set_id), brought in self._replaced.items():
+            if kind != PPS:
+                late = [number + 1 for number in brought if number in self._late_sets]
+                row = np.searchsorted(packet, [*brought, *late])
+                row = row[row < len(packet)]
+                activates[row[(headers.sps_id[row] == set_id) | (kind == VPS)]] = True
+        activates[:1] = False
+        return activates
+
+    def _order_counts(
+        self, headers: SliceHeaders, anchors: NDArray[np.bool_], resets: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return picture order counts (8.3.1), int64 [pictures]."""
+        order = np.zeros(len(resets), np.int64)
+        bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
+        for number in distinct(bits)[0].tolist():  # sequences change at pictures where counting starts again
+            part = bits == number
+            order[part] = unwrap_order_counts(headers.order_lsb[part], number, resets[part], anchors[part])
+        return order
+
+    def _references(
+        self,
+        slices: SliceColumns,
+        headers: SliceHeaders,
+        resets: NDArray[np.bool_],
+        order: NDArray[np.int64],
+        dropped: NDArray[np.bool_],
+        anchors: NDArray[np.bool_],
+        irap: NDArray[np.bool_],
+        rasl: NDArray[np.bool_],
+    ) -> tuple[list[int], list[int]]:
+        """Return the rows of pictures that refer to a missing picture, which decoders make up, and slots of each."""
+        readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
+        heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * HEADER_BYTES
+        ends = begins + slices.length
+        columns = (resets, order, dropped, headers.position, headers.sequence, begins, ends)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        kinds = zip(anchors.tolist(), irap.tolist(), rasl.tolist(), strict=True)
+
+        def pictures() -> Iterator[ReferringPicture]:
+            for (anew, count, drop, position, sequence, begin, end), kind in zip(rows, kinds, strict=True):
+                references: References | None = NO_REFERENCES
+                if drop or sequence < 0:
+                    references = None
+                elif not anew:
+                    references = readers[sequence].read(heads[begin:end], position, count)
+                cycle = 1 << self._sequences[sequence].order_count_bits
+                yield ReferringPicture(count, anew, references, cycle, *kind)
+
+        return buffered_references(pictures())
+
+
+def _is_sublayer_non_reference(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool: pictures to which no other one of their temporal layer refers (table 7-1)."""
+    found: NDArray[np.bool_] = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
+    return found
+
+
+def _is_anchor(kind: NDArray[np.int64], layer: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool [pictures]: pictures that may be prevTid0Pic of those after them (8.3.1)."""
+    leads = (kind >= RADL_N) & (kind <= RASL_R)
+    anchors: NDArray[np.bool_] = (layer == 0) & ~leads & ~_is_sublayer_non_reference(kind)
+    return anchors
+
+
+def _is_behind(damaged: NDArray[np.bool_], begins: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool [packets]: damaged packets, and those after them up to the next one that `begins` marks."""
+    total = np.cumsum(damaged)
+    before = np.where(begins, total - damaged, 0)  # of damaged packets, at each beginning
+    behind: NDArray[np.bool_] = total > np.maximum.accumulate(before)
+    return behind
+
+
+def _is_repeated(period: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool [pictures]: whether an earlier picture of the same sequence has the same picture order count (8.3.1).
+
+    Decoders reject such a picture as long as they hold the earlier one.
+    """
+    repeated = np.ones(len(order), np.bool_)
+    repeated[np.unique(np.stack([period, order]), axis=1, return_index=True)[1]] = False
+    return repeated
+
+
+def is_slice(header: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool [n]: NAL units that hold a slice of the base layer (7.3.1.2).
+
+    Args:
+        header: int64 [n], the first two bytes of each unit.
+    """
+    kind, layer = header >> 9 & 63, header >> 3 & 63
+    slices: NDArray[np.bool_] = (kind <= LAST_VCL) & (layer == 0) & (header & 7 != 0)
+    return slices

@@ -1,0 +1,466 @@
+"""Parameter sets of HEVC (ITU-T H.265 7.3.2) that slices and start points depend on.
+
+HEVC reference picture sets (ITU-T H.265 7.3.7, 7.4.8): which pictures a picture refers to.
+
+Of these, clips decode what wanted frames need. A decoder drops a picture whose references are missing, and from then on
+every frame number would be off by one, so it is also checked that they are present.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from framedex.indexer.bitstream.bits import BitReader
+from framedex.indexer.bitstream.nal import unescape
+from framedex.indexer.bitstream.pictures import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, parse_colour
+
+Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
+
+MOST_LONG_TERM = 32  # 7.4.3.2.1
+MOST_SETS, MOST_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
+MOST_LENGTHS = 64  # of codes that are remembered
+MOST_ANCHORS = 64  # that are remembered; the one that a picture refers to is nearly always the last or the one before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceSets:
+    """The references that a sequence parameter set states.
+
+    Attributes:
+        order_count_bits: number of low bits of the picture order count.
+        short_term: its candidate sets.
+        long_term_present: whether slice headers may refer to long-term references.
+        long_term: (low bits, used) of each.
+    """
+
+    order_count_bits: int
+    short_term: tuple[ShortTermSet, ...]
+    long_term_present: bool
+    long_term: tuple[tuple[int, bool], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortTermSet:
+    """A short-term reference picture set.
+
+    Attributes:
+        before: pictures before the current one in output order, nearest first.
+        after: pictures after it, nearest first.
+    """
+
+    before: Deltas
+    after: Deltas
+
+
+def parse_reference_sets(bits: BitReader, order_count_bits: int) -> ReferenceSets:
+    """Return the reference sets of an SPS, from num_short_term_ref_pic_sets on (7.3.2.2.1). Raises ValueError."""
+    count = bits.ue()
+    if count > MOST_SETS:
+        raise ValueError(f"{count} short-term reference picture sets")
+    sets: list[ShortTermSet] = []
+    for _ in range(count):
+        sets.append(parse_short_term_set(bits, sets, in_slice=False))
+    present = bits.flag()
+    count = bits.ue() if present else 0
+    if count > MOST_LONG_TERM:
+        raise ValueError(f"{count} long-term reference pictures")
+    long_term = [(bits.u(order_count_bits), bits.flag()) for _ in range(count)]
+    return ReferenceSets(
+        order_count_bits=order_count_bits,
+        short_term=tuple(sets),
+        long_term_present=present,
+        long_term=tuple(long_term),
+    )
+
+
+def parse_short_term_set(bits: BitReader, earlier: list[ShortTermSet], *, in_slice: bool) -> ShortTermSet:
+    """Return st_ref_pic_set() (7.3.7), which may be predicted from one of the `earlier` sets. Raises ValueError."""
+    if earlier and bits.flag():
+        back = bits.ue() + 1 if in_slice else 1
+        if back > len(earlier):
+            raise ValueError("a reference picture set predicted from none")
+        return _predicted_set(bits, earlier[-back])
+    negative, positive = bits.ue(), bits.ue()
+    if negative + positive > MOST_ENTRIES:
+        raise ValueError(f"a reference picture set of {negative + positive} pictures")
+    return ShortTermSet(before=_listed(bits, negative, -1), after=_listed(bits, positive, 1))
+
+
+def _listed(bits: BitReader, count: int, sign: int) -> Deltas:
+    deltas, delta = [], 0
+    for _ in range(count):
+        delta += sign * (bits.ue() + 1)
+        deltas.append((delta, bits.flag()))
+    return tuple(deltas)
+
+
+def _predicted_set(bits: BitReader, source: ShortTermSet) -> ShortTermSet:
+    """Return a set that is predicted by shifting another one (7-61, 7-62)."""
+    sign = -1 if bits.flag() else 1
+    shift = sign * (bits.ue() + 1)
+    candidates = [delta for delta, _ in (*source.before, *source.after)] + [0]
+    kept: list[tuple[int, bool]] = []
+    for delta in candidates:
+        used = bits.flag()
+        if used or bits.flag():  # used_by_curr_pic_flag, use_delta_flag
+            kept.append((delta + shift, used))
+    return ShortTermSet(
+        before=tuple(sorted((entry for entry in kept if entry[0] < 0), reverse=True)),
+        after=tuple(sorted(entry for entry in kept if entry[0] > 0)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """The references of one picture.
+
+    Attributes:
+        short_term: by difference of order counts.
+        long_term: (low bits or whole count, is whole, used).
+    """
+
+    short_term: Deltas
+    long_term: tuple[tuple[int, bool, bool], ...]
+
+
+UNREADABLE = References(short_term=(), long_term=())  # told apart by identity: a slice header that ends too early
+
+
+def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: int) -> References:
+    """Return a slice header's references, from short_term_ref_pic_set_sps_flag on (7.3.6.1). Raises ValueError."""
+    if not bits.flag():
+        chosen = parse_short_term_set(bits, list(sets.short_term), in_slice=True)
+    else:
+        number = bits.u((len(sets.short_term) - 1).bit_length()) if len(sets.short_term) > 1 else 0
+        if number >= len(sets.short_term):
+            raise ValueError("a slice refers to a reference picture set that is not there")
+        chosen = sets.short_term[number]
+    long_term = _slice_long_term(bits, sets, order_count) if sets.long_term_present else ()
+    return References(short_term=(*chosen.before, *chosen.after), long_term=long_term)
+
+
+def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> tuple[tuple[int, bool, bool], ...]:
+    from_sps = bits.ue() if sets.long_term else 0
+    total = from_sps + bits.ue()
+    if total > MOST_ENTRIES + len(sets.long_term):
+        raise ValueError(f"a slice with {total} long-term references")
+    found: list[tuple[int, bool, bool]] = []
+    cycles = 0
+    for number in range(total):
+        if number < from_sps:
+            index = bits.u((len(sets.long_term) - 1).bit_length()) if len(sets.long_term) > 1 else 0
+            low, used = sets.long_term[min(index, len(sets.long_term) - 1)]
+        else:
+            low, used = bits.u(sets.order_count_bits), bits.flag()
+        if number in (0, from_sps):
+            cycles = 0
+        whole = bits.flag()
+        if whole:  # delta_poc_msb_cycle_lt accumulates (7-52)
+            cycles += bits.ue()
+            cycle = 1 << sets.order_count_bits
+            found.append((order_count - cycles * cycle - (order_count % cycle - low), True, used))
+        else:
+            found.append((low, False, used))
+    return tuple(found)
+
+
+class ReferencesReader:
+    """Reads the references of slice headers of one sequence, and caches them by their bits."""
+
+    def __init__(self, sets: ReferenceSets) -> None:
+        self._sets = sets
+        self._known: dict[int, dict[int, References]] = {}  # by how many bits they take, then by those bits
+
+    def read(self, head: bytes, position: int, order_count: int) -> References:
+        """Return the references that begin `position` bits into a slice header, or UNREADABLE if it ends too early."""
+        left = 8 * len(head) - position
+        if left < 0:
+            return UNREADABLE
+        bits = int.from_bytes(head[position >> 3 :], "big") & (1 << left) - 1
+        for length, known in self._known.items():  # no code is the beginning of another one
+            if length <= left and (found := known.get(bits >> (left - length))) is not None:
+                return found
+        reader = BitReader(head)
+        try:
+            reader.u(position)
+            found = parse_slice_references(reader, self._sets, order_count)
+        except ValueError:
+            return UNREADABLE
+        if not self._sets.long_term_present and len(self._known) < MOST_LENGTHS:  # those depend on the order count
+            length = left - reader.left
+            self._known.setdefault(length, {})[bits >> (left - length)] = found
+        return found
+
+
+class ReferringPicture(NamedTuple):
+    """A picture in decode order.
+
+    Attributes:
+        begins_anew: whether the picture empties the buffer (IDR, BLA).
+        references: None for a picture that decoders skip.
+        cycle: how far order counts go before their low bits repeat.
+        is_anchor: whether the order counts of later pictures are derived from its own (prevTid0Pic, 8.3.1).
+        is_start: whether decoding may start at it. Such pictures are never left out.
+        is_leading: whether it may refer to pictures before its start point (RASL). Only such pictures refer to it.
+    """
+
+    order_count: int
+    begins_anew: bool
+    references: References | None
+    cycle: int
+    is_anchor: bool = False
+    is_start: bool = False
+    is_leading: bool = False
+
+
+class PictureBuffer:
+    """The pictures that a decoder holds for reference (8.3.2)."""
+
+    def __init__(self) -> None:
+        self._held: set[int] = set()
+
+    def next(self, picture: ReferringPicture) -> bool:
+        """Take in the next picture; return whether every picture that it refers to is present."""
+        if picture.begins_anew:
+            self._held = set()
+        if picture.references is None:
+            return True
+        named, _, complete = _named(picture, self._held)
+        if len(named) > MOST_ENTRIES:  # more than any picture buffer holds
+            named, complete = set(), False
+        self._held = named | {picture.order_count}
+        return complete
+
+
+class PictureSlots:
+    """A slot for each picture from a start point on, until it is let go.
+
+    Slots are numbered as AV1's reference slots are, and serve the same purpose (`indexer.plans.references`). HEVC has
+    none: the lowest free one is given out. They depend on nothing before the start point, so that it does not matter
+    where reading began. Leading pictures have none; for them, nothing is known. Nor is it for a start point that does
+    not empty the buffer: its order count follows from pictures before it, to which it does not refer.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[int, int | None] = {}  # by order count; None: no slot was left
+        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MOST_ANCHORS)  # (order count, is a start point)
+
+    def next(self, picture: ReferringPicture) -> int:
+        """Take in the next picture; return its bits of `frames.slots`, 0 where it is not known what it needs."""
+        if picture.is_leading:
+            return 0
+        if picture.references is None:
+            return SLOTS_KNOWN
+        if picture.is_start:
+            self._slots.clear()
+            self._anchors.clear()
+        named, used, complete = _named(picture, self._slots.keys())
+        self._slots = {count: slot for count, slot in self._slots.items() if count in named}
+        free = (slot for slot in range(REFERENCE_SLOTS) if slot not in self._slots.values())
+        slots = [*(self._slots[count] for count in used), own := next(free, None)]
+        known = picture.begins_anew or (
+            complete and None not in slots and not picture.is_start and self._counts_right(picture, used)
+        )
+        self._slots[picture.order_count] = own
+        if picture.is_anchor:
+            self._anchors.append((picture.order_count, picture.is_start))
+        if not known:
+            return 0
+        bits = [1 << slot for slot in slots if slot is not None]
+        return sum(bits[:-1]) | bits[-1] << REFERENCE_SLOTS | SLOTS_KNOWN
+
+    def _counts_right(self, picture: ReferringPicture, used: set[int]) -> bool:
+        """Return whether a decoder derives the right order count, whichever of the pictures before it are left out.
+
+        It takes the high bits from the last anchor that it decoded (8.3.1), which is right if that is less than half a
+        cycle away. A picture that this one uses is not left out, nor is a start point: so one of these, and all
+        anchors behind it, have to be that near.
+        """
+        for count, is_start in reversed(self._anchors):
+            if abs(picture.order_count - count) >= picture.cycle // 2:
+                return False
+            if is_start or count in used:
+                return True
+        return False
+
+
+def _named(picture: ReferringPicture, held: Collection[int]) -> tuple[set[int], set[int], bool]:
+    """Return which of the held pictures a picture's sets name, which of these it uses, and whether it lacks none."""
+    assert picture.references is not None
+    named: set[int] = set()
+    uses: set[int] = set()
+    complete = picture.references is not UNREADABLE
+    for delta, used in picture.references.short_term:
+        wanted = picture.order_count + delta
+        if wanted in held:
+            named.add(wanted)
+            if used:
+                uses.add(wanted)
+        elif used:
+            complete = False
+    for value, whole, used in picture.references.long_term:
+        matches = {count for count in held if (count if whole else count % picture.cycle) == value}
+        named |= matches
+        if used:
+            uses |= matches
+            complete &= bool(matches)
+    return named, uses, complete
+
+
+def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int], list[int]]:
+    """Return the numbers of the pictures that refer to a missing picture, and each picture's bits of `frames.slots`."""
+    buffer, slots = PictureBuffer(), PictureSlots()
+    missing: list[int] = []
+    bits: list[int] = []
+    for number, picture in enumerate(pictures):
+        bits.append(slots.next(picture))
+        if not buffer.next(picture):
+            missing.append(number)
+            bits[-1] = 0
+    return missing, bits
+
+
+VPS, SPS, PPS = 32, 33, 34  # nal_unit_type, table 7-1
+MOST_SPS, MOST_PPS = 16, 64  # 7.4.3.2.1, 7.4.3.3.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sps:
+    """The fields of a sequence parameter set (7.3.2.2) that slice headers and the shape of pictures depend on.
+
+    Attributes:
+        shape: chroma format, size, conformance window, bit depths, colour. The chroma format is the first number, the
+            colour the last four.
+        width: width of the coded picture.
+        height: height of the coded picture.
+        window: pixels that are cropped at the left, right, top and bottom.
+        highest_layer: the highest TemporalId that pictures may have (sps_max_sub_layers_minus1).
+    """
+
+    separate_colour_planes: bool
+    order_count_bits: int
+    references: ReferenceSets
+    shape: tuple[int, ...]
+    width: int
+    height: int
+    window: tuple[int, int, int, int]
+    highest_layer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pps:
+    """The fields of a picture parameter set (7.3.2.3) that slice headers depend on."""
+
+    sps_id: int
+    output_flag_present: bool
+    extra_bits: int
+
+
+def parse_sps(nal: bytes) -> tuple[int, Sps]:
+    """Return (seq_parameter_set_id, fields) of an SPS NAL unit, header bytes included. Raises ValueError."""
+    bits = BitReader(unescape(nal[2:]))
+    bits.u(4)
+    sub_layers = bits.u(3)
+    bits.u(1)
+    _skip_profile_tier_level(bits, sub_layers)
+    sps_id, chroma = bits.ue(), bits.ue()
+    if sps_id >= MOST_SPS:
+        raise ValueError(f"sps_seq_parameter_set_id {sps_id}")
+    separate_planes = chroma == 3 and bits.flag()
+    width, height = bits.ue(), bits.ue()
+    cut = [bits.ue() for _ in range(4)] if bits.flag() else []
+    shape = [chroma, width, height, *cut, bits.ue(), bits.ue()]
+    across, down = 2 if chroma in (1, 2) else 1, 2 if chroma == 1 else 1  # SubWidthC, SubHeightC (table 6-1)
+    left, right, top, bottom = cut or (0, 0, 0, 0)
+    order_count_bits = bits.ue() + 4
+    if order_count_bits > 16:
+        raise ValueError("an absurd picture order count")
+    _skip_coding_tools(bits, sub_layers)
+    references = parse_reference_sets(bits, order_count_bits)
+    bits.u(2)
+    shape += parse_colour(bits) if bits.flag() else NO_COLOUR
+    return sps_id, Sps(
+        separate_colour_planes=separate_planes,
+        order_count_bits=order_count_bits,
+        references=references,
+        shape=tuple(shape),
+        width=width,
+        height=height,
+        window=(left * across, right * across, top * down, bottom * down),
+        highest_layer=sub_layers,
+    )
+
+
+def _skip_coding_tools(bits: BitReader, sub_layers: int) -> None:
+    """Skip the fields of an SPS between the picture order count and the reference picture sets."""
+    for _ in range(sub_layers + 1 if bits.flag() else 1):
+        bits.ue(), bits.ue(), bits.ue()
+    for _ in range(6):
+        bits.ue()
+    if bits.flag() and bits.flag():
+        _skip_scaling_lists(bits)
+    bits.u(2)
+    if bits.flag():
+        bits.u(8)
+        bits.ue(), bits.ue()
+        bits.u(1)
+
+
+def _skip_scaling_lists(bits: BitReader) -> None:
+    """Skip scaling_list_data() (7.3.4)."""
+    for size in range(4):
+        for _ in range(0, 6, 3 if size == 3 else 1):
+            if not bits.flag():
+                bits.ue()
+                continue
+            for _ in range(min(64, 1 << (4 + 2 * size)) + (size > 1)):
+                bits.se()
+
+
+def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
+    """Skip profile_tier_level(1, sub_layers) (7.3.3)."""
+    bits.u(96)
+    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
+    if sub_layers:
+        bits.u(2 * (8 - sub_layers))
+    for profile, level in present:
+        bits.u(88 * profile + 8 * level)
+
+
+def parse_pps(nal: bytes) -> tuple[int, Pps]:
+    """Return (pic_parameter_set_id, fields) of a PPS NAL unit, header bytes included. Raises ValueError."""
+    bits = BitReader(unescape(nal[2:]))
+    pps_id, sps_id = bits.ue(), bits.ue()
+    if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
+        raise ValueError(f"pps_pic_parameter_set_id {pps_id}, pps_seq_parameter_set_id {sps_id}")
+    bits.flag()
+    return pps_id, Pps(sps_id=sps_id, output_flag_present=bits.flag(), extra_bits=bits.u(3))
+
+
+def parse_vps(nal: bytes) -> tuple[int, None]:
+    """Return (id, None) of a VPS NAL unit (7.3.2.1)."""
+    return BitReader(unescape(nal[2:])).u(4), None
+
+
+def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
+    """Return (NAL length size, parameter sets) of an HEVCDecoderConfigurationRecord (ISO/IEC 14496-15 8.3.3.1).
+
+    Raises:
+        ValueError: for anything else, including Annex B.
+    """
+    if len(record) < 23 or record[:3] in (b"\0\0\1", b"\0\0\0"):
+        raise ValueError("not an HEVC decoder configuration record")
+    nals, at = [], 23
+    for _ in range(record[22]):
+        count = int.from_bytes(record[at + 1 : at + 3], "big")
+        at += 3
+        for _ in range(count):
+            end = at + 2 + int.from_bytes(record[at : at + 2], "big")
+            if end > len(record):
+                raise ValueError("the HEVC decoder configuration record ends too early")
+            nals.append(record[at + 2 : end])
+            at = end
+    return (record[21] & 3) + 1, [nal for nal in nals if len(nal) > 2]

@@ -1,0 +1,271 @@
+"""Common parts of the H.264 and HEVC scanners: splitting packets into NAL units, and parameter sets in force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.nal import (
+    START_CODE,
+    InForce,
+    Key,
+    ParameterSets,
+    SliceColumns,
+    SliceRows,
+    Span,
+    Units,
+    are_apart,
+    heads_of,
+    join_annex_b,
+    join_length_prefixed,
+    split_annex_b,
+    split_length_prefixed,
+    take_apart,
+)
+from framedex.indexer.bitstream.pictures import BitstreamError
+
+Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (id, facts); raises ValueError
+
+Sorted = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+
+MOST_STATES = 1000  # decoder states that one stream may need at its start points
+
+
+class NalScanner:
+    """Base of the scanners of NAL unit streams: length-prefixed if they have a configuration record, else Annex B.
+
+    Raises BitstreamError for an invalid configuration record.
+    """
+
+    # NAL unit type → name and parser of a parameter set.
+    set_parsers: ClassVar[Mapping[int, tuple[str, Parser]]]
+    header_bytes: ClassVar[int]  # of a NAL unit
+
+    def __init__(self, configuration: bytes) -> None:
+        self._sets = ParameterSets()
+        self._length_size, nals = self._open(configuration)
+        for nal in nals:
+            kind = self.unit_type(nal[0])
+            if kind in self.set_parsers:
+                set_id, facts = self._parse_set(kind, nal)
+                self._sets.configure((kind, set_id), nal, facts)
+        self._packets = 0
+        self._in_middle, self._consecutive = False, True
+        self._inner_start_codes = False
+        self._damaged: set[int] = set()
+        self._slices = SliceRows()
+        self._in_force: list[InForce] = []  # before each packet
+        self._carried: dict[int, set[Key]] = {}  # by packet, in front of its slices
+        self._changing: set[int] = set()  # packets whose parameter sets change those in force
+        self._carried_over: set[int] = set()  # packets with what decoders keep over start points (`carries_over`)
+        self._replaced: dict[Key, list[int]] = {}  # packets that bring other content for a set in force
+
+    def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
+        """Return (NAL length size, parameter sets) of a stream's extradata; the size is 0 for Annex B."""
+        if not configuration or configuration.startswith((START_CODE, b"\0" + START_CODE)):
+            return 0, [configuration[start:end] for start, end in split_annex_b(configuration)]
+        try:
+            return self.parse_configuration(configuration)
+        except ValueError as error:
+            raise BitstreamError("parameter_sets", str(error)) from error
+
+    @property
+    def length_size(self) -> int:
+        """Number of bytes of each NAL unit's length field, 0 in Annex B."""
+        return self._length_size
+
+    @staticmethod
+    def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
+        """Return (NAL length size, parameter sets) of a decoder configuration record. Raises ValueError."""
+        raise NotImplementedError
+
+    @staticmethod
+    def unit_type(header: int) -> int:
+        """Return the nal_unit_type that the first byte of a NAL unit states."""
+        raise NotImplementedError
+
+    def reconfigure(self, configuration: bytes) -> None:
+        """Put a new configuration record in force for the next packet (a second sample entry, FLV headers).
+
+        Raises:
+            BitstreamError: if the record changes more than parameter sets.
+        """
+        length_size, nals = self._open(configuration)
+        if length_size != self._length_size:
+            raise BitstreamError("parameter_sets", f"the NAL unit lengths change their size at packet {self._packets}")
+        for nal in nals:
+            self._meet_set(nal, None)
+
+    def begin_with(self, state: bytes, *, in_middle: bool, consecutive: bool) -> None:
+        """Put in force, before packet 0, the state that a decoder must be given before it starts there.
+
+        Args:
+            state: NAL units, length-prefixed or in Annex B as the stream's packets.
+            in_middle: whether packet 0 is not the first packet of the stream.
+            consecutive: whether no packets are left out between those that are fed.
+
+        Raises:
+            ValueError: if the state is invalid.
+        """
+        self._in_middle, self._consecutive = in_middle, consecutive
+        spans = split_length_prefixed(state, self._length_size)[0] if self._length_size else split_annex_b(state)
+        for start, end in spans:
+            self._take(state[start:end])
+
+    def _take(self, nal: bytes) -> None:
+        """Put one unit of a state in force."""
+        self._meet_set(nal, None)
+
+    def feed(self, data: bytes) -> None:
+        """Read the next packet in decode order. Raises BitstreamError."""
+        raise NotImplementedError
+
+    def feed_many(self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64]) -> None:
+        """Read the next n packets, with the same result as `feed` for one after another. Raises BitstreamError.
+
+        Args:
+            data: uint8 [bytes], which holds the packets.
+            offset: int64 [n], where each packet begins in `data`.
+            size: int64 [n], size of each packet in bytes.
+        """
+        one_by_one = np.ones(len(offset), np.bool_)
+        if not self._length_size or not are_apart(offset, size):
+            self._pass(data, offset, size, one_by_one)
+            return
+        first = self._packets
+        units = take_apart(data, offset, size, self._length_size)
+        is_slice, apart, damaged = self._sort_out(data, units)
+        one_by_one[:] = units.unread
+        one_by_one[units.packet[apart]] = True
+        epoch = self._pass(data, offset, size, one_by_one)
+        self._damaged.update((first + np.flatnonzero((units.damaged | damaged) & ~one_by_one)).tolist())
+        chosen = is_slice & ~one_by_one[units.packet]
+        packet, start, end = units.packet[chosen], units.start[chosen], units.end[chosen]
+        header = np.zeros(len(start), np.int64)
+        for byte in range(self.header_bytes):
+            header = header << 8 | data[start + byte]
+        heads, length = heads_of(data, start + self.header_bytes, end, units.escapes)
+        self._slices.extend(
+            SliceColumns(packet=first + packet, header=header, epoch=epoch[packet], heads=heads, length=length)
+        )
+
+    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+        """Find the slices to collect, and the packets that `feed` must read.
+
+        Returns:
+            bool [units], slices to collect; bool [units], units whose packet must be fed by itself; bool [packets],
+            packets whose units show that they are damaged.
+        """
+        raise NotImplementedError
+
+    def _pass(
+        self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], one_by_one: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Feed the packets in `one_by_one`, bool [n], and count the others in between.
+
+        Returns:
+            int64 [n], each packet's epoch of parameter sets.
+        """
+        n, at = len(offset), 0
+        epoch = np.zeros(n, np.int64)
+        for number in [*np.flatnonzero(one_by_one).tolist(), n]:
+            epoch[at:number] = len(self._sets.epochs) - 1
+            self._in_force.extend([self._sets.in_force] * (number - at))
+            self._packets += number - at
+            at = number
+            if number < n:
+                self.feed(data[offset[number] : offset[number] + size[number]].tobytes())
+                at = number + 1
+        return epoch
+
+    def _next_packet(self, data: bytes) -> tuple[int, list[Span]]:
+        """Return the next packet's number and its NAL units, without any units if the packet is damaged."""
+        number = self._packets
+        self._packets += 1
+        self._in_force.append(self._sets.in_force)
+        if not self._length_size:
+            return number, split_annex_b(data)
+        try:
+            spans, inner = split_length_prefixed(data, self._length_size)
+        except ValueError:
+            self._damaged.add(number)
+            return number, []
+        self._inner_start_codes |= inner
+        return number, spans
+
+    def _parse_set(self, kind: int, nal: bytes) -> tuple[int, object]:
+        try:
+            return self.set_parsers[kind][1](nal)
+        except ValueError as error:
+            raise BitstreamError("parameter_sets", f"{self.set_parsers[kind][0]}: {error}", damaged=True) from error
+
+    def _meet_set(self, nal: bytes, packet: int | None, *, late: bool = False) -> None:
+        """Note a parameter set that a packet carries; ignore other units.
+
+        Args:
+            nal: the unit.
+            packet: which packet carries it. None: the configuration or a state.
+            late: whether it lies behind slices of the packet, which do not use it.
+        """
+        kind = self.unit_type(nal[0])
+        if kind not in self.set_parsers:
+            return
+        try:
+            set_id, facts = self.set_parsers[kind][1](nal)
+        except ValueError:
+            if packet is not None:
+                self._damaged.add(packet)
+            return
+        known = self._sets.knows((kind, set_id))
+        changes = self._sets.meet((kind, set_id), nal, facts)
+        if packet is not None:
+            if not late:
+                self._carried.setdefault(packet, set()).add((kind, set_id))
+            if changes:
+                self._changing.add(packet)
+                if known:
+                    self._replaced.setdefault((kind, set_id), []).append(packet)
+        if changes:
+            self._note_change(kind, set_id)
+
+    def _note_change(self, kind: int, set_id: int) -> None:
+        """Change other sets as a codec's decoders do when one set changes."""
+
+    def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
+        """Return the decoder states of start points, and int32 [packets], the state that each start point needs.
+
+        A state is every set in force that the start's own packet does not carry.
+
+        Args:
+            starts: packet numbers of the start points.
+            extra: units that belong to every state, except at packet 0.
+        """
+        numbers: dict[bytes, int] = {b"": 0}
+        if extra:  # start points behind these packets would need them
+            numbers[self._joined(extra)] = 1
+        state = np.zeros(self._packets, np.int32)
+        for start in starts:
+            carried = self._carried.get(start, set())
+            nals = [nal for key, nal in self._in_force[start] if key not in carried]
+            nals += extra if start else []
+            state[start] = numbers.setdefault(self._joined(nals), len(numbers))
+            if len(numbers) > MOST_STATES:
+                raise BitstreamError("parameter_sets", f"start points need more than {MOST_STATES} decoder states")
+        return tuple(numbers), state
+
+    def _joined(self, nals: Iterable[bytes]) -> bytes:
+        return join_length_prefixed(nals, self._length_size) if self._length_size else join_annex_b(nals)
+
+    def _damage(self) -> NDArray[np.bool_]:
+        """Return bool [packets]: packets that cannot be parsed."""
+        return marked(self._damaged, self._packets)
+
+
+def marked(numbers: Iterable[int], n: int) -> NDArray[np.bool_]:
+    """Return bool [n]: which of the numbers from 0 to n - 1 are among the given ones."""
+    found = np.zeros(n, np.bool_)
+    found[np.fromiter(numbers, np.int64)] = True
+    return found

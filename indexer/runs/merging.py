@@ -1,0 +1,349 @@
+"""Merge the parts of an index that many runs wrote into few parts, without the rows that no longer count.
+
+Run an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
+
+The parts are the same as those of an undivided run.
+
+The first slice writes down the plan of all slices: which parts, and a digest of the work. Each slice compares the
+sources with the index as it was before the run, finds the same work, and writes every n-th part of it. A part that
+exists is done, so a slice that runs again does the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from framedex.errors import OutputError, SourceError
+from framedex.execution.engine import Slice
+from framedex.files.outputs import (
+    LOCK_NAME,
+    agreed_plan,
+    check_all_there,
+    has_locks,
+    opened_output,
+    write_json_aside,
+    written_plan,
+)
+from framedex.files.parquet_parts import PartWriter, ffmpeg_of, part_path, read_all
+from framedex.indexer.parts.index import Index, as_videos, rows_by_group
+from framedex.indexer.parts.part_pairs import PartPairs, next_part
+from framedex.indexer.runs.build import (
+    SLICES_NAME,
+    IndexReport,
+    begin,
+    files_a_part,
+    index_output,
+    is_finished,
+    note_row,
+    opened_whole,
+    parts_written,
+    probe_items,
+    report_of,
+    write_listing,
+)
+from framedex.indexer.runs.work import IndexOptions, Members, Work, parted, plan_work
+from framedex.indexer.schema import (
+    DELTA_COLUMNS,
+    FRAMES,
+    FRAMES_FOLDER,
+    FRAMES_PER_ROW_GROUP,
+    HEADER,
+    LISTING_NAME,
+    SCHEMA_VERSION,
+    VIDEOS,
+    VIDEOS_FOLDER,
+    read_header,
+)
+from framedex.storage.outputs import Output
+from framedex.storage.places import Place, parquet_file
+
+MEDIA_A_PART = 16_384
+PACKETS_A_PART = 32_000_000
+# Looking up one video reads one row group (decision 0019).
+VIDEOS_A_ROW_GROUP = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactReport:
+    """What compacting did.
+
+    Attributes:
+        parts_before: parts of the index before.
+        parts: parts of the index now.
+        media: media of the index.
+        dropped: rows that no longer counted.
+    """
+
+    parts_before: int
+    parts: int
+    media: int
+    dropped: int
+
+
+def compact_index(out: Place) -> CompactReport:
+    """Write the rows that count into new parts, in the same order, and remove the old parts.
+
+    At every moment a reader that opens the index sees every medium. Memory use is one row group, plus the rows of
+    `videos` for one part.
+
+    Raises:
+        FormatError: the index cannot be read.
+        OutputError: another run writes the index, or it is being written in slices.
+    """
+    with opened_whole(out) as output:
+        index = Index(out)
+        old, rows, media = index.parts, index.rows, len(index)
+        if len(old) <= -(-media // MEDIA_A_PART) and rows == media:
+            return CompactReport(parts_before=len(old), parts=len(old), media=media, dropped=0)
+        merged = _Merged(output, next_part(out))
+        for number in old:
+            merged.take(number, index.counting_rows(number))
+        merged.flush()
+        header = read_header(out)
+        write_json_aside(output.local / HEADER, header | {"generation": header["generation"] + 1})
+        output.publish(output.local / HEADER)
+        for number in old:  # ascending: a superseded row is removed before the row that supersedes it
+            for table in (VIDEOS_FOLDER, FRAMES_FOLDER):
+                output.remove(f"{table}/{part_path(output.local, number).name}")
+        return CompactReport(parts_before=len(old), parts=merged.written, media=media, dropped=rows - media)
+
+
+class _Merged:
+    """New parts, into which rows of old parts are copied."""
+
+    def __init__(self, output: Output, first: int) -> None:
+        self._output, self._number = output, first
+        self.written = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._videos: list[pa.Table] = []
+        self._writer: PartWriter | None = None
+        self._group: list[pa.Table] = []
+        self._group_packets = self._packets = 0
+
+    def take(self, part: int, rows: NDArray[np.int64]) -> None:
+        """Copy some rows of an old part.
+
+        Args:
+            part: number of the old part.
+            rows: int64, row numbers in ascending order.
+        """
+        if not len(rows):
+            return
+        self._videos.append(
+            as_videos(parquet_file(part_path(self._output.where / VIDEOS_FOLDER, part)).read()).take(rows)
+        )
+        for table in rows_by_group(parquet_file(part_path(self._output.where / FRAMES_FOLDER, part)), rows):
+            lengths = pc.list_value_length(table["size"]).to_numpy()
+            for first, end in _stretches(lengths, FRAMES_PER_ROW_GROUP):
+                self._add(table.slice(first, end - first), int(lengths[first:end].sum()))
+        if sum(map(len, self._videos)) >= MEDIA_A_PART or self._packets >= PACKETS_A_PART:
+            self.flush()
+
+    def _add(self, table: pa.Table, packets: int) -> None:
+        if self._group and self._group_packets + packets > FRAMES_PER_ROW_GROUP:
+            self._write_group()
+        self._group.append(table)
+        self._group_packets += packets
+        self._packets += packets
+
+    def _write_group(self) -> None:
+        if self._writer is None:
+            path = part_path(self._output.local / FRAMES_FOLDER, self._number)
+            self._writer = PartWriter(path, FRAMES, version=SCHEMA_VERSION, delta=DELTA_COLUMNS)
+        self._writer.write(pa.concat_tables(self._group).combine_chunks())
+        self._group, self._group_packets = [], 0
+
+    def flush(self) -> None:
+        """Write the collected rows as a part, and make it visible."""
+        if not self._videos:
+            return
+        self._write_group()
+        assert self._writer is not None  # each row of videos has a row of frames
+        self._writer.commit()
+        self._output.publish(part_path(self._output.local / FRAMES_FOLDER, self._number))
+        videos, path = pa.concat_tables(self._videos), part_path(self._output.local / VIDEOS_FOLDER, self._number)
+        writer = PartWriter(path, VIDEOS, version=SCHEMA_VERSION)
+        for first in range(0, len(videos), VIDEOS_A_ROW_GROUP):
+            writer.write(videos.slice(first, VIDEOS_A_ROW_GROUP).combine_chunks())
+        writer.commit()
+        self._output.publish(path)
+        self._number += 1
+        self.written += 1
+        self._clear()
+
+
+def _stretches(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, end) of runs of rows with at most `most` packets together, or of one row; `end` is exclusive."""
+    first = total = 0
+    for row, length in enumerate(lengths.tolist()):
+        if row > first and total + length > most:
+            yield first, row
+            first, total = row, 0
+        total += length
+    if first < len(lengths):
+        yield first, len(lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicedRun:
+    """What all slices of a run share: the contents of `slices.json`.
+
+    Attributes:
+        slices: number of slices.
+        first_part: number of the first part that they write.
+        parts: how many parts they write, from `first_part` on.
+        work: digest of all work of the run.
+    """
+
+    slices: int
+    first_part: int
+    parts: int
+    work: str
+
+
+def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
+    """Do one slice of an index run. The report counts the media of this slice, and the files of the whole run.
+
+    Raises:
+        OutputError: as for `build_index`, or other slices have other work.
+        SourceError: as for `build_index`.
+        FormatError: as for `build_index`.
+    """
+    if (before := _finished(options)) is not None:
+        return before
+    with index_output(options.out, shared=True) as output:
+        plan, work = _take_plan(output, options, part.count)
+        with opened_output(options.out, lock=f"{LOCK_NAME}-{part.number}"):
+            size = files_a_part(options)
+            items = parted(work.items, size)
+            wanted = [
+                number
+                for number in range(part.number, plan.parts, part.count)
+                if not _part(options.out, plan, number).exists()
+            ]
+            mine = [item for number in wanted for item in items[number]]
+            parts = PartPairs(output, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
+            report = report_of(options, work)
+            with parts_written(parts):
+                probe_items(options, mine, parts, report)
+        return report
+
+
+def _finished(options: IndexOptions) -> IndexReport | None:
+    """Return the report of a run whose slices were all written before; None if something is left to do."""
+    if read_plan(options.out) is not None or not (options.out / HEADER).exists():
+        return None
+    work = plan_work(options)
+    return replace(report_of(options, work), finished=True) if is_finished(options.out, work) else None
+
+
+def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[SlicedRun, Work]:
+    """Return the plan and the work that the slices of a run share. The first slice writes the plan."""
+    with opened_output(options.out, lock=f"{LOCK_NAME}-plan", wait=True):
+        stored = read_plan(options.out)
+        first = next_part(options.out) if stored is None else stored.first_part
+        work = plan_work(options, before=first)
+        parts = len(parted(work.items, files_a_part(options)))
+        plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
+        if stored is None:
+            if has_locks(options.out):  # in a store, --finish does this: many slices may be first at the same time
+                begin(output, work)
+            stored = SlicedRun(**agreed_plan(output, SLICES_NAME, asdict(plan)))
+        if plan != stored:
+            same = "slices" if plan.slices != stored.slices else "sources and options"
+            raise OutputError(
+                f"the slices of this run have other {same}",
+                where=str(options.out / SLICES_NAME),
+                found=plan.slices if same == "slices" else "other work than the first slice found",
+                allowed=stored.slices if same == "slices" else None,
+                remedy=f"give each slice the same command, or delete {SLICES_NAME} to begin again; "
+                "parts that are there stay",
+            )
+        return plan, work
+
+
+def read_plan(out: Place) -> SlicedRun | None:
+    """Return the plan of a run in slices, or None if the index has no such run."""
+    stored = written_plan(out, SLICES_NAME)
+    return None if stored is None else SlicedRun(**stored)
+
+
+def _part(out: Place, plan: SlicedRun, number: int) -> Place:
+    return part_path(out / VIDEOS_FOLDER, plan.first_part + number)
+
+
+def digest(options: IndexOptions, work: Work) -> str:
+    """Return 32 hex digits that change with anything that a slice would do or write differently."""
+    asked: dict[str, Any] = {
+        "root": work.root,
+        "verify": options.verify,
+        "prove": options.prove,
+        "depth": options.depth,
+    }
+    found = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
+    for item in work.items:
+        found.update(repr((item.identity, item.task, str(item.error), item.rows)).encode("utf-8", "surrogateescape"))
+    for mention in work.listed:
+        found.update(repr(mention).encode("utf-8", "surrogateescape"))
+    return found.hexdigest()
+
+
+def _note_ffmpeg(output: Output, versions: set[str]) -> None:
+    """Add to the header the versions of FFmpeg that other machines probed with."""
+    path = output.local / HEADER
+    header = read_header(output.local)
+    if not versions <= set(header.get("ffmpeg", [])):
+        write_json_aside(path, header | {"ffmpeg": sorted({*header.get("ffmpeg", []), *versions})})
+        output.publish(path)
+
+
+def finish_index(options: IndexOptions) -> IndexReport:
+    """Check that all slices of a run are there, complete the listing, and return what the run did.
+
+    Raises:
+        OutputError: slices are missing or still running, or there is no run in slices.
+        SourceError: the sources or options differ from those of the slices.
+    """
+    if (before := _finished(options)) is not None:
+        return before
+    with index_output(options.out, HEADER, LISTING_NAME) as output:
+        plan = read_plan(options.out)
+        if plan is None:
+            raise OutputError(
+                "there is no run in slices to finish", where=str(options.out), remedy="run its slices with --task i/n"
+            )
+        missing = [number for number in range(plan.parts) if not _part(options.out, plan, number).exists()]
+        check_all_there(options.out, plan.parts, "parts", missing, slices=plan.slices)
+        work = plan_work(options, before=plan.first_part)
+        if digest(options, work) != plan.work:
+            raise SourceError(
+                "the sources are not those that the slices indexed",
+                where=str(options.out),
+                remedy="give --finish the same sources and options as --task",
+            )
+        report, members, ffmpeg = report_of(options, work), Members(), set[str]()
+        for number in range(plan.parts):
+            table = parquet_file(_part(options.out, plan, number)).read()
+            ffmpeg |= ffmpeg_of(table.schema)
+            for row in table.to_pylist():
+                note_row(row, report, members)
+        if not has_locks(options.out):
+            begin(output, work)
+        _note_ffmpeg(output, ffmpeg)
+        if members:
+            write_listing(output, read_all(output.local / LISTING_NAME), work, members)
+        output.remove(SLICES_NAME)
+        for path in output.local.glob(f"{LOCK_NAME}-*"):
+            path.unlink()
+        return report

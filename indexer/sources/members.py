@@ -1,0 +1,523 @@
+"""Find the images and videos in a tar, and where their bytes are. Nothing is ever unpacked.
+
+Find the videos in a Parquet file: the values of a column of binaries, or of structs with `bytes` and `path`.
+
+Find what a tar or a Parquet file holds.
+
+What a file with several media holds: the members of a tar, or the values of a column of a Parquet file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import decimal
+import io
+import json
+import math
+import posixpath
+import tarfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from framedex.core.limits import MOST_NESTED, machine_bytes, type_depth
+from framedex.errors import MediaError
+from framedex.files.parquet_cells import cell_name, is_binary, leaf_of, value_ranges
+from framedex.files.parquet_parts import checked_group, read_group
+from framedex.indexer.sources.named_medium import (
+    COLUMNS,
+    KEY,
+    MOST_SIDECAR_BYTES,
+    Holder,
+    Sidecar,
+    form_of,
+    is_video_name,
+    readable_name,
+    sample_parts,
+    sidecar_text,
+)
+from framedex.storage.objects import ByteRange
+from framedex.storage.reader import RangedFile, Read
+
+MOST_MEDIA = 10_000_000  # limits the memory that a malicious file takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileMember:
+    """A video inside a file.
+
+    Attributes:
+        name: its name in the file.
+        part: its bytes. None: it is no range of bytes, but a value of a compressed column.
+        sidecars: the user's columns beside it, as JSON (`sidecars.sidecar_text`). None: none are read.
+        remark: what is wrong with the sidecars, or that the file ends within it. None: nothing.
+        error: why it must not be opened. None: it may be.
+    """
+
+    name: str
+    part: ByteRange | None
+    sidecars: str | None = None
+    remark: str | None = None
+    error: MediaError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileImage:
+    """An image inside a file.
+
+    Attributes:
+        name: its path in the file.
+        offset: of its first byte in the file.
+        size: in bytes.
+        problem: why it is not usable as an image, or None.
+    """
+
+    name: str
+    offset: int
+    size: int
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileContents:
+    """The media of a file in the order of the file.
+
+    Attributes:
+        images: the images.
+        videos: the videos, each name once.
+        damage: what is damaged or cut off in the file, or None.
+    """
+
+    images: list[FileImage]
+    videos: list[FileMember]
+    damage: str | None
+
+
+BLOCK = 512
+MOST_ENDING_BYTES = 21 * BLOCK  # of what follows a tar's end; it is filled up with zeros to records of 20 blocks
+# The first bytes of compressed files, and what decompresses them.
+COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "gunzip"),
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\xfd7zXZ\0": ("xz", "unxz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"\x04\x22\x4d\x18": ("lz4", "unlz4"),
+}
+
+
+@dataclass(slots=True)
+class _Sample:
+    """The files that follow each other and share a key: videos, and sidecars by kind."""
+
+    key: str | None = None
+    videos: list[FileMember] = field(default_factory=list)
+    contents: dict[str, bytes] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[Sidecar] = ()) -> FileContents:
+    """Read the headers of a tar: ustar, GNU or pax. Names are never looked up outside of the tar.
+
+    Files of other kinds, hidden files and folders are skipped.
+
+    Args:
+        read: reads ranges of the tar.
+        size_bytes: of the tar.
+        sidecars: kinds of sidecars that are read, too. The files of a sample must follow each other, as webdataset
+            expects them.
+
+    Raises:
+        MediaError: the file is not a tar, is compressed, or holds more than `MOST_MEDIA` images and videos.
+    """
+    _check_not_compressed(read(0, 8))
+    images: list[FileImage] = []
+    videos: list[FileMember] = []
+    sample = _Sample()
+    truncation = None
+    with io.BufferedReader(RangedFile(read, size_bytes, "tar"), BLOCK * 16) as file:
+        end = last = -1
+        try:
+            with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape", encoding="utf-8") as tar:
+                while (member := tar.next()) is not None:
+                    if member.offset <= last or member.size < 0:
+                        raise tarfile.ReadError(f"the header at byte {member.offset} leads backwards")
+                    last = member.offset
+                    found = _named(member, size_bytes)
+                    if found is not None:
+                        name, image = found
+                        key, ending = sample_parts(name) or (None, "")
+                        if key is None or key != sample.key:
+                            videos += _finished(sample, sidecars)
+                            sample = _Sample(key=key)
+                        if form_of(name) == "image":
+                            images.append(image)
+                        elif is_video_name(name):
+                            sample.videos.append(_video(image, member.size, size_bytes))
+                        elif ending in sidecars and ending != KEY:
+                            _take_sidecar(sample, ending, image, read)
+                    if len(images) + len(videos) + len(sample.videos) > MOST_MEDIA:
+                        raise MediaError("tar", f"the tar has more than {MOST_MEDIA} images and videos", refused=True)
+                    tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all members
+                    end = tar.offset
+        except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
+            if last < 0:
+                raise MediaError("not_media", f"is no tar: {error}") from error
+            truncation = f"no member can be read behind the one at byte {last}: {error or type(error).__name__}"
+    videos += _finished(sample, sidecars)
+    return FileContents(images=images, videos=_each_once(videos), damage=truncation or _ending(read, end, size_bytes))
+
+
+def _check_not_compressed(head: bytes) -> None:
+    for magic, (name, tool) in COMPRESSED.items():
+        if head.startswith(magic):
+            raise MediaError(
+                "compressed_tar",
+                f"the tar is compressed ({name}), so its members are no ranges of bytes; {tool} it, or write it "
+                "without compression, which saves little for videos",
+                refused=True,
+            )
+
+
+def _named(member: tarfile.TarInfo, size_bytes: int) -> tuple[str, FileImage] | None:
+    """Return (name, place) of a member that may be of use, or None for folders and hidden files."""
+    name = posixpath.normpath(member.name) if member.name else ""
+    if member.isdir() or member.name.endswith("/") or posixpath.basename(name)[:1] == ".":
+        return None
+    problem = None
+    if member.issparse() or any(key.startswith("GNU.sparse") for key in member.pax_headers):
+        problem = "is stored with holes"
+    elif member.issym() or member.islnk():
+        problem = "is a link"
+    elif not member.isreg():
+        problem = "is no file"
+    size = member.size if problem is None else 0
+    return name, FileImage(name=name, offset=min(member.offset_data, size_bytes), size=size, problem=problem)
+
+
+def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
+    """Return a video of a tar. If the tar ends within it, the video ends there, too."""
+    part = ByteRange(offset=place.offset, size_bytes=min(place.size, size_bytes - place.offset))
+    error = None
+    if place.problem is not None:
+        error = MediaError(
+            "tar", f"{place.problem}, and so has no bytes of its own; write it as a plain file", refused=True
+        )
+    elif readable_name(place.name) != place.name:
+        error = MediaError("file_name", "its name in the tar is not valid UTF-8; rename it", refused=True)
+    elif not stated_bytes:
+        error = MediaError("empty", "the member is empty")
+    remark = None
+    if part.size_bytes < place.size:
+        remark = f"the tar ends within the member: it has {part.size_bytes} of {place.size} bytes"
+    return FileMember(name=readable_name(place.name), part=part, remark=remark, error=error)
+
+
+def _take_sidecar(sample: _Sample, kind: str, place: FileImage, read: Read) -> None:
+    """Read a sidecar into its sample."""
+    if place.problem is not None or place.size > MOST_SIDECAR_BYTES:
+        said = place.problem or f"has {place.size} bytes; at most {MOST_SIDECAR_BYTES} are read"
+        sample.problems.append(f"{readable_name(place.name)} {said}")
+    elif kind in sample.contents:
+        sample.problems.append(f"{readable_name(place.name)} is there twice")
+    else:
+        sample.contents[kind] = read(place.offset, place.size)
+
+
+def _finished(sample: _Sample, sidecars: Sequence[Sidecar]) -> list[FileMember]:
+    """Return the videos of a sample with its sidecars."""
+    if not sample.videos or not sidecars:
+        return sample.videos
+    key = None if sample.key is None else readable_name(sample.key)
+    text, problem = sidecar_text(sidecars, key, sample.contents, sample.problems)
+    return [
+        replace(video, sidecars=text, remark="; ".join(filter(None, (video.remark, problem))) or None)
+        for video in sample.videos
+    ]
+
+
+def _each_once(videos: list[FileMember]) -> list[FileMember]:
+    """Return the videos, each name once. What has the same name as another one cannot be told from it."""
+    counts = Counter(video.name for video in videos)
+    once = {video.name: video for video in videos}
+    return [video if counts[name] == 1 else _refused(video, counts[name]) for name, video in once.items()]
+
+
+def _refused(video: FileMember, count: int) -> FileMember:
+    said = f"the tar holds {count} members of this name; rename all but one"
+    return replace(video, error=MediaError("tar", said, refused=True))
+
+
+def _ending(read: Read, end: int, size_bytes: int) -> str | None:
+    """Return why the headers end at byte `end`, or None if the tar ends there.
+
+    A tar ends at blocks of zeros, or with its file.
+    """
+    if end > size_bytes:
+        return f"it ends at byte {size_bytes}, within a member that goes to byte {end}"
+    if end >= 0 and any(read(end, BLOCK)):
+        return f"there is no member's header at byte {end}"
+    if end >= 0 and any(read(end, MOST_ENDING_BYTES)):
+        return f"behind its end at byte {end} lies something else, such as another tar; write one tar of both"
+    return None
+
+
+# What reading a column may raise: for values out of the range of Python's types, texts that are not UTF-8, unknown
+# time zones.
+UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, TypeError)
+OF_OTHERS = frozenset({"Image", "Audio", "Pdf", "Nifti", "Mesh"})  # features of Hugging Face's datasets with `bytes`
+
+
+def holds_videos(schema: pa.Schema) -> bool:
+    """Return whether a Parquet file with this schema holds videos, and is no listing."""
+    return "uri" not in schema.names and bool(video_columns(schema))
+
+
+def video_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of a Parquet file that hold videos.
+
+    Where the schema has the features of Hugging Face's `datasets`, these are the features of type Video. Otherwise, or
+    if there is none, they are all columns of binaries.
+    """
+    features = _features(schema)
+    kinds = {name: str(one.get("_type")) for name, one in features.items() if isinstance(one, dict)}
+    binary = [one.name for one in schema if leaf_of(one) is not None and kinds.get(one.name) not in OF_OTHERS]
+    return [name for name in binary if kinds.get(name) == "Video"] or binary
+
+
+def _features(schema: pa.Schema) -> dict[str, Any]:
+    """Return the features that Hugging Face's `datasets` wrote into a schema."""
+    try:
+        found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_parquet(read: Read, size_bytes: int) -> FileContents:
+    """Find the videos of a Parquet file, with the other columns of their rows. Uncompressed videos are not read.
+
+    Args:
+        read: reads ranges of the file.
+        size_bytes: of the file.
+
+    Raises:
+        MediaError: the file is no Parquet file, or holds no videos.
+    """
+    try:
+        file = pq.ParquetFile(RangedFile(read, size_bytes, "parquet"))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise MediaError("not_media", f"is no Parquet file, or is cut short: {error}") from error
+    schema = file.schema_arrow
+    columns = video_columns(schema)
+    if not columns:
+        said = "it is a listing: name it as a source" if "uri" in schema.names else f"columns {', '.join(schema.names)}"
+        raise MediaError("empty", f"no column of the Parquet file holds videos ({said})", refused=True)
+    if file.metadata.num_rows * len(columns) > MOST_MEDIA:
+        raise MediaError("too_large", f"the Parquet file has more than {MOST_MEDIA} values", refused=True)
+    leaves = {column: _leaf(file, column) for column in columns}
+    videos: list[FileMember] = []
+    first = 0
+    for number in range(file.metadata.num_row_groups):
+        rows = _other_columns(file, number, columns)
+        for column in columns:
+            videos += _of_column(read, file, number, leaves[column], first, rows)
+        first += file.metadata.row_group(number).num_rows
+    return FileContents(images=[], videos=videos, damage=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leaf:
+    """A column of videos.
+
+    Attributes:
+        column: its name.
+        path: of its bytes in the file's schema.
+        number: of its bytes among all leaves of the schema.
+        beside: the path of the paths beside the bytes. None: there are none.
+    """
+
+    column: str
+    path: str
+    number: int
+    beside: str | None
+
+
+def _leaf(file: pq.ParquetFile, column: str) -> _Leaf:
+    """Return where the bytes of a column are. Raises MediaError if several columns have its name."""
+    own = file.schema_arrow.field(column) if file.schema_arrow.names.count(column) == 1 else None
+    path = None if own is None else leaf_of(own)
+    numbers = [number for number in range(len(file.schema)) if file.schema.column(number).path == path]
+    if own is None or path is None or len(numbers) != 1:
+        raise MediaError("columns", f"several columns are called {path or column}; rename one", refused=True)
+    has_paths = pa.types.is_struct(own.type) and own.type.get_field_index("path") >= 0
+    return _Leaf(column=column, path=path, number=numbers[0], beside=f"{column}.path" if has_paths else None)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rows:
+    """The columns beside the videos in a row group.
+
+    Attributes:
+        count: rows.
+        values: the values of each column, as JSON can hold them.
+        unread: by row, the columns whose values cannot be read.
+    """
+
+    count: int
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    unread: dict[int, list[str]] = field(default_factory=dict)
+
+
+def _of_column(
+    read: Read, file: pq.ParquetFile, row_group: int, leaf: _Leaf, first: int, rows: _Rows
+) -> list[FileMember]:
+    """Return the videos of one column in one row group.
+
+    Args:
+        read: reads ranges of the file.
+        file: the open file.
+        row_group: its number.
+        leaf: the column.
+        first: number of the first row.
+        rows: the columns beside it.
+    """
+    chunk = checked_group(file, row_group).column(leaf.number)
+    places: list[ByteRange | None] = [None] * rows.count
+    there = [True] * rows.count
+    try:
+        places = value_ranges(read, chunk, file.schema.column(leaf.number))
+        there = [place is not None for place in places]
+    except (ValueError, MemoryError):  # compressed or in lists; or damaged, which is said where a value is read
+        there = _are_there(file, row_group, leaf, chunk, rows.count)
+    if len(places) != rows.count:
+        places, there = [None] * rows.count, [True] * rows.count
+    paths = [None] * rows.count if leaf.beside is None else _values(file, row_group, leaf.column, leaf.beside, rows)
+    members = []
+    for row in range(rows.count):
+        own = {name: values[row] for name, values in rows.values.items()}
+        if leaf.beside is not None:
+            own = {"path": paths[row]} | own
+        place = places[row]
+        error = None if there[row] else _missing(paths[row])
+        if place is not None and not place.size_bytes:
+            error = MediaError("empty", "the value is empty")
+        unread = rows.unread.get(row)
+        members.append(
+            FileMember(
+                name=cell_name(leaf.column, first + row),
+                part=place,
+                sidecars=json.dumps({COLUMNS: own}),
+                remark=None if unread is None else f"values that cannot be read: column {', '.join(unread)}",
+                error=error,
+            )
+        )
+    return members
+
+
+def _are_there(
+    file: pq.ParquetFile, row_group: int, leaf: _Leaf, chunk: pq.ColumnChunkMetaData, count: int
+) -> list[bool]:
+    """Return for each value of a column whether it is not null. This reads the values if some may be null."""
+    counts_nulls = chunk.is_stats_set and chunk.statistics is not None and chunk.statistics.has_null_count
+    if counts_nulls and not chunk.statistics.null_count:
+        return [True] * count
+    try:
+        values = read_group(file, row_group, [leaf.path], most_bytes=machine_bytes(), threads=True)[leaf.column]
+        if pa.types.is_struct(values.type):
+            values = pc.struct_field(values, "bytes")
+        found: list[bool] = values.is_valid().to_pylist()
+    except UNREADABLE:
+        return [True] * count  # reading one of them says what is wrong
+    return found if len(found) == count else [True] * count
+
+
+def _missing(path: object) -> MediaError:
+    hint = f", but the path {path}: index the file itself" if isinstance(path, str) and path else ""
+    return MediaError("empty", f"the value holds no bytes{hint}", refused=True)
+
+
+def _other_columns(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> _Rows:
+    """Return the columns beside the videos in a row group.
+
+    Columns with binaries are left out, those that are nested too deeply, and those that share a name.
+    """
+    schema = file.schema_arrow
+    rows = _Rows(count=file.metadata.row_group(row_group).num_rows)
+    for one in schema:
+        if one.name in columns or schema.names.count(one.name) > 1 or not _is_plain(one.type):
+            continue
+        rows.values[one.name] = _values(file, row_group, one.name, one.name, rows)
+    return rows
+
+
+def _values(file: pq.ParquetFile, row_group: int, column: str, path: str, rows: _Rows) -> list[Any]:
+    """Return the values of a column, or of the field `path` of a column of structs, as JSON can hold them.
+
+    A value that cannot be read is None, and noted in `rows`.
+    """
+    values: list[Any] | pa.ChunkedArray = [None] * rows.count
+    with contextlib.suppress(*UNREADABLE):
+        values = read_group(file, row_group, [path], threads=True)[column]
+        if path != column:
+            values = pc.struct_field(values, path.removeprefix(f"{column}."))
+    return [_value(value, path, row, rows) for row, value in enumerate(values)]
+
+
+def _value(scalar: pa.Scalar | None, column: str, row: int, rows: _Rows) -> Any:
+    """Return a value as JSON can hold it, or None if it cannot be read, which is noted in `rows`."""
+    with contextlib.suppress(*UNREADABLE):
+        if scalar is not None:
+            return _plain_value(scalar.as_py())
+    rows.unread.setdefault(row, []).append(column)
+    return None
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether a type holds no binaries and is not nested too deeply."""
+    if type_depth(kind) > MOST_NESTED:
+        return False
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_plain(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    if kind.num_fields:
+        return all(_is_plain(kind.field(number).type) for number in range(kind.num_fields))
+    return not (is_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _plain_value(value: Any) -> Any:
+    """Return a value as JSON can hold it: dates and times as ISO 8601 texts, decimals as texts, NaN as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (decimal.Decimal, datetime.timedelta)):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(name): _plain_value(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain_value(one) for one in value]
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def contents_of(holder: Holder, read: Read, size_bytes: int, *, sidecars: Sequence[Sidecar]) -> FileContents:
+    """Return what a file with several media holds.
+
+    Args:
+        holder: which kind of file it is.
+        read: reads ranges of it.
+        size_bytes: of the file.
+        sidecars: of a tar: kinds of sidecars that are read, too.
+
+    Raises:
+        MediaError: the file is not readable.
+    """
+    if holder == "parquet":
+        return read_parquet(read, size_bytes)
+    return read_tar(read, size_bytes, sidecars=sidecars)

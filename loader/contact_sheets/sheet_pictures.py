@@ -1,0 +1,411 @@
+"""Text and pictures of contact sheets that are pictures, drawn with the font that Pillow brings.
+
+A contact sheet as one picture, drawn with the font that Pillow brings: the same on every machine.
+
+A contact sheet as an animation: clips beside each other that play at the same time.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from framedex.errors import OutputError
+from framedex.html.document import rgb
+from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame, Waveform, begins
+
+MARGIN, GAP = 28, 10
+NAME_WIDTH = 110  # of the column with the names of facts
+SETTINGS_CHARACTERS = 2000
+SPELT = {"×": "x", "–": "-", "−": "-", "…": "..."}  # characters of framedex's own texts that the font may lack
+
+INK, SOFT, LINE, GROUND, RAISED = map(rgb, ("ink", "soft", "line", "ground", "raised"))
+HATCH, BAD = map(rgb, ("hatch", "error"))
+Color = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of text and the position of its top left corner."""
+
+    text: str
+    left: int
+    top: int
+    size: int
+    color: Color
+
+
+@functools.cache
+def font(size: int) -> ImageFont.FreeTypeFont:
+    """Return the font at a size. Raises OutputError if Pillow has none that scales."""
+    found = ImageFont.load_default(size)
+    if not isinstance(found, ImageFont.FreeTypeFont):
+        raise OutputError("this Pillow has no scalable font", remedy="install a Pillow with FreeType, or write .html")
+    return found
+
+
+@functools.cache
+def _drawable(character: str) -> str:
+    """Return a character, or another spelling where the font has no shape for it: SPELT, or else its escape."""
+    shape, missing = (bytes(font(16).getmask(each)) for each in (character, "\uffff"))
+    if shape != missing:
+        return character
+    return SPELT.get(character) or character.encode("unicode_escape").decode()
+
+
+def wrapped(text: str, size: int, width: int) -> list[str]:
+    """Return text as lines of at most `width` pixels, broken at spaces where it can be."""
+    lines, shapes = [""], font(size)
+    for word in "".join(map(_drawable, text)).split(" "):
+        grown = f"{lines[-1]} {word}" if lines[-1] else word
+        if shapes.getlength(grown) <= width:
+            lines[-1] = grown
+            continue
+        lines.append("")
+        for character in word:
+            if shapes.getlength(lines[-1] + character) > width:
+                lines.append("")
+            lines[-1] += character
+    return [line for line in lines if line]
+
+
+class Text:
+    """Lines laid out from the top down."""
+
+    def __init__(self, top: int, width: int) -> None:
+        self.lines: list[Line] = []
+        self.bottom, self._width = top, width
+
+    def add(self, text: str, *, size: int, color: Color = INK, left: int = MARGIN, after: int = 0) -> None:
+        """Append wrapped text."""
+        for line in wrapped(text, size, self._width - left - MARGIN):
+            self.lines.append(Line(text=line, left=left, top=self.bottom, size=size, color=color))
+            self.bottom += round(size * 1.4)
+        self.bottom += after
+
+    def add_pair(self, name: str, value: str, color: Color) -> None:
+        """Append a name and, beside it, its value."""
+        top = self.bottom
+        for line in wrapped(name, 13, NAME_WIDTH - GAP):
+            self.lines.append(Line(text=line, left=MARGIN, top=self.bottom, size=13, color=SOFT))
+            self.bottom += 18
+        below, self.bottom = self.bottom, top
+        self.add(value, size=13, color=color, left=MARGIN + NAME_WIDTH)
+        self.bottom = max(self.bottom, below)
+
+    def draw(self, image: Image.Image) -> None:
+        """Draw all lines."""
+        pen = ImageDraw.Draw(image)
+        for line in self.lines:
+            pen.text((line.left, line.top), line.text, fill=line.color, font=font(line.size))
+
+
+def place_picture(clip: ShownClip, frame: ShownFrame) -> Image.Image:
+    """Return the picture of one place of a clip, hatched where it is padding."""
+    height, width = (side * clip.magnified for side in clip.size)
+    picture = Image.new("RGB", (width, height), GROUND)
+    if frame.picture is not None:
+        given = Image.fromarray(np.ascontiguousarray(frame.picture))
+        picture = given.resize((width, height), Image.Resampling.NEAREST)
+    return _hatched(picture) if frame.padding else picture
+
+
+def _hatched(picture: Image.Image) -> Image.Image:
+    """Return a faded picture with slanting lines, a frame around it, and the word "padding" over it."""
+    faded = Image.blend(picture, Image.new("RGB", picture.size, GROUND), 0.6)
+    pen, (width, height) = ImageDraw.Draw(faded), picture.size
+    for x in range(-height, width, 10):
+        pen.line((x, height, x + height, 0), fill=HATCH)
+    pen.rectangle((0, 0, width - 1, height - 1), outline=HATCH)
+    left, top, right, bottom = pen.textbbox((width // 2, height // 2), "padding", font=font(13), anchor="mm")
+    pen.rectangle((left - 5, top - 4, right + 5, bottom + 3), fill=GROUND)
+    pen.text((width // 2, height // 2), "padding", fill=INK, font=font(13), anchor="mm")
+    return faded
+
+
+def heading_block(heading: Heading, width: int) -> Image.Image:
+    """Return the name, the counts and the settings of the dataset as a picture of this width."""
+    text = Text(MARGIN, width)
+    text.add(heading.name, size=26, after=2)
+    text.add(heading.counts(), size=14, color=SOFT, after=8)
+    text.add(_short_settings(heading.settings), size=12, color=SOFT)
+    image = Image.new("RGB", (width, text.bottom + 20), GROUND)
+    text.draw(image)
+    return image
+
+
+def _short_settings(settings: str) -> str:
+    """Return the settings of a policy as at most `SETTINGS_CHARACTERS`."""
+    return settings if len(settings) <= SETTINGS_CHARACTERS else settings[:SETTINGS_CHARACTERS] + " …"
+
+
+COLUMNS = 8
+LEAST_CELL, LEAST_WIDTH = 104, 760
+MOST_SIDE, MOST_PIXELS = 32_767, 80_000_000  # cairo draws no longer side; from 89 478 485 on Pillow warns of a bomb
+CAPTION = 36
+WAVE_HEIGHT = 48
+
+
+def png_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> bytes:
+    """Return a contact sheet as a PNG file.
+
+    Args:
+        heading: the dataset.
+        clips: the clips to show.
+        columns: most frames per line. None: COLUMNS.
+
+    Raises:
+        OutputError: the sheet is too large.
+    """
+    kept = list(_while_they_fit(clips))
+    cells = max((_cell_width(clip) for clip in kept), default=LEAST_CELL)
+    most = max((len(clip.frames) for clip in kept), default=1)
+    width = max(LEAST_WIDTH, 2 * MARGIN + min(columns or COLUMNS, max(1, most)) * (cells + GAP) - GAP)
+    blocks = [heading_block(heading, width)]
+    for clip in kept:
+        blocks.append(_clip_block(clip, width, columns or COLUMNS))
+        _check_size(width, sum(block.height for block in blocks))
+    sheet = Image.new("RGB", (width, sum(block.height for block in blocks)), GROUND)
+    top = 0
+    for block in blocks:
+        sheet.paste(block, (0, top))
+        top += block.height
+    file = io.BytesIO()
+    sheet.save(file, "PNG")
+    return file.getvalue()
+
+
+def _while_they_fit(clips: Iterable[ShownClip]) -> Iterator[ShownClip]:
+    """Yield clips, and raise an error as soon as their pictures alone are too large for the sheet."""
+    pixels = 0
+    for clip in clips:
+        height, width = (side * clip.magnified for side in clip.size)
+        pixels += height * width * len(clip.frames)
+        if pixels > MOST_PIXELS:
+            raise _too_large(f"more than {pixels:,} pixels")
+        yield clip
+
+
+def _check_size(width: int, height: int) -> None:
+    if max(width, height) > MOST_SIDE or width * height > MOST_PIXELS:
+        raise _too_large(f"at least {width:,} x {height:,} pixels")
+
+
+def _too_large(found: str) -> OutputError:
+    return OutputError(
+        "the sheet is too large for one picture",
+        found=found,
+        allowed=f"sides of {MOST_SIDE:,}, {MOST_PIXELS:,} pixels in all",
+        remedy="show fewer clips, pass a smaller --size, or write .html",
+    )
+
+
+def _clip_block(clip: ShownClip, width: int, columns: int) -> Image.Image:
+    text = Text(18, width)
+    text.add(clip.clip_id, size=17)
+    text.add(clip.uri, size=13, color=SOFT, after=6)
+    for color, pairs in ((INK, clip.columns), (SOFT, clip.facts)):
+        for name, value in pairs:
+            text.add_pair(name, value, color)
+    if clip.error is not None:
+        text.bottom += 6
+        text.add("Not decoded", size=14, color=BAD)
+        for line in clip.error.splitlines():
+            text.add(line, size=13, color=BAD)
+    first = text.bottom + 10
+    cell_width, cell_height = _cell_width(clip), clip.size[0] * clip.magnified + CAPTION + GAP
+    a_line = max(1, min(columns, (width - 2 * MARGIN + GAP) // (cell_width + GAP)))
+    bottom = first + -(-len(clip.frames) // a_line) * cell_height
+    height = bottom + (WAVE_HEIGHT + 36 if clip.audio else 0) + 12
+    _check_size(width, height)
+    image = Image.new("RGB", (width, height), GROUND)
+    ImageDraw.Draw(image).line((MARGIN, 0, width - MARGIN, 0), fill=LINE)
+    text.draw(image)
+    for place, frame in enumerate(clip.frames):
+        down, across = divmod(place, a_line)
+        _draw_frame(image, clip, frame, MARGIN + across * (cell_width + GAP), first + down * cell_height)
+    if clip.audio is not None:
+        _draw_sound(image, clip.audio, bottom + 4)
+    return image
+
+
+def _cell_width(clip: ShownClip) -> int:
+    return max(LEAST_CELL, clip.size[1] * clip.magnified)
+
+
+def _draw_frame(image: Image.Image, clip: ShownClip, frame: ShownFrame, left: int, top: int) -> None:
+    height, width = (side * clip.magnified for side in clip.size)
+    image.paste(place_picture(clip, frame), (left, top))
+    pen, below = ImageDraw.Draw(image), top + height + 4
+    right = left + max(LEAST_CELL, width)
+    number = "" if frame.frame_index is None else f"#{frame.frame_index}"
+    time = "" if frame.seconds is None else f"{frame.seconds:.3f} s"
+    gap = "" if frame.gap_seconds is None else f"{frame.gap_seconds:+.3f} s"
+    pen.text((left, below), number, fill=INK, font=font(13))
+    pen.text((right, below), time, fill=INK, font=font(13), anchor="ra")
+    pen.text((right, below + 16), gap, fill=SOFT, font=font(11), anchor="ra")
+
+
+def _draw_sound(image: Image.Image, audio: Waveform, top: int) -> None:
+    pen, middle = ImageDraw.Draw(image), top + WAVE_HEIGHT // 2
+    width = min(image.width - 2 * MARGIN, max(1, len(audio.low)))
+    pen.rectangle((MARGIN, top, MARGIN + width - 1, top + WAVE_HEIGHT - 1), fill=RAISED)
+    for x, (low, high) in enumerate(zip(audio.low[:width].tolist(), audio.high[:width].tolist(), strict=True)):
+        reach = WAVE_HEIGHT / 2 - 1
+        pen.line((MARGIN + x, middle - round(high * reach), MARGIN + x, middle - round(low * reach)), fill=SOFT)
+    pen.text((MARGIN, top + WAVE_HEIGHT + 4), f"audio · {audio.text}", fill=SOFT, font=font(13))
+
+
+WEBP_COLUMNS = 6
+LEAST_WEBP_CELL, LEAST_WEBP_WIDTH = 150, 480
+NAME, WEBP_CAPTION = 20, 24  # heights above and below a picture
+TICK_MS = 20  # the shortest time of a picture; browsers show pictures of up to 10 ms for 100 ms
+REST_MS = 1000  # at the end, before all clips begin again
+MAX_WEBP_SIDE = 16_383  # the limit of the format
+MAX_WEBP_PIXELS = 200_000_000  # in all pictures together, which are in memory at once
+QUALITY = 85
+
+
+def webp_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> bytes:
+    """Return an animation of clips as a WebP file.
+
+    Each clip plays once, every place for the time until the next one, but for at least 20 ms. It then shows its last
+    place until the longest clip has ended.
+
+    Args:
+        heading: the dataset.
+        clips: the clips to show.
+        columns: most clips per line. None: as many lines as clips in a line, and at most COLUMNS.
+
+    Raises:
+        OutputError: the animation is too large.
+    """
+    layout = _layout(heading, clips, columns)
+    kept, shown, ticks = layout.clips, layout.shown, layout.ticks
+    a_line, (cell_width, cell_height), head = layout.a_line, layout.cell, layout.head
+    width, height = layout.size
+    sheet = Image.new("RGB", (width, height), GROUND)
+    sheet.paste(head, (0, 0))
+    pictures = []
+    for tick in ticks.tolist():
+        for number, (clip, times) in enumerate(zip(kept, shown, strict=True)):
+            if tick == 0 or tick in times:
+                down, across = divmod(number, a_line)
+                place = int(np.searchsorted(times, tick, side="right")) - 1
+                at = (MARGIN + across * (cell_width + GAP), head.height + down * (cell_height + GAP))
+                sheet.paste(_cell(clip, place, (cell_width, cell_height)), at)
+        pictures.append(sheet.copy())
+    durations = (np.diff(ticks, append=ticks[-1]) * TICK_MS).tolist()
+    durations[-1] = REST_MS
+    file = io.BytesIO()
+    pictures[0].save(
+        file, "WEBP", save_all=True, append_images=pictures[1:], duration=durations, loop=0, quality=QUALITY, method=2
+    )
+    return file.getvalue()
+
+
+def check_animation(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> None:
+    """Raise OutputError if `webp_sheet` would, for clips as `Inspector.outline` returns them."""
+    _layout(heading, clips, columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Where and when an animation shows its clips.
+
+    Attributes:
+        clips: the clips.
+        shown: the ticks at which each of them shows its places.
+        ticks: int64, the ticks at which the animation changes.
+        a_line: how many clips a line has.
+        cell: (width, height) of a clip with its texts.
+        head: the picture of the heading.
+        size: (width, height) of the animation.
+    """
+
+    clips: list[ShownClip]
+    shown: list[NDArray[np.int64]]
+    ticks: NDArray[np.int64]
+    a_line: int
+    cell: tuple[int, int]
+    head: Image.Image
+    size: tuple[int, int]
+
+
+def _layout(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> _Layout:
+    """Return the layout of an animation. Raises OutputError as soon as it is known to be too large."""
+    kept: list[ShownClip] = []
+    pixels = 0
+    for clip in clips:
+        kept.append(clip)
+        pixels += clip.size[0] * clip.size[1] * sum(frame.frame_index is not None for frame in clip.frames)
+        _check(pixels)
+    a_line = min(columns or min(WEBP_COLUMNS, math.ceil(math.sqrt(len(kept)))), max(1, len(kept)))
+    cell_width = max([LEAST_WEBP_CELL, *(clip.size[1] * clip.magnified for clip in kept)])
+    cell_height = max([1, *(clip.size[0] * clip.magnified for clip in kept)]) + NAME + WEBP_CAPTION
+    lines = -(-len(kept) // max(1, a_line))
+    width = max(LEAST_WEBP_WIDTH, 2 * MARGIN + a_line * (cell_width + GAP) - GAP)
+    head = heading_block(heading, width)
+    height = head.height + lines * (cell_height + GAP) + MARGIN
+    shown = [_places(clip) for clip in kept]
+    ticks = np.unique(np.concatenate([np.zeros(1, np.int64), *shown]))
+    _check(width * height * len(ticks), width, height)
+    return _Layout(
+        clips=kept,
+        shown=shown,
+        ticks=ticks,
+        a_line=a_line,
+        cell=(cell_width, cell_height),
+        head=head,
+        size=(width, height),
+    )
+
+
+def _check(pixels: int, width: int = 0, height: int = 0) -> None:
+    """Raise OutputError for an animation that is too large."""
+    if pixels > MAX_WEBP_PIXELS or max(width, height) > MAX_WEBP_SIDE:
+        raise OutputError(
+            "the sheet is too large for an animation",
+            found=f"{pixels:,} pixels in all pictures, {width:,} x {height:,} each" if width else f"{pixels:,} pixels",
+            allowed=f"sides of {MAX_WEBP_SIDE:,}, {MAX_WEBP_PIXELS:,} pixels in all",
+            remedy="show fewer clips, pass a smaller --size, or browse the dataset with --serve",
+        )
+
+
+def _places(clip: ShownClip) -> NDArray[np.int64]:
+    """Return int64 [places]: the tick at which each place of a clip is shown. All differ."""
+    lengths = np.maximum(np.diff(begins(clip.frames)), TICK_MS / 1000)[:-1]
+    exact = np.concatenate([np.zeros(min(1, len(clip.frames))), np.cumsum(lengths)])
+    return np.floor(exact * 1000 / TICK_MS + 1e-6).astype(np.int64)  # 1e-6: a time on a tick stays there
+
+
+def _cell(clip: ShownClip, place: int, size: tuple[int, int]) -> Image.Image:
+    """Return the picture of one place of a clip, with the clip's name above and the frame's number and time below."""
+    width, height = size
+    cell = Image.new("RGB", size, GROUND)
+    pen = ImageDraw.Draw(cell)
+    name = wrapped(clip.clip_id, 13, width)
+    pen.text((0, 0), name[0] if name else "", fill=INK, font=font(13))
+    if clip.error is not None:
+        for line, text in enumerate(wrapped(clip.error.splitlines()[0], 12, width)):
+            pen.text((0, NAME + 16 * line), text, fill=BAD, font=font(12))
+        return cell
+    if not clip.frames:
+        return cell
+    frame = clip.frames[place]
+    picture = place_picture(clip, frame)
+    cell.paste(picture, (0, NAME))
+    below = NAME + picture.height + 4
+    number = "padding" if frame.frame_index is None else f"#{frame.frame_index}"
+    time = "" if frame.seconds is None else f"{frame.seconds:.3f} s"
+    pen.text((0, below), f"{number}  {time}", fill=INK, font=font(12))
+    pen.text((width, below), f"{place + 1}/{len(clip.frames)}", fill=SOFT, font=font(11), anchor="ra")
+    assert height >= below  # the cell is made for the tallest picture
+    return cell

@@ -1,0 +1,230 @@
+"""The keys that all policies share: which frame is chosen, how clips are padded, what happens to short clips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from framedex.errors import PolicyError
+from framedex.indexer.schema import LISTING_PROBLEM
+from framedex.sharder.configuration.parameters import (
+    MOST_WANTED,
+    Count,
+    FilterText,
+    Number,
+    Rate,
+    Record,
+    RefusedError,
+    Seconds,
+    Seed,
+    parameter,
+)
+from framedex.sharder.configuration.splits import Split
+from framedex.sharder.configuration.views import Views
+from framedex.sharder.policies.ranges import Places, Ranges
+from framedex.sharder.policies.sampling import (
+    Choose,
+    Missed,
+    PadMode,
+    Sampled,
+    Sampling,
+    Span,
+    Timeline,
+    beginning,
+    whole,
+)
+
+Last = Literal["drop", "partial", "pad"]
+Short = Literal["skip", "pad", "error"]
+Fate = Literal["drop", "partial", "pad", "error"]
+GRAIN = 1 << 10  # random times are drawn to this fraction of the finest step among a policy's times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms(Record):
+    """The parameters common to all policies. A policy is such a record with parameters of its own.
+
+    `split`, `filter` and `views` are for the callers of a policy, which itself does not read them.
+
+    Attributes:
+        choose: The frame taken for a time.
+        tolerance_seconds: How far that frame may lie from the time; None for any distance.
+        jitter_seconds: How far each place is moved at most, for policies by time.
+        jitter_frames: How far each place is moved at most, for policies by number.
+        seed: Seed of random draws.
+        pad: What replaces missing frames of a clip.
+        last: What happens to a clip that the video's end cuts short.
+        short: The same if no clip is whole; None for the value of `last`.
+        min_frames: Least number of real frames of a clip.
+        max_clips: Most clips of a video, or of a stretch of it. Those that are kept are spread evenly among all.
+        max_seconds: How much of a video, or of a stretch of it, is sampled at most, from its beginning.
+        range: The listing's columns that say which stretch of a video is sampled, as if it were a video of its own;
+            None for whole videos.
+        views: Which rows are views of one scene; None if each row stands alone.
+        split: Which rows go to which split.
+        filter: Which rows are sampled.
+    """
+
+    choose: Choose = parameter(
+        "which frame a time means: the nearest, the one before it, or the one after it", "nearest"
+    )
+    tolerance_seconds: Seconds | None = parameter("a clip with a frame further from its time is left out", None)
+    jitter_seconds: Seconds = parameter("by time: each place of a clip is moved by up to so much", Fraction(0))
+    jitter_frames: Number = parameter("by number: each place of a clip is moved by up to so much", 0)
+    seed: Seed = parameter("of jitter and of random clips", 0)
+    pad: PadMode = parameter("what stands where a clip has no frame", "constant")
+    last: Last = parameter("what becomes of a clip that the end cuts short", "pad")
+    short: Short | None = parameter("the same, where the video has no whole clip; as last says by default", None)
+    min_frames: Count = parameter("a clip with fewer frames of its own is not made", 1)
+    max_clips: Count | None = parameter("of more clips of a video, so many, spread evenly", None)
+    max_seconds: Rate | None = parameter("only so many seconds of a video are sampled, from its beginning", None)
+    range: Ranges | None = parameter("the listing's columns that say which stretch of a video is sampled", None)
+    views: Views | None = parameter("the listing's rows that are views of one scene, for clips of several views", None)
+    split: Split | None = parameter("which rows are train, val, test", None)
+    filter: FilterText | None = parameter("which rows of the index and the listing are sampled at all", None)
+
+    def __post_init__(self) -> None:
+        if self.by_number and self.jitter_seconds:
+            raise RefusedError("this policy goes by frame numbers", found="jitter_seconds", allowed="jitter_frames")
+        if not self.by_number and self.jitter_frames:
+            raise RefusedError("this policy goes by time", found="jitter_frames", allowed="jitter_seconds")
+        if self.length is not None and self.length > MOST_WANTED:
+            raise RefusedError(f"a clip has at most {MOST_WANTED:,} frames", found=f"{self.length:.3g} frames")
+        if self.length is not None and self.min_frames > self.length:
+            raise RefusedError("min_frames is more than a clip has", found=self.min_frames, allowed=self.length)
+        self._check_views()
+
+    def _check_views(self) -> None:
+        if self.views is None:
+            return
+        if self.needs_video and self.views.clock is None:
+            raise RefusedError("this policy goes by the frames of a view", where="views", found="clock_fps")
+        if any(view.seconds is not None for _, view in self.views.each or ()) and not self.takes_seconds:
+            raise RefusedError(
+                "seconds of a view are for the policy around by seconds", where="views: each", found="seconds"
+            )
+
+    @property
+    def by_number(self) -> bool:
+        """Whether places are frame numbers, not times."""
+        return False
+
+    @property
+    def takes_seconds(self) -> bool:
+        """Whether a list `seconds` says which times a clip wants, which a view may replace."""
+        return False
+
+    @property
+    def length(self) -> int | None:
+        """Number of frames of a whole clip; None if it depends on the video."""
+        return None
+
+    @property
+    def grain(self) -> int:
+        """Factor by which times must be counted more finely than the policy's own times require."""
+        return GRAIN if self.jitter_seconds else 1
+
+    @property
+    def is_random(self) -> bool:
+        """Whether anything is drawn at random, so that epochs differ."""
+        return bool(self.jitter_seconds or self.jitter_frames)
+
+    @property
+    def terms_go_by_pts(self) -> bool:
+        """Whether a shared key makes a video's number of clips depend on its timestamps or on the listing."""
+        return self.tolerance_seconds is not None or self.range is not None or self.max_seconds is not None
+
+    @property
+    def counts_by_pts(self) -> bool:
+        """Whether a video's number of clips depends on more than its duration and its number of frames."""
+        return self.terms_go_by_pts
+
+    @property
+    def names_ranges(self) -> bool:
+        """Whether columns of the listing say which stretches of a video are sampled."""
+        return self.range is not None
+
+    def ranges(self, names: Sequence[str]) -> Ranges | None:
+        """Return the ranges of a listing with these columns that are sampled; None for whole videos.
+
+        Raises:
+            PolicyError: The names of the columns contradict the policy's unit.
+        """
+        return self.range
+
+    def _places(self, timeline: Timeline, row: Mapping[str, Any], ranges: Ranges) -> list[Places]:
+        """Return the ranges of a row. Raises PolicyError."""
+        return ranges.places(timeline, row)
+
+    def span_of(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
+        """Return the stretch from the first range of a row to its last one, or the whole video. Raises PolicyError."""
+        ranges = self.ranges(list(row))
+        if ranges is None:
+            return whole(timeline)
+        places = self._places(timeline, row, ranges)
+        first, last = places[0], places[-1]
+        return ranges.span(timeline, row, None if first is None or last is None else (first[0], last[1]))
+
+    @property
+    def needs_video(self) -> bool:
+        """Whether the clips depend on more than times and numbers of frames: start points, or ranges of their own."""
+        return False
+
+    def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
+        """Return the clips of one mention of a video.
+
+        A pure function: the same input gives the same output.
+
+        Args:
+            row: The listing's columns for the mention; {} if there are none.
+
+        Raises:
+            PolicyError: `short: error` forbids the video, or the parameters would give more than MOST_CLIPS clips or
+                MOST_WANTED frames.
+        """
+        wrong = row.get(LISTING_PROBLEM)
+        if wrong:
+            return Sampling(clips=[], missed=[Missed(kind="row", message=str(wrong), counts=True)])
+        return self.sample_row(timeline, row)
+
+    def sample_row(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
+        """Return the clips of one mention that has no problem. Each range is sampled as if it were a video."""
+        try:
+            ranges = self.ranges(list(row))
+            places = [] if ranges is None else self._places(timeline, row, ranges)
+        except PolicyError as error:
+            return Sampling(clips=[], missed=[Missed(kind="row", message=error.text(), counts=True)])
+        if ranges is None:
+            return self.sample_span(timeline, self.limited(timeline, whole(timeline)))
+        clips: list[Sampled] = []
+        missed: list[Missed] = []
+        following = 0
+        for one in places:
+            try:
+                span = ranges.span(timeline, row, one)
+            except PolicyError as error:
+                missed.append(Missed(kind="row", message=error.text(), counts=True))
+                continue
+            of_range = self.sample_span(timeline, self.limited(timeline, span), following)
+            following = of_range.following
+            clips += of_range.clips
+            missed += of_range.missed
+        return Sampling(clips=clips, missed=missed, following=following)
+
+    def limited(self, timeline: Timeline, span: Span) -> Span:
+        """Return the part of a stretch that is sampled: its first `max_seconds`, or all of it."""
+        return span if self.max_seconds is None else beginning(timeline, span, self.max_seconds)
+
+    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+        """Return the clips of a stretch of a video, numbered from `first`, as if it were a video of its own."""
+        raise NotImplementedError(f"{type(self).__name__} says what it makes of a span")
+
+    def fate(self, any_whole: bool) -> Fate:
+        """Return what happens to a clip that the end cuts short, depending on whether any clip is whole."""
+        if any_whole or self.short is None:
+            return "partial" if self.last == "pad" and self.pad == "none" else self.last
+        if self.short == "pad":
+            return "partial" if self.pad == "none" else "pad"
+        return "drop" if self.short == "skip" else "error"

@@ -1,0 +1,290 @@
+"""Random numbers that depend only on a seed, a video's name, an epoch and their place, never on earlier draws.
+
+Selection of the frame shown at a time, in exact integer arithmetic. Pure functions over numpy columns.
+
+What replaces missing frames of a clip: DALI's pad modes, as pure functions over masks.
+
+A clip ABC that needs six frames: `none` ABC, `constant` ABC···, `edge` ABCCCC, `reflect_1001` ABCCBA, `reflect_101`
+ABCBAB (numpy.pad calls the last two `symmetric` and `reflect`). A clip is continued from its own frames, not from those
+that the video has between or before them. Only `ends` takes frames of the video: its first one for what lies before it,
+its last one for what lies after it, or those of the range.
+
+Input and output of policies: a video's timestamps in; clips, and the clips that were missed, out.
+
+A stretch of a video, by frame numbers and by time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.records.clip import PAD
+
+
+def draws(seed: int, name: str, purpose: str, *, first: int, count: int, epoch: int = 0) -> NDArray[np.uint64]:
+    """Return uint64 [count]: numbers `first`, first + 1, … of an endless random stream.
+
+    Each combination of seed, name, purpose and epoch has a stream of its own. It is the raw stream of PCG64 (O'Neill
+    2014), which NumPy keeps the same in all its versions.
+    """
+    purpose = f"{purpose} of epoch {epoch}" if epoch else purpose  # datasets on disk are of epoch 0
+    text = f"{seed}\0{purpose}\0{name}".encode("utf-8", "surrogatepass")
+    key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
+    generator = np.random.PCG64(key).advance(first)
+    return np.asarray(generator.random_raw(count), np.uint64)
+
+
+def below(drawn: NDArray[np.uint64], limit: int) -> NDArray[Any]:
+    """Return the draws as whole numbers from 0 to below `limit`: int64, or Python integers if those do not fit."""
+    if limit < 1 << 62:
+        return (drawn % np.uint64(limit)).astype(np.int64)
+    return drawn.astype(object) * limit >> 64
+
+
+Choose = Literal["nearest", "previous", "next"]
+CHOICES: tuple[Choose, ...] = ("nearest", "previous", "next")
+
+SAFE = 1 << 60  # sums of two, and their doubles, fit int64
+
+
+def progression(first: int, step: int, count: int) -> NDArray[Any]:
+    """Return first + k * step for k below `count`: int64, or Python integers if those do not fit."""
+    if abs(first) + abs(step) * count < SAFE:
+        return first + step * np.arange(count, dtype=np.int64)
+    return np.array([first + step * k for k in range(count)], dtype=object)
+
+
+def integers(values: Sequence[int]) -> NDArray[Any]:
+    """Return whole numbers as int64, or as Python integers if those do not fit."""
+    small = all(abs(value) < SAFE for value in values)
+    return np.array(values, dtype=np.int64 if small else object)
+
+
+def common_denominator(times: Sequence[Fraction]) -> int:
+    """Return the least number that makes all given times whole when multiplied by it."""
+    return math.lcm(*(time.denominator for time in times))
+
+
+def over_common_denominator(times: Sequence[Fraction]) -> tuple[NDArray[Any], int]:
+    """Return (numerators [n], denominator) of arbitrary times, exactly."""
+    denominator = common_denominator(times)
+    return integers([int(time * denominator) for time in times]), denominator
+
+
+def frames_at(pts: NDArray[np.int64], numerators: NDArray[Any], denominator: int, choose: Choose) -> NDArray[np.int64]:
+    """Return int64, shaped as the times: the presentation number of the frame chosen at each time.
+
+    Of equal pts, the first one is taken.
+
+    Args:
+        pts: int64 [frames], ascending, in presentation order.
+        numerators: Times are numerators / denominator, in the unit of pts.
+        choose: `previous` is the frame on screen at that time: the last one with pts <= time (before the first frame,
+            the first one). `next` is the first one with pts >= time (after the last frame, the last one). `nearest` has
+            the least distance; a tie goes to the earlier frame.
+    """
+    low, high = int(pts[0]) - 1, int(pts[-1]) + 1  # times far outside need not fit int64
+    if choose == "next":
+        ceilings = np.clip(-(-numerators // denominator), low, high).astype(np.int64)
+        after = np.minimum(np.searchsorted(pts, ceilings, side="left"), len(pts) - 1)
+        return after.astype(np.int64) if after.max(initial=0) < len(pts) - 1 else _first_of_equals(pts, after)
+    floors = np.clip(numerators // denominator, low, high).astype(np.int64)
+    chosen = np.maximum(np.searchsorted(pts, floors, side="right") - 1, 0)
+    if choose == "nearest":
+        after = np.minimum(chosen + 1, len(pts) - 1)
+        middles = pts[chosen] + pts[after]
+        if numerators.dtype == object or int(np.abs(middles).max(initial=0)) * denominator >= SAFE * 4:
+            numerators, middles = numerators.astype(object), middles.astype(object)
+        chosen = np.where((2 * numerators > middles * denominator).astype(np.bool_), after, chosen)
+    return _first_of_equals(pts, chosen)
+
+
+def _first_of_equals(pts: NDArray[np.int64], frames: NDArray[np.intp]) -> NDArray[np.int64]:
+    return np.searchsorted(pts, pts[frames], side="left").astype(np.int64)
+
+
+def differences(
+    pts: NDArray[np.int64], frames: NDArray[np.int64], numerators: NDArray[Any], denominator: int
+) -> NDArray[Any]:
+    """Return the times of frames minus given times, as numerators over the same denominator."""
+    shown = pts[frames]
+    if numerators.dtype == object or int(np.abs(shown).max(initial=0)) * denominator >= SAFE:
+        shown, numerators = shown.astype(object), numerators.astype(object)
+    return np.asarray(shown * denominator - numerators)
+
+
+def distances(
+    pts: NDArray[np.int64], frames: NDArray[np.int64], numerators: NDArray[Any], denominator: int
+) -> NDArray[Any]:
+    """Return the distances of frames from times, as numerators over the same denominator."""
+    return np.asarray(np.abs(differences(pts, frames, numerators, denominator)))
+
+
+PadMode = Literal["none", "constant", "edge", "ends", "reflect_101", "reflect_1001"]
+
+
+def reflected(index: NDArray[np.int64], length: NDArray[np.int64], mode: PadMode) -> NDArray[np.int64]:
+    """Return int64, shaped as `index`: which of the elements 0 … length - 1 to use for an index outside them.
+
+    Args:
+        mode: `edge`, `reflect_101` (the border once) or `reflect_1001` (the border twice). A single element is
+            repeated.
+    """
+    last = length - 1
+    if mode == "edge":
+        return np.asarray(np.clip(index, 0, last), np.int64)
+    if mode == "reflect_101":
+        period = np.maximum(2 * last, 1)
+        around = index % period
+        return np.asarray(np.minimum(np.minimum(around, period - around), last), np.int64)
+    around = index % (2 * length)
+    return np.asarray(np.minimum(around, 2 * length - 1 - around), np.int64)
+
+
+def padded(frames: NDArray[np.int64], real: NDArray[np.bool_], mode: PadMode) -> NDArray[np.int64]:
+    """Return int64 [clips, wanted]: frames, with those that are not real replaced according to the mode.
+
+    A gap is filled from the real frames before it, as if the clip ended there. A gap before all real frames is filled
+    from those after it.
+
+    Args:
+        real: bool [clips, wanted]; every clip has a real frame.
+        mode: Any mode but `none` and `ends`.
+    """
+    if mode == "constant":
+        return np.where(real, frames, PAD)
+    places = np.broadcast_to(np.arange(frames.shape[1]), frames.shape)
+    order = np.argsort(~real, axis=1, kind="stable")  # where each clip's real frames are, in order
+    before = np.cumsum(real, axis=1)
+    last_real = np.maximum.accumulate(np.where(real, places, -1), axis=1)
+    first_real = np.argmax(real, axis=1)[:, None]
+    leading = before == 0
+    index = np.where(leading, places - first_real, before - 1 + places - last_real)
+    length = np.where(leading, before[:, -1:], before)
+    source = np.take_along_axis(order, reflected(index, length, mode), axis=1)
+    return np.where(real, frames, np.take_along_axis(frames, source, axis=1))
+
+
+MissedKind = Literal["short", "tolerance", "row", "view"]
+
+
+def _no_frames() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline:
+    """A video as a policy sees it.
+
+    Attributes:
+        pts: int64 [frames], ascending, in presentation order.
+        duration_pts: From the first frame's pts to the end of the last frame.
+        time_base: Unit of both, in seconds.
+        starts: int64 [starts], ascending presentation numbers of frames where decoding may start.
+        name: The medium's stable id. Together with `epoch`, it seeds random draws.
+        uri: The medium's name in messages.
+        epoch: Number of the epoch.
+    """
+
+    pts: NDArray[np.int64]
+    duration_pts: int
+    time_base: Fraction
+    starts: NDArray[np.int64] = field(default_factory=_no_frames)
+    name: str = ""
+    uri: str = ""
+    epoch: int = 0
+
+    @property
+    def seconds(self) -> Fraction:
+        """Duration of the video."""
+        return self.duration_pts * self.time_base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sampled:
+    """A clip that a policy selected.
+
+    Attributes:
+        frames: int64 [wanted], presentation numbers in the clip's order, repeats allowed; -1 only for padding by a
+            constant.
+        mask: bool [wanted], False where padded.
+        number: Number of the clip among those that the policy sees in this row, including the missed ones.
+        stretch: The frames [first, stop) of the video that were sampled: the whole video, or a range of it.
+        anchor: Presentation number of the frame that the clip is about; None if the policy has no such frame.
+    """
+
+    frames: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    number: int
+    stretch: tuple[int, int] | None = None
+    anchor: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """A clip, or all clips of a row, that a policy wanted and did not get.
+
+    Attributes:
+        kind: `short` (the video or range is too short), `tolerance` (a frame lies too far from the wanted place), `row`
+            (the listing's row is not valid) or `view` (a view of a scene is missing).
+        counts: Whether this is a failure of the run.
+        number: As in `Sampled`; None if no single clip is meant.
+    """
+
+    kind: MissedKind
+    message: str
+    counts: bool
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sampling:
+    """The result of a policy for one mention of a video.
+
+    Attributes:
+        clips: In order of their numbers.
+        missed: What the policy wanted besides.
+        following: The number that a clip after all of these would have, those included that `max_clips` leaves out.
+    """
+
+    clips: list[Sampled]
+    missed: list[Missed]
+    following: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of a video: frames [first, stop) and times [start, end), in time base units on the clock of pts."""
+
+    first: int
+    stop: int
+    start: Fraction
+    end: Fraction
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it contains no frame."""
+        return self.first >= self.stop
+
+
+def whole(timeline: Timeline) -> Span:
+    """Return the span of a whole video."""
+    start = Fraction(int(timeline.pts[0]) if len(timeline.pts) else 0)
+    return Span(first=0, stop=len(timeline.pts), start=start, end=start + timeline.duration_pts)
+
+
+def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
+    """Return the first seconds of a span; all of it if it is not longer."""
+    end = span.start + seconds / timeline.time_base
+    if end >= span.end:
+        return span
+    before_end = np.searchsorted(timeline.pts[span.first : span.stop], math.ceil(end), side="left")
+    return Span(first=span.first, stop=span.first + int(before_end), start=span.start, end=end)

@@ -1,0 +1,438 @@
+"""The frames that a view shows at the times of a clock, in exact arithmetic. Pure functions over numpy columns.
+
+What the views of a scene have, on the scene's clock: how long they last, and where they show nothing new.
+
+A policy and the views of a scene → the clips of several views, made of the same times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import PolicyError
+from framedex.indexer.schema import LISTING_PROBLEM
+from framedex.records.clip import PAD
+from framedex.sharder.configuration.parameters import MOST_FRAMES, as_fraction, shown
+from framedex.sharder.configuration.views import Views
+from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.ranges import held, is_empty
+from framedex.sharder.policies.sampling import (
+    SAFE,
+    Choose,
+    Missed,
+    Sampled,
+    Sampling,
+    Span,
+    Timeline,
+    common_denominator,
+    differences,
+    frames_at,
+    padded,
+    whole,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A stretch of a video, on the clock of the scene.
+
+    Attributes:
+        timeline: The video.
+        span: The stretch of it.
+        offset_seconds: The stretch's own time when the clock begins.
+        rate: Seconds that pass in the stretch while the clock counts one.
+    """
+
+    timeline: Timeline
+    span: Span
+    offset_seconds: Fraction = Fraction(0)
+    rate: Fraction = Fraction(1)
+
+    @property
+    def frame_seconds(self) -> Fraction:
+        """How long a frame of the stretch lasts on average."""
+        frames = self.span.stop - self.span.first
+        return (self.span.end - self.span.start) * self.timeline.time_base / max(1, frames)
+
+    @property
+    def clock_seconds(self) -> Fraction:
+        """What the clock shows when the stretch ends."""
+        length = (self.span.end - self.span.start) * self.timeline.time_base
+        return (length - self.offset_seconds) / self.rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Matched:
+    """The frames of a view at some times.
+
+    Attributes:
+        frames: int64 [times], presentation numbers.
+        close: bool [times], whether each lies close enough to its time.
+        away_seconds: float64 [times], the frame's time minus the wanted one.
+    """
+
+    frames: NDArray[np.int64]
+    close: NDArray[np.bool_]
+    away_seconds: NDArray[np.float64]
+
+    def of(self, some: slice) -> Matched:
+        """Return what there is about some of the times."""
+        return Matched(frames=self.frames[some], close=self.close[some], away_seconds=self.away_seconds[some])
+
+
+def match(
+    clock: Part, clock_frames: NDArray[np.int64], view: Part, choose: Choose, tolerance_seconds: Fraction | None
+) -> Matched:
+    """Return the frames of a view at the times of some frames of the clock.
+
+    Args:
+        clock: The stretch whose frames tell the time.
+        clock_frames: int64 [times], presentation numbers in its video.
+        view: A stretch that has a frame.
+        choose: Which frame a time means, among those of the stretch.
+        tolerance_seconds: How far a frame may lie from its time, in seconds of the view. None: less than the view's
+            frames last on average.
+    """
+    own = view.timeline
+    # A time in the view's own unit is first + step × pts of the clock, which may have an offset and a rate itself.
+    rate = view.rate / clock.rate
+    step = rate * clock.timeline.time_base / own.time_base
+    offset = view.offset_seconds - rate * clock.offset_seconds
+    first = view.span.start + offset / own.time_base - step * clock.span.start
+    denominator = common_denominator([first, step])
+    pts = clock.timeline.pts[clock_frames]
+    factor, more = int(step * denominator), int(first * denominator)
+    if int(np.abs(pts).max(initial=0)) * factor + abs(more) >= SAFE:
+        pts = pts.astype(object)
+    wanted = pts * factor + more
+    frames = view.span.first + frames_at(own.pts[view.span.first : view.span.stop], wanted, denominator, choose)
+    away = differences(own.pts, frames, wanted, denominator)
+    if tolerance_seconds is None:
+        limit = math.ceil(view.frame_seconds / own.time_base * denominator) - 1
+    else:
+        limit = math.floor(tolerance_seconds / own.time_base * denominator)
+    return Matched(
+        frames=frames,
+        close=np.asarray(np.abs(away) <= limit, np.bool_),
+        away_seconds=away.astype(np.float64) * float(own.time_base / denominator),
+    )
+
+
+NO_TIMES = "has none of the times that it wants"
+LENIENT = "`missing: skip` leaves such clips out, `missing: mask` masks their frames; or allow more `tolerance_seconds`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SceneView:
+    """One view of a scene.
+
+    Attributes:
+        timeline: Its video.
+        row: The listing's columns of its row.
+    """
+
+    timeline: Timeline
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ViewSampled:
+    """What a view has of a clip of several views.
+
+    Attributes:
+        sampled: Its frames.
+        away_seconds: float64 [F], each frame's time minus the wanted one, NaN where padded.
+    """
+
+    sampled: Sampled
+    away_seconds: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SceneClip:
+    """A clip of several views. `views`: what each view has of it, that of the clock first."""
+
+    number: int
+    views: dict[str, ViewSampled]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SceneSampling:
+    """The clips of a scene in order of their numbers, and what was missed, each with the view that it is about."""
+
+    clips: list[SceneClip]
+    missed: list[tuple[str | None, Missed]]
+
+
+def sample_scene(
+    policy: Terms, scene: Mapping[str, SceneView | str], names: Sequence[str], *, name: str
+) -> SceneSampling:
+    """Return the clips of a scene.
+
+    Args:
+        policy: A policy with `views`.
+        scene: The views that the scene has, by name; a text says what is wrong with a view.
+        names: The views that a clip has.
+        name: The scene's name, which seeds random draws of a clock of its own.
+
+    Raises:
+        PolicyError: A view is missing, and `missing: error` forbids that; or as for policies.
+    """
+    views = views_of(policy)
+    there = {view: one for view, one in scene.items() if isinstance(one, SceneView)}
+    parts, absent = parts_of(policy, scene, names)
+    missed: list[tuple[str | None, Missed]] = [(view if view in there else None, one) for view, one in absent.items()]
+    if absent and (views.missing != "mask" or views.clock in absent or not parts):
+        if views.missing == "error":
+            raise PolicyError(next(iter(absent.values())).message, remedy=LENIENT)
+        return SceneSampling(clips=[], missed=missed)
+    sampling = _sample_parts(policy, parts, there, name)
+    return replace(sampling, missed=missed + sampling.missed)
+
+
+def _sample_parts(policy: Terms, parts: Mapping[str, Part], scene: Mapping[str, SceneView], name: str) -> SceneSampling:
+    """Return the clips of the stretches that a scene's views have. Raises PolicyError as `sample_scene`."""
+    views = views_of(policy)
+    leading = next(iter(parts)) if views.clock is None else views.clock
+    clock = parts[leading] if views.clock is not None else _own_clock(views, parts.values(), scene[leading], name)
+    order = [leading, *(view for view in parts if view != leading)]
+    unlimited = replace(policy, max_clips=None)  # the leading view decides which clips there are
+    samplings = {
+        view: _sampling(policy if view == leading else unlimited, view, clock, scene[leading].row) for view in order
+    }
+    found = {view: _of_view(policy, view, clock, parts[view], samplings[view]) for view in order}
+    clips: list[SceneClip] = []
+    missed: list[tuple[str | None, Missed]] = [(leading, one) for one in samplings[leading].missed]
+    for number in (clip.number for clip in samplings[leading].clips):
+        own = {view: of_view.get(number, NO_TIMES) for view, of_view in found.items()}
+        given = {view: sampled for view, sampled in own.items() if isinstance(sampled, ViewSampled)}
+        if given and (len(given) == len(own) or views.missing == "mask"):
+            clips.append(SceneClip(number=number, views=given))
+            continue
+        view, why = next((view, why) for view, why in own.items() if isinstance(why, str))
+        message = f"clip {number}: view {view!r} {why}"
+        if views.missing == "error":
+            raise PolicyError(message, remedy=LENIENT)
+        missed.append((view, Missed(kind="view", message=message, counts=False, number=number)))
+    return SceneSampling(clips=clips, missed=missed)
+
+
+def views_of(policy: Terms) -> Views:
+    """Return the views of a policy that has them."""
+    assert policy.views is not None  # as the callers checked
+    return policy.views
+
+
+def parts_of(
+    policy: Terms, scene: Mapping[str, SceneView | str], names: Sequence[str]
+) -> tuple[dict[str, Part], dict[str, Missed]]:
+    """Return the stretches of a scene's views, and why others are missing.
+
+    Args:
+        scene: As for `sample_scene`.
+        names: The views that a clip has.
+    """
+    parts: dict[str, Part] = {}
+    absent: dict[str, Missed] = {}
+    for view in names:
+        one = scene.get(view)
+        if one is None:
+            message = f"view {view!r} is missing: no usable row of the listing names it"
+            absent[view] = Missed(kind="view", message=message, counts=False)
+            continue
+        try:
+            parts[view] = _part(policy, view, one)
+        except PolicyError as error:
+            absent[view] = Missed(kind="row", message=f"view {view!r}: {error.text()}", counts=True)
+    return parts, absent
+
+
+def _part(policy: Terms, name: str, view: SceneView | str) -> Part:
+    """Return the stretch of a view. Raises PolicyError for a wrong row."""
+    views = views_of(policy)
+    wrong = view if isinstance(view, str) else view.row.get(LISTING_PROBLEM)
+    if wrong:
+        raise PolicyError(str(wrong))
+    assert isinstance(view, SceneView)  # a text is wrong
+    span = policy.span_of(view.timeline, view.row)
+    if span.is_empty:
+        raise PolicyError("the video has no frame")
+    own = views.of(name)
+    offset, rate = _number(view.row, views.offset_column), _number(view.row, views.rate_column)
+    if rate is not None and rate <= 0:
+        raise PolicyError("a rate must be above zero", where=f"column {views.rate_column!r}", found=float(rate))
+    return Part(
+        timeline=view.timeline,
+        span=span,
+        offset_seconds=own.offset_seconds if offset is None else offset,
+        rate=own.rate if rate is None else rate,
+    )
+
+
+def _number(row: Mapping[str, Any], column: str | None) -> Fraction | None:
+    """Return the number in a column; None if the cell is empty or no column is meant. Raises PolicyError."""
+    if column is None or is_empty(held(row, column)):
+        return None
+    number = as_fraction(row[column])
+    if number is None:
+        raise PolicyError("must be a number", where=f"column {column!r}", found=shown(row[column]))
+    return number
+
+
+def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) -> Part:
+    """Return a clock that counts until the last view ends."""
+    assert views.clock_fps is not None  # it is given unless a view is the clock
+    seconds = max(part.clock_seconds for part in parts)
+    ticks = max(0, math.ceil(seconds * views.clock_fps))
+    if ticks > MOST_FRAMES:
+        raise PolicyError(
+            "the clock counts too many frames",
+            where="views",
+            found=f"{float(seconds):.6g} s at {float(views.clock_fps):.6g} frames a second",
+            allowed=f"{MOST_FRAMES:,} frames",
+            remedy="choose a smaller clock_fps, or correct offset_seconds and rate of the views",
+        )
+    timeline = Timeline(
+        pts=np.arange(ticks, dtype=np.int64),
+        duration_pts=ticks,
+        time_base=1 / views.clock_fps,
+        name=name,
+        epoch=view.timeline.epoch,
+    )
+    return Part(timeline=timeline, span=whole(timeline))
+
+
+def _sampling(policy: Terms, view: str, clock: Part, row: Mapping[str, Any]) -> Sampling:
+    """Return the clips that are wanted of a view, as frames of the clock."""
+    views = views_of(policy)
+    own = views.of(view).seconds
+    if own is not None:
+        policy = replace(policy, seconds=own)  # type: ignore[call-arg]  # of the policies that take seconds
+    if views.clock is None:
+        policy = replace(policy, range=None)  # the clock counts from the beginning of the ranges on
+    return policy.sample_row(clock.timeline, row)
+
+
+def _of_view(policy: Terms, name: str, clock: Part, view: Part, sampling: Sampling) -> dict[int, ViewSampled | str]:
+    """Return what a view has of each clip, by the clip's number; or why it lacks the clip."""
+    if not sampling.clips:
+        return {}
+    if name == views_of(policy).clock:
+        return {clip.number: _as_it_is(clip) for clip in sampling.clips}
+    allowed = view.frame_seconds if policy.tolerance_seconds is None else policy.tolerance_seconds
+    wanted = np.concatenate([clip.frames for clip in sampling.clips])
+    anchors = np.array([PAD if clip.anchor is None else clip.anchor for clip in sampling.clips], np.int64)
+    every = np.concatenate([wanted, anchors])
+    matched = match(clock, np.where(every == PAD, 0, every), view, policy.choose, policy.tolerance_seconds)
+    ends = np.cumsum([len(clip.frames) for clip in sampling.clips])
+    of_anchor = np.where(anchors == PAD, PAD, matched.frames[len(wanted) :]).tolist()
+    found: dict[int, ViewSampled | str] = {}
+    for clip, stop, anchor in zip(sampling.clips, ends.tolist(), of_anchor, strict=True):
+        place = slice(stop - len(clip.frames), stop)
+        own = matched.of(place)
+        lacking = clip.mask & ~own.close
+        enough = np.count_nonzero(clip.mask & own.close) >= policy.min_frames
+        if lacking.any() and (views_of(policy).missing != "mask" or not enough):
+            found[clip.number] = _why(own.away_seconds[lacking], allowed)
+            continue
+        frames, mask = _masked(policy, clip, own.frames, own.close)
+        away = np.where(mask, own.away_seconds, np.nan)
+        stretch = (view.span.first, view.span.stop)
+        sampled = replace(clip, frames=frames, mask=mask, stretch=stretch, anchor=None if anchor == PAD else anchor)
+        found[clip.number] = ViewSampled(sampled=sampled, away_seconds=away)
+    return found
+
+
+def _as_it_is(clip: Sampled) -> ViewSampled:
+    return ViewSampled(sampled=clip, away_seconds=np.where(clip.mask, 0.0, np.nan))
+
+
+def _masked(
+    policy: Terms, clip: Sampled, frames: NDArray[np.int64], close: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return a view's frames and mask for a clip of the clock; what the view lacks is padded."""
+    mask = clip.mask & close
+    frames = np.where(clip.frames == PAD, PAD, frames)
+    if not (clip.mask & ~close).any() or policy.pad == "ends":  # the view's nearest frame is padding then
+        return frames, mask
+    if policy.pad in ("none", "constant"):
+        return np.where(clip.mask & ~close, PAD, frames), mask
+    return padded(frames[None], mask[None], policy.pad)[0], mask
+
+
+def _why(away_seconds: NDArray[np.float64], allowed: Fraction) -> str:
+    """Return why a view lacks frames of a clip."""
+    distance = float(np.abs(away_seconds).max())
+    return (
+        f"has no frame within {float(allowed):.4g} s of {len(away_seconds)} of the times that it wants; "
+        f"the farthest lies {distance:.4g} s away"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewFacts:
+    """A view of a scene.
+
+    Attributes:
+        problem: Why the view is missing; None if it is there. The other values are None if it is missing.
+        frames: How many frames it has.
+        begins_seconds: When it begins, by the clock of the scene.
+        ends_seconds: When it ends, by that clock.
+        rate: Seconds that pass in the view while the clock counts one.
+        frame_seconds: How long a frame lasts on average.
+        longest_gap_seconds: The longest time from one frame to the next, or from the last one to the end.
+        gap_at_seconds: When that begins, by the clock of the scene.
+    """
+
+    view: str
+    problem: str | None = None
+    frames: int | None = None
+    begins_seconds: float | None = None
+    ends_seconds: float | None = None
+    rate: float | None = None
+    frame_seconds: float | None = None
+    longest_gap_seconds: float | None = None
+    gap_at_seconds: float | None = None
+
+
+def facts_of(policy: Terms, scene: Mapping[str, SceneView | str], names: Sequence[str]) -> list[ViewFacts]:
+    """Return what each view of a scene has.
+
+    Args:
+        policy: A policy with `views`.
+        scene: The views, as for `sample_scene`.
+        names: The views that a clip has.
+    """
+    parts, absent = parts_of(policy, scene, names)
+    return [
+        _facts(view, parts[view]) if view in parts else ViewFacts(view=view, problem=absent[view].message)
+        for view in names
+    ]
+
+
+def _facts(view: str, part: Part) -> ViewFacts:
+    unit, span = float(part.timeline.time_base), part.span
+    pts = part.timeline.pts[span.first : span.stop]
+    ends = np.append(pts, pts[-1]).astype(np.float64)
+    ends[-1] = float(span.end)
+    gaps = np.diff(ends) * unit
+    widest = int(np.argmax(gaps))
+    own_seconds = (float(pts[widest]) - float(span.start)) * unit
+    offset, rate = float(part.offset_seconds), float(part.rate)
+    return ViewFacts(
+        view=view,
+        frames=len(pts),
+        begins_seconds=-offset / rate,
+        ends_seconds=float(part.clock_seconds),
+        rate=rate,
+        frame_seconds=float(part.frame_seconds),
+        longest_gap_seconds=float(gaps[widest]),
+        gap_at_seconds=(own_seconds - offset) / rate,
+    )
