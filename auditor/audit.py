@@ -11,16 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from framedex.auditor.findings.findings import (
-    PARTS_OF_FILES,
-    SHARED,
-    Audit,
-    Check,
-    ask_all,
-    checks_of,
-    questions,
-    words,
-)
+from framedex.auditor.findings import findings
 from framedex.auditor.tables.database import GIBIBYTE, Database, QueryLimits, check_reads, database
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.source_files import add_files, add_policy_misses, add_scene_views, add_tars
@@ -59,11 +50,11 @@ def run(
     access: Access = OWN_STORE,
     report: Path | None = None,
     pictures: bool = True,
-) -> Audit:
+) -> findings.Audit:
     """Run all checks, or the named ones, and write a report if `report` is given."""
     with opened(what, frames=report is not None) as audited:
         asked = chosen(audited.kind, names)
-        queries = [question.sql for question in [*asked, *questions("summary", audited.kind)]]
+        queries = [question.sql for question in [*asked, *findings.questions("summary", audited.kind)]]
         if report is not None:
             from framedex.auditor.report.page import (
                 queries as of_report,  # imports the decoders of pictures, so only on demand
@@ -71,10 +62,15 @@ def run(
 
             queries += of_report(audited.kind)
         with database(
-            audited, kept={KEPT[audited.kind]: words([*queries, SHARED, PARTS_OF_FILES, *OF_SOURCES, "shard"])}
+            audited,
+            kept={
+                KEPT[audited.kind]: findings.words(
+                    [*queries, findings.SHARED, findings.PARTS_OF_FILES, *OF_SOURCES, "shard"]
+                )
+            },
         ) as db:
             _add_tables(db, asked, look=look, named=bool(names), policy=policy, access=access)
-            found = ask_all(db, asked, summary=not names)
+            found = findings.ask_all(db, asked, summary=not names)
             if names and found.unasked:
                 check, lack = found.unasked[0]
                 raise FramedexError(
@@ -88,7 +84,7 @@ def run(
 
 
 def _add_tables(
-    db: Database, asked: list[Check], *, look: bool, named: bool, policy: PolicyLike | None, access: Access
+    db: Database, asked: list[findings.Check], *, look: bool, named: bool, policy: PolicyLike | None, access: Access
 ) -> None:
     """Add the tables that checks need and that an index or a dataset does not contain."""
     if policy is not None and db.audited.kind != "index":
@@ -106,9 +102,9 @@ def _add_tables(
         add_scene_views(db, policy)
 
 
-def chosen(kind: Kind, names: tuple[str, ...]) -> list[Check]:
+def chosen(kind: Kind, names: tuple[str, ...]) -> list[findings.Check]:
     """Return the checks with these names, or all if there are no names. Raises FramedexError for an unknown name."""
-    known = checks_of(kind)
+    known = findings.checks_of(kind)
     for name in names:
         if name not in {check.name for check in known}:
             raise FramedexError(
@@ -135,7 +131,7 @@ def audit(
     report: str | Path | None = None,
     pictures: bool = True,
     overwrite: bool = False,
-) -> Audit:
+) -> findings.Audit:
     """Report the contents of an index or a dataset and its problems, as `framedex audit` does.
 
     Args:

@@ -10,34 +10,16 @@ from typing import get_args
 import click
 import orjson
 
+from framedex import options
 from framedex.auditor.audit import asks_frames, check_free, run
+from framedex.auditor.findings import text
 from framedex.auditor.findings.findings import SEVERITIES, Question, Severity, checks_of, missing, questions
-from framedex.auditor.findings.text import (
-    FORMATS,
-    MOST_SHOWN_BYTES,
-    SHOWN,
-    Format,
-    lines,
-    print_answer,
-    print_table,
-    write_answer,
-)
 from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, write_database
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, opened
 from framedex.core.printing import echo, escaped_json
 from framedex.core.words import counted
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.options import (
-    FILE_TO_WRITE,
-    PLACE_THAT_IS_THERE,
-    OptionRule,
-    RuledCommand,
-    Values,
-    access_options,
-    json_option,
-    overwrite_option,
-)
 from framedex.sharder.cli_options import POLICY
 from framedex.storage.places import Access, Place
 
@@ -55,11 +37,11 @@ Example:
 """
 
 
-def _asks_checks(values: Values) -> bool:
+def _asks_checks(values: options.Values) -> bool:
     return values["sql"] is None and values["ask"] is None and values["duckdb_file"] is None
 
 
-def _some_check_needs(values: Values, *tables: str) -> bool:
+def _some_check_needs(values: options.Values, *tables: str) -> bool:
     """Return whether one of the requested checks needs one of these tables."""
     names = values["names"]
     return not names or any(
@@ -67,49 +49,51 @@ def _some_check_needs(values: Values, *tables: str) -> bool:
     )
 
 
-def _goes_to_media(values: Values) -> bool:
+def _goes_to_media(values: options.Values) -> bool:
     """Return whether the command reads the media themselves, not only what is recorded of them."""
     looks = (values["look"] or bool(values["names"])) and _some_check_needs(values, "files")
     return _asks_checks(values) and (looks or (values["report"] is not None and values["pictures"]))
 
 
 RULES = (
-    OptionRule(
+    options.OptionRule(
         all_but=["names"],
         when=lambda values: "list" not in values["names"] or not _asks_checks(values),
         beside="--check list",
     ),
-    OptionRule(
+    options.OptionRule(
         options=["names", "fail_on", "look", "policy"],
         when=_asks_checks,
         beside="--sql, --ask and --duckdb",
         why="no checks are asked",
     ),
-    OptionRule(
+    options.OptionRule(
         options=["look"],
         when=lambda values: _some_check_needs(values, "files", "tars"),
         beside="a --check that does not look at files",
     ),
-    OptionRule(
+    options.OptionRule(
         options=["policy"],
         when=lambda values: _some_check_needs(values, "policy_misses", "scene_views"),
         beside="a --check other than too_short and those of views",
     ),
-    OptionRule(options=["root", "allow_remote"], when=_goes_to_media, needs="--files or --report with pictures"),
-    OptionRule(
+    options.OptionRule(
+        options=["root", "allow_remote"], when=_goes_to_media, needs="--files or --report with pictures"
+    ),
+    options.OptionRule(
         options=["form", "out", "timeout", "memory", "spill"],
         when=lambda values: values["sql"] is not None or values["ask"] is not None,
         needs="--sql or --ask",
     ),
-    OptionRule(
+    options.OptionRule(
         options=["form", "as_json", "out", "timeout", "memory", "spill"],
         when=lambda values: values["ask"] != "list",
         beside="--ask list",
     ),
-    OptionRule(options=["as_json"], when=lambda values: values["duckdb_file"] is None, beside="--duckdb"),
-    OptionRule(options=["as_json"], when=lambda values: values["form"] is None, beside="--format"),
-    OptionRule(options=["pictures"], when=lambda values: values["report"] is not None, needs="--report"),
-    OptionRule(
+    options.OptionRule(options=["as_json"], when=lambda values: values["duckdb_file"] is None, beside="--duckdb"),
+    options.OptionRule(options=["as_json"], when=lambda values: values["form"] is None, beside="--format"),
+    options.OptionRule(options=["pictures"], when=lambda values: values["report"] is not None, needs="--report"),
+    options.OptionRule(
         options=["overwrite"],
         when=lambda values: any(values[name] is not None for name in ("out", "duckdb_file", "report")),
         needs="--out, --duckdb or --report",
@@ -117,8 +101,8 @@ RULES = (
 )
 
 
-@click.command("audit", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
-@click.argument("what", metavar="INDEX|DATASET", type=PLACE_THAT_IS_THERE)
+@click.command("audit", epilog=EXAMPLE, cls=options.RuledCommand, rules=RULES)
+@click.argument("what", metavar="INDEX|DATASET", type=options.PLACE_THAT_IS_THERE)
 @click.option(
     "--check",
     "names",
@@ -131,7 +115,7 @@ RULES = (
     type=click.Choice(SEVERITIES),
     help="Exit with 3 if a finding has this severity or a worse one.",
 )
-@json_option("Print one JSON object; with --sql or --ask, a list of rows, as --format json does.")
+@options.json_option("Print one JSON object; with --sql or --ask, a list of rows, as --format json does.")
 @click.option("--files", "look", is_flag=True, help="Also check whether the media still exist and are unchanged.")
 @click.option(
     "--policy",
@@ -142,7 +126,7 @@ RULES = (
         "scenes, if it has views: a YAML file, a name such as fps, or YAML itself."
     ),
 )
-@access_options(beside="--files or --report")
+@options.access_options(beside="--files or --report")
 @click.option(
     "--sql", metavar="QUERY", help="Run this query instead: one SELECT over the views. `-` reads it from stdin."
 )
@@ -152,10 +136,10 @@ RULES = (
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMATS),
+    type=click.Choice(text.FORMATS),
     help="Format of the answer to --sql or --ask.  [default: as --out ends: .csv, .json or .parquet; else table]",
 )
-@click.option("--out", type=FILE_TO_WRITE, help="Write the answer to --sql or --ask to a new file.")
+@click.option("--out", type=options.FILE_TO_WRITE, help="Write the answer to --sql or --ask to a new file.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -177,18 +161,18 @@ RULES = (
 @click.option(
     "--duckdb",
     "duckdb_file",
-    type=FILE_TO_WRITE,
+    type=options.FILE_TO_WRITE,
     help="Write a DuckDB database of the views instead, for queries with DuckDB itself.",
 )
 @click.option(
     "--report",
-    type=FILE_TO_WRITE,
+    type=options.FILE_TO_WRITE,
     help="Write a page (.html) that needs no other file and no network, and a .json beside it.",
 )
 @click.option(
     "--pictures/--no-pictures", default=True, show_default=True, help="Show frames of examples in the report."
 )
-@overwrite_option("files that are")
+@options.overwrite_option("files that are")
 def audit(
     what: Place,
     names: tuple[str, ...],
@@ -199,7 +183,7 @@ def audit(
     access: Access,
     sql: str | None,
     ask: str | None,
-    form: Format | None,
+    form: text.Format | None,
     out: Path | None,
     timeout: float | None,
     memory: float | None,
@@ -243,7 +227,7 @@ def audit(
         if as_json:
             echo(escaped_json(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2, default=str).decode()))
         else:
-            for line in lines(found):
+            for line in text.lines(found):
                 echo(line)
             if report is not None:
                 echo(f"→ {printable(str(report))}, {printable(str(report.with_suffix('.json')))}")
@@ -253,10 +237,10 @@ def audit(
             sys.exit(FAILED)
 
 
-def _format_of(out: Path | None) -> Format:
+def _format_of(out: Path | None) -> text.Format:
     """Return the format that the ending of a file says."""
     ending = "" if out is None else out.suffix.lower().removeprefix(".")
-    return next((form for form in FORMATS if form == ending), "table")
+    return next((form for form in text.FORMATS if form == ending), "table")
 
 
 def _list_checks(what: Place) -> None:
@@ -265,7 +249,9 @@ def _list_checks(what: Place) -> None:
             echo(f"{check.name:<18} {check.severity:<8} {check.title}")
 
 
-def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None, limits: QueryLimits) -> None:
+def _answer(
+    what: Place, sql: str | None, ask: str | None, form: text.Format, out: Path | None, limits: QueryLimits
+) -> None:
     with opened(what, frames=ask is not None or asks_frames(sql or "")) as audited:
         known: dict[str, Question] = {}
         if ask is not None:
@@ -286,13 +272,13 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
                 most = counted(int(limit[1]), "row")
                 echo(f"at most {most}; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
             if out is None and form == "table":
-                print_table(queries.rows(sql, SHOWN + 1, most_bytes=MOST_SHOWN_BYTES))
+                text.print_table(queries.rows(sql, text.SHOWN + 1, most_bytes=text.MOST_SHOWN_BYTES))
                 return
             answer = queries.reader(sql, plain=form != "parquet")
             if out is None:
-                print_answer(answer, form)
+                text.print_answer(answer, form)
                 return
-            rows = write_answer(answer, form, out)
+            rows = text.write_answer(answer, form, out)
             echo(f"{counted(rows, 'row')} → {printable(str(out))}")
 
 

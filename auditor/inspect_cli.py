@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from framedex import options
 from framedex.core.printing import echo, progress_bar
 from framedex.core.words import counted, size_text
 from framedex.errors import FramedexError, OutputError, printable
@@ -18,16 +19,6 @@ from framedex.files.outputs import write_aside
 from framedex.loader.contact_sheets.sheet import Inspector, ShownClip
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_pictures import check_animation, png_sheet, webp_sheet
-from framedex.options import (
-    FILE_TO_WRITE,
-    PLACE_THAT_IS_THERE,
-    SAMPLE_RULES,
-    OptionRule,
-    RuledCommand,
-    access_options,
-    overwrite_option,
-    sample_options,
-)
 from framedex.storage.places import Access, Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet, ".webp": webp_sheet}
@@ -35,13 +26,13 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")  # variables; without a screen, only br
 SHEET_SIDE = 160  # pixels of the longer side of a sheet's pictures
 
 RULES = (
-    OptionRule(
+    options.OptionRule(
         options=["clip_ids", "sample", "seed", "out", "columns", "overwrite"],
         when=lambda values: not values["serve"],
         beside="--serve",
     ),
-    OptionRule(options=["port", "opens"], when=lambda values: values["serve"], needs="--serve"),
-    *SAMPLE_RULES,
+    options.OptionRule(options=["port", "opens"], when=lambda values: values["serve"], needs="--serve"),
+    *options.SAMPLE_RULES,
 )
 
 EXAMPLE = """\b
@@ -53,8 +44,8 @@ Example:
 """
 
 
-@click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
-@click.argument("what", metavar="DATASET|INDEX", type=PLACE_THAT_IS_THERE)
+@click.command("inspect", epilog=EXAMPLE, cls=options.RuledCommand, rules=RULES)
+@click.argument("what", metavar="DATASET|INDEX", type=options.PLACE_THAT_IS_THERE)
 @click.option(
     "--clip",
     "clip_ids",
@@ -62,16 +53,16 @@ Example:
     metavar="ID",
     help="Show the clip of this name, or the views that share it; may be repeated.",
 )
-@sample_options("Show this many clips, chosen at random.")
+@options.sample_options("Show this many clips, chosen at random.")
 @click.option(
     "--out",
-    type=FILE_TO_WRITE,
+    type=options.FILE_TO_WRITE,
     help=(
         "File of the sheet: a .html page that needs no other file and no network, a .png picture, or a .webp animation "
         "in which the clips play."
     ),
 )
-@access_options()
+@options.access_options()
 @click.option(
     "--size",
     type=click.IntRange(16, 1024),
@@ -83,7 +74,7 @@ Example:
     type=click.IntRange(1, 100),
     help="Frames per line; in a .webp, clips.  [default: as many as fit; 8 in a .png]",
 )
-@overwrite_option("a file that is")
+@options.overwrite_option("a file that is")
 @click.option(
     "--serve",
     is_flag=True,

@@ -14,20 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import DamageError, PolicyError
-from framedex.indexer.timeline import (
-    CHANGES_SETS,
-    CONTINUES,
-    LEADING,
-    NON_REFERENCE,
-    REFERENCES_KNOWN,
-    REFRESHED_SHIFT,
-    RESET,
-    START,
-    USED_SHIFT,
-    Flags,
-)
+from framedex.indexer import timeline
 
-SLOT_COUNT = REFRESHED_SHIFT - USED_SHIFT
+SLOT_COUNT = timeline.REFRESHED_SHIFT - timeline.USED_SHIFT
 
 
 def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -43,11 +32,14 @@ def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDAr
         flags: int32 [packets] of a run in decode order, from a start point on, with the bits of `frames.slots`.
         targets: bool [packets], the packets that are wanted.
     """
-    if not (flags & REFERENCES_KNOWN).any():
+    if not (flags & timeline.REFERENCES_KNOWN).any():
         return np.ones(len(flags), np.bool_)
-    known = ((flags & REFERENCES_KNOWN) != 0).tolist()
-    used, refreshed = (flags >> USED_SHIFT).tolist(), (flags >> REFRESHED_SHIFT).tolist()  # their low bits count
-    opaque = ((flags & (REFERENCES_KNOWN | LEADING)) == 0).tolist()
+    known = ((flags & timeline.REFERENCES_KNOWN) != 0).tolist()
+    used, refreshed = (
+        (flags >> timeline.USED_SHIFT).tolist(),
+        (flags >> timeline.REFRESHED_SHIFT).tolist(),
+    )  # their low bits count
+    opaque = ((flags & (timeline.REFERENCES_KNOWN | timeline.LEADING)) == 0).tolist()
     holds: list[int] = [0] * SLOT_COUNT  # the packet whose frame each slot holds; of the run's first packet, to begin
     refers_to: list[list[int]] = []
     for packet in range(len(flags)):
@@ -55,7 +47,7 @@ def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDAr
         for slot in range(SLOT_COUNT):
             if refreshed[packet] >> slot & 1 or opaque[packet]:
                 holds[slot] = packet
-    needed = (targets | ((flags & (START | CHANGES_SETS)) != 0)).tolist()
+    needed = (targets | ((flags & (timeline.START | timeline.CHANGES_SETS)) != 0)).tolist()
     for packet in range(len(flags) - 1, -1, -1):
         if needed[packet]:
             if not known[packet]:
@@ -86,10 +78,10 @@ class Reach:
         drop_leading: As `drops_leading` returns it.
     """
 
-    def __init__(self, flags: Flags, *, drop_leading: bool) -> None:
+    def __init__(self, flags: timeline.Flags, *, drop_leading: bool) -> None:
         self._flags, self._drop_leading = flags, drop_leading
-        self.starts: Numbers = np.flatnonzero(flags & START)
-        self.continues: NDArray[np.bool_] = (flags & CONTINUES) != 0
+        self.starts: Numbers = np.flatnonzero(flags & timeline.START)
+        self.continues: NDArray[np.bool_] = (flags & timeline.CONTINUES) != 0
 
     def is_reachable(self, targets: Numbers) -> NDArray[np.bool_]:
         """Return bool [targets]: pictures for which `begins` returns a start point and raises nothing."""
@@ -124,11 +116,11 @@ class Reach:
 
     def _own_starts(self, targets: Numbers) -> tuple[Numbers, NDArray[np.bool_]]:
         """Return (the number of the start point that each target follows or is, whether it is a leading picture)."""
-        return np.searchsorted(self.starts, targets, side="right") - 1, (self._flags[targets] & LEADING) != 0
+        return np.searchsorted(self.starts, targets, side="right") - 1, (self._flags[targets] & timeline.LEADING) != 0
 
     def _is_across(self, number: Numbers, leading: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return bool [targets]: leading pictures of a start point over which no decoder session may run."""
-        across: NDArray[np.bool_] = leading & ((self._flags[self.starts[number]] & RESET) != 0)
+        across: NDArray[np.bool_] = leading & ((self._flags[self.starts[number]] & timeline.RESET) != 0)
         return across
 
     def runs(self, targets: Numbers) -> tuple[Numbers, Numbers]:
@@ -145,7 +137,9 @@ class Reach:
         begin, end = begin[order], np.maximum.accumulate(targets[order])
         end = self.picture_end(end)
         new = np.ones(len(begin), np.bool_)
-        new[1:] = (begin[1:] > end[:-1] + 1) | ((self._flags[begin[1:]] & RESET) != 0) & (begin[1:] != begin[:-1])
+        new[1:] = (begin[1:] > end[:-1] + 1) | ((self._flags[begin[1:]] & timeline.RESET) != 0) & (
+            begin[1:] != begin[:-1]
+        )
         last = np.append(new[1:], True)
         return begin[new], end[last]
 
@@ -170,13 +164,15 @@ class Reach:
         """
         packets, run = self.within(first, last)
         flags = self._flags[packets]
-        droppable = (flags & NON_REFERENCE) != 0
+        droppable = (flags & timeline.NON_REFERENCE) != 0
         if self._drop_leading:
             next_start = np.append(self.starts, len(self._flags))[np.searchsorted(self.starts, first, side="right")]
-            droppable |= ((flags & (LEADING | CHANGES_SETS)) == LEADING) & (packets < next_start[run])
+            droppable |= ((flags & (timeline.LEADING | timeline.CHANGES_SETS)) == timeline.LEADING) & (
+                packets < next_start[run]
+            )
         is_target = np.zeros(len(packets), np.bool_)
         is_target[np.searchsorted(packets, targets)] = True
-        if (flags & REFERENCES_KNOWN).any():
+        if (flags & timeline.REFERENCES_KNOWN).any():
             edges = np.searchsorted(run, np.arange(len(first) + 1))
             for begin, end in itertools.pairwise(edges.tolist()):
                 droppable[begin:end] |= ~needed_packets(flags[begin:end], is_target[begin:end])

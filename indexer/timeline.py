@@ -7,15 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.pictures import (
-    NO_START,
-    OPEN_START,
-    REFERENCE_SLOTS,
-    SLOTS_KNOWN,
-    BitstreamError,
-    Pictures,
-    segments,
-)
+from framedex.indexer.bitstream import pictures as picture_facts
 from framedex.records.clip import NO_PTS
 
 # The bits of frames.flags; schema.py documents them.
@@ -25,8 +17,8 @@ NOT_REPRODUCIBLE = 4096  # together with DAMAGED
 START = CLOSED | OPEN
 FLAGS = 8191  # all of them. In memory, the bits of frames.slots follow:
 USED_SHIFT = 13  # the first of these bits
-REFRESHED_SHIFT = USED_SHIFT + REFERENCE_SLOTS
-REFERENCES_KNOWN = SLOTS_KNOWN << USED_SHIFT
+REFRESHED_SHIFT = USED_SHIFT + picture_facts.REFERENCE_SLOTS
+REFERENCES_KNOWN = picture_facts.SLOTS_KNOWN << USED_SHIFT
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 
 # Where a medium's timestamps come from; schema.py documents the words.
@@ -67,7 +59,7 @@ def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
 
 
 def packet_flags(
-    pictures: Pictures,
+    pictures: picture_facts.Pictures,
     hidden: NDArray[np.bool_],
     resets: NDArray[np.bool_] | None = None,
     differs: NDArray[np.bool_] | None = None,
@@ -80,9 +72,9 @@ def packet_flags(
         resets: bool [packets], start points over which no decoder session may run. None: those of `pictures` alone.
         differs: bool [packets], pictures that runs do not give as a full decode does. None: none.
     """
-    flags = np.where(pictures.start == OPEN_START, OPEN, np.where(pictures.start != NO_START, CLOSED, 0)).astype(
-        np.int32
-    )
+    flags = np.where(
+        pictures.start == picture_facts.OPEN_START, OPEN, np.where(pictures.start != picture_facts.NO_START, CLOSED, 0)
+    ).astype(np.int32)
     unlike = np.zeros(len(hidden), np.bool_) if differs is None else spread_over_gops(pictures, differs)
     for column, bit in (
         (pictures.non_reference, NON_REFERENCE),
@@ -102,7 +94,7 @@ def packet_flags(
     return flags
 
 
-def spread_over_gops(pictures: Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def spread_over_gops(pictures: picture_facts.Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: packets of the GOPs in which some packets are damaged, given as bool [packets].
 
     These are all packets of a GOP that holds a damaged packet, and the leading pictures of the start point after it.
@@ -110,10 +102,10 @@ def spread_over_gops(pictures: Pictures, damaged: NDArray[np.bool_]) -> NDArray[
     n = len(pictures.start)
     if not damaged.any():
         return np.zeros(n, np.bool_)
-    segment = segments(pictures.start)
+    segment = picture_facts.segments(pictures.start)
     broken = segment[damaged]  # ascending, -1 before the first start
     broken = broken[np.diff(broken, prepend=-2) > 0]
-    begins = np.flatnonzero(pictures.start != NO_START)
+    begins = np.flatnonzero(pictures.start != picture_facts.NO_START)
     after = np.searchsorted(begins, broken, side="right")
     is_broken, follows = np.zeros(n + 1, np.bool_), np.zeros(n + 1, np.bool_)  # the last element is for segment -1
     is_broken[broken] = True
@@ -121,14 +113,14 @@ def spread_over_gops(pictures: Pictures, damaged: NDArray[np.bool_]) -> NDArray[
     return is_broken[segment] | (follows[segment] & pictures.leading)
 
 
-def output_order(flags: Flags, pictures: Pictures) -> NDArray[np.int64]:
+def output_order(flags: Flags, pictures: picture_facts.Pictures) -> NDArray[np.int64]:
     """Return int64 [frames]: the packets of presented frames in output order, from the bitstream alone."""
     shown = shown_packets(flags)
     return shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
 
 
 def settle_timestamps(
-    pts: Pts, dts: Pts, duration: Pts, flags: Flags, pictures: Pictures, *, stated: bool
+    pts: Pts, dts: Pts, duration: Pts, flags: Flags, pictures: picture_facts.Pictures, *, stated: bool
 ) -> tuple[Pts, str]:
     """Return (pts int64 [packets], where they come from): timestamps that order frames as a decoder outputs them.
 
@@ -165,7 +157,7 @@ def settle_timestamps(
     if stated and known.any():
         if len(backwards) * LEAST_BETWEEN_JOINTS > np.count_nonzero(known):
             packet = int(order[np.flatnonzero(known)[backwards[0] + 1]])
-            raise BitstreamError(
+            raise picture_facts.BitstreamError(
                 "output_order",
                 f"timestamps contradict the order in which pictures are output, first at packet {packet}",
             )
@@ -176,7 +168,9 @@ def settle_timestamps(
     else:
         settled[order], source = np.arange(len(order), dtype=np.int64) * step, COUNTED
     if not np.array_equal(presentation_order(settled, flags), order):
-        raise BitstreamError("output_order", "frames that share a timestamp are output in another order than decoded")
+        raise picture_facts.BitstreamError(
+            "output_order", "frames that share a timestamp are output in another order than decoded"
+        )
     return settled, source
 
 
@@ -209,7 +203,7 @@ def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
     return filled
 
 
-def has_unordered_hidden(pts: Pts, flags: Flags, pictures: Pictures) -> bool:
+def has_unordered_hidden(pts: Pts, flags: Flags, pictures: picture_facts.Pictures) -> bool:
     """Return whether timestamps and bitstream order the pictures that are output, hidden ones included, differently.
 
     Shown pictures are in order (`settle_timestamps`), but hidden ones may have any timestamps.
@@ -221,7 +215,7 @@ def has_unordered_hidden(pts: Pts, flags: Flags, pictures: Pictures) -> bool:
     return not np.array_equal(by_bitstream, output[np.argsort(pts[output], kind="stable")])
 
 
-def check_reorder_depth(flags: Flags, pictures: Pictures, reorder_depth: int) -> None:
+def check_reorder_depth(flags: Flags, pictures: picture_facts.Pictures, reorder_depth: int) -> None:
     """Check that a decoder does not have to hold back more frames than `reorder_depth`.
 
     FFmpeg's H.264 and HEVC decoders would increase their delay during decoding, and drop or swap a picture each time.
@@ -239,7 +233,7 @@ def check_ranks(rank: NDArray[np.int64], reorder_depth: int) -> None:
     """Raise BitstreamError if pictures are reordered further than stated. See `reorder_depth_needed`."""
     needed = reorder_depth_needed(rank)
     if needed > reorder_depth:
-        raise BitstreamError(
+        raise picture_facts.BitstreamError(
             "output_order", f"pictures are reordered over {needed} places, the stream states {reorder_depth}"
         )
 

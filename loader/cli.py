@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import click
 
+from framedex import options
 from framedex.core.interrupts import interrupt_says
 from framedex.core.printing import FailureList, echo, internal_errors, json_text, progress_bar
 from framedex.core.words import counted
@@ -15,18 +16,6 @@ from framedex.errors import printable
 from framedex.loader.verification.verify import verify as verify_dataset
 from framedex.loader.verification.verify_gpu import verify_on_gpu
 from framedex.loader.verify import RIGHT, VerifyReport
-from framedex.options import (
-    SAMPLE_RULES,
-    RuledCommand,
-    access_options,
-    dataset_argument,
-    json_option,
-    limits_rule,
-    max_failures_option,
-    sample_options,
-    time_limit_option,
-    workers_option,
-)
 from framedex.storage.places import Access, Place
 
 EXAMPLE = """\b
@@ -37,13 +26,15 @@ Example:
 """
 
 
-@click.command("verify", epilog=EXAMPLE, cls=RuledCommand, rules=(*SAMPLE_RULES, limits_rule("timeout")))
-@dataset_argument()
-@sample_options("Check this many clips, chosen at random.  [default: all]")
-@access_options()
-@workers_option("Processes that decode.")
-@time_limit_option(seconds=3600.0)
-@max_failures_option("inexact clips")
+@click.command(
+    "verify", epilog=EXAMPLE, cls=options.RuledCommand, rules=(*options.SAMPLE_RULES, options.limits_rule("timeout"))
+)
+@options.dataset_argument()
+@options.sample_options("Check this many clips, chosen at random.  [default: all]")
+@options.access_options()
+@options.workers_option("Processes that decode.")
+@options.time_limit_option(seconds=3600.0)
+@options.max_failures_option("inexact clips")
 @click.option(
     "--decode",
     type=click.Choice(["cpu", "gpu"]),
@@ -54,7 +45,7 @@ Example:
         "what NVDEC and nvJPEG decode is compared with the CPU's pictures."
     ),
 )
-@json_option("Print a line of JSON for every clip.")
+@options.json_option("Print a line of JSON for every clip.")
 def verify(
     dataset: Place,
     sample: int | None,

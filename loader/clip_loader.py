@@ -16,19 +16,10 @@ from typing import Any
 
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_together, check_unit, placed
+from framedex.loader.batches import frames
 from framedex.loader.batches.collate import Collate
 from framedex.loader.batches.faults import Fault, Fetched, LoaderReport, OnError
 from framedex.loader.batches.fetch import FetchOptions
-from framedex.loader.batches.frames import (
-    BatchOptions,
-    CpuFrames,
-    DecodeOptions,
-    Finish,
-    Frames,
-    Normalize,
-    Rotation,
-    check_pixels,
-)
 from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.supply import ClipSupply, Others
 from framedex.loader.clip_dataset import ClipDataset
@@ -109,12 +100,12 @@ class ClipLoader:
         decode: Decode = "auto",
         cpu_share: Share = None,
         colour: Colour = "close",
-        rotation: Rotation = "report",
+        rotation: frames.Rotation = "report",
         size: Size | None = None,
         framing: Framing | None = None,
         transform: Callable[[Any], Any] | None = None,
         audio_transform: Callable[[Any], Any] | None = None,
-        normalize: Normalize | None = None,
+        normalize: frames.Normalize | None = None,
         layout: Layout | None = None,
         collate: Collate = "error",
         last: Last = "partial",
@@ -141,7 +132,7 @@ class ClipLoader:
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
         pixels = replace(_pixels(clips, size, framing), threads=threads)
         on_error = on_error or clips.on_error
-        decoding = DecodeOptions(
+        decoding = frames.DecodeOptions(
             device=device,
             device_id=device_id,
             decode=decode,
@@ -151,10 +142,10 @@ class ClipLoader:
             pixels=pixels,
             num_workers=num_workers,
         )
-        batching = BatchOptions(
+        batching = frames.BatchOptions(
             batch_size=batch_size, prefetch=prefetch, last=last, collate=collate, on_error=on_error, output=output
         )
-        finish = Finish(
+        finish = frames.Finish(
             transform=transform,
             audio_transform=audio_transform,
             normalize=normalize,
@@ -163,7 +154,7 @@ class ClipLoader:
             dtype=pixels.dtype,
         )
         check_together(device, decode, output)
-        check_pixels(decoding, finish, has_layout=layout is not None)
+        frames.check_pixels(decoding, finish, has_layout=layout is not None)
         check_stack(dataset, collate)
         self.dataset = dataset
         self.batch_sampler = batch_sampler
@@ -361,14 +352,14 @@ def _others(dataset: object, batch_sampler: object) -> Others | None:
     return dataset.others if isinstance(dataset, ConcatClips) else None
 
 
-def _joiner(dataset: ClipDataset | MultiViewDataset | ConcatClips, decoding: DecodeOptions) -> ViewJoiner | None:
+def _joiner(dataset: ClipDataset | MultiViewDataset | ConcatClips, decoding: frames.DecodeOptions) -> ViewJoiner | None:
     """Return what joins the views of a dataset that has views."""
     if not isinstance(dataset, MultiViewDataset):
         return None
     return ViewJoiner(dataset, pixels=decoding.pixels, upright=decoding.rotation == "apply")
 
 
-def _fetching(decoding: DecodeOptions) -> FetchOptions:
+def _fetching(decoding: frames.DecodeOptions) -> FetchOptions:
     """Return the options with which workers fetch clips."""
     return FetchOptions(
         pixels=decoding.pixels,
@@ -378,7 +369,7 @@ def _fetching(decoding: DecodeOptions) -> FetchOptions:
     )
 
 
-def _frames(finish: Finish, decoding: DecodeOptions, *, clips: int, ahead: int) -> Frames:
+def _frames(finish: frames.Finish, decoding: frames.DecodeOptions, *, clips: int, ahead: int) -> frames.Frames:
     """Return what makes batches on the device.
 
     Args:
@@ -400,13 +391,13 @@ def _frames(finish: Finish, decoding: DecodeOptions, *, clips: int, ahead: int) 
     )
 
 
-def _cpu_frames(finish: Finish, *, batch_size: int, threads: int) -> CpuFrames:
+def _cpu_frames(finish: frames.Finish, *, batch_size: int, threads: int) -> frames.CpuFrames:
     """Return the stage that makes batches on the CPU. It needs DALI only if the user has a transform."""
     if finish.transform is None and finish.audio_transform is None:
-        return CpuFrames(finish)
+        return frames.CpuFrames(finish)
     from framedex.loader.dali.pipelines import transformers  # needs DALI
 
     transformer, audio = transformers(
         finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=None
     )
-    return CpuFrames(finish, transformer=transformer, audio=audio)
+    return frames.CpuFrames(finish, transformer=transformer, audio=audio)

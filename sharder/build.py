@@ -16,6 +16,7 @@ from framedex.execution.engines import Workers, run_local
 from framedex.indexer.parts.index import Index
 from framedex.records.clip import Failure
 from framedex.records.medium import SAMPLE_KEYS
+from framedex.sharder import slices
 from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.clips.labels import WantedLabels, check_is_own, checked_labels
 from framedex.sharder.clips.samples import Step
@@ -35,14 +36,6 @@ from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.schema import CLIPS, MOST_VIEWS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.selection.mentions import user_columns
-from framedex.sharder.slices import (
-    MEDIA_IN_MEMORY,
-    PlanningRun,
-    plan_slice,
-    planned_in_workers,
-    remove_slices,
-    sliced_rows,
-)
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
 from framedex.sharder.writing.shipment import as_row, shipped
 from framedex.sharder.writing.tar_filling import TarLayout
@@ -188,7 +181,7 @@ def _build(
         return before
     pack, job = _pack_facts(options), _job(index, resolved, options)
     if options.part is not None:
-        return plan_slice(out, job, pieces, _planning_run(index, user_schema, options), options.part)
+        return slices.plan_slice(out, job, pieces, _planning_run(index, user_schema, options), options.part)
     prefix = "images" if options.pack == "images" else "clips"
     tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
     how = {"job": job, "user_schema": user_schema, "tars": tars}
@@ -196,9 +189,11 @@ def _build(
     def write(writer: DatasetWriter) -> ShardReport:
         if options.finish or (options.pack is None and not options.processes.alone):
             if options.finish:
-                planned = sliced_rows(out, job, pieces, done=writer.done)
+                planned = slices.sliced_rows(out, job, pieces, done=writer.done)
             else:
-                planned = planned_in_workers(_planning_run(index, user_schema, options), pieces, done=writer.done)
+                planned = slices.planned_in_workers(
+                    _planning_run(index, user_schema, options), pieces, done=writer.done
+                )
             for rows in planned:
                 writer.add_planned(rows)
                 if rows.error is not None:
@@ -207,7 +202,7 @@ def _build(
                     options.on_progress(rows.done, total)
             writer.check_clips(index)
             return writer.commit(index=index, resolved=resolved, facts=pack | facts)
-        media = OpenMedia(index, options.planning(index), kept=MEDIA_IN_MEMORY)
+        media = OpenMedia(index, options.planning(index), kept=slices.MEDIA_IN_MEMORY)
         groups = (piece.items(media) for piece in pieces)
         with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
             for step in _steps(index, behind(groups, writer.done), spools, options):
@@ -227,10 +222,10 @@ def _build(
                 report = write(writer)
     except NoClipsError:
         if options.finish:
-            remove_slices(out)
+            slices.remove_slices(out)
         raise
     if options.finish:
-        remove_slices(out)
+        slices.remove_slices(out)
     return with_labels(report, options.labels)
 
 
@@ -251,8 +246,8 @@ def _finished(index: Index, out: Place, resolved: Row, options: ShardOptions) ->
     return None if before is None else with_labels(before, options.labels)
 
 
-def _planning_run(index: Index, user_schema: pa.Schema, options: ShardOptions) -> PlanningRun:
-    return PlanningRun(
+def _planning_run(index: Index, user_schema: pa.Schema, options: ShardOptions) -> slices.PlanningRun:
+    return slices.PlanningRun(
         index=index,
         options=options.planning(index),
         schema=pa.unify_schemas([CLIPS, user_schema]),

@@ -9,17 +9,7 @@ import pyarrow as pa
 
 from framedex.core.column_rules import Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS
-from framedex.records.clip import (
-    AUDIO,
-    INT32,
-    AudioFile,
-    AudioRecipe,
-    ClipAudioPlan,
-    ClipRecord,
-    Failure,
-    Recipe,
-    Shard,
-)
+from framedex.records import clip
 from framedex.records.clip import FIELDS as IN_FIELDS
 from framedex.records.columns import field_of, required, rules_of, schema_of
 from framedex.records.medium import MEDIA as IN_MEDIA
@@ -36,14 +26,14 @@ MOST_VIEWS = 256
 Missing = Literal["error", "skip", "mask"]  # how a clip is treated if a view has no frame for it
 
 # `clips` has these columns, and then the user's own, with their original types.
-CLIPS = schema_of(ClipRecord)
+CLIPS = schema_of(clip.ClipRecord)
 RECIPES = pa.schema(
     [
         required("clip_id", pa.string(), "As in `clips`; row n of a recipes part belongs to row n of the clips part."),
-        *schema_of(Recipe),
-        *schema_of(AudioRecipe, prefix=AUDIO),
-        schema_of(AudioFile, prefix=AUDIO).field("audio_present"),
-        *schema_of(ClipAudioPlan, prefix=AUDIO),
+        *schema_of(clip.Recipe),
+        *schema_of(clip.AudioRecipe, prefix=clip.AUDIO),
+        schema_of(clip.AudioFile, prefix=clip.AUDIO).field("audio_present"),
+        *schema_of(clip.ClipAudioPlan, prefix=clip.AUDIO),
     ]
 )
 
@@ -63,13 +53,13 @@ AUDIO_COLUMNS = (
 )
 MEDIA = schema_of(MediumRecord, also_in=IN_MEDIA)
 
-FAILURES, SHARDS = schema_of(Failure), schema_of(Shard)
+FAILURES, SHARDS = schema_of(clip.Failure), schema_of(clip.Shard)
 
 _SHARED = ("media_id", "uri", "member", "kind", "codec", "width", "height", "rotation_degrees", "color_transfer")
 # One value for each clip, in few row groups, so that a column of all clips is one read. From version 3.5 on.
 FIELDS = pa.schema(
     [
-        *schema_of(ClipRecord, also_in=IN_FIELDS),
+        *schema_of(clip.ClipRecord, also_in=IN_FIELDS),
         required("wanted_frames", pa.int32(), "How many frames the clip has, padding included.", unit="frames"),
         field_of("begin_seconds", pa.float64(), "Least of `clips.seconds`; null where the clip has no time.", unit="s"),
         field_of("end_seconds", pa.float64(), "Greatest of `clips.seconds`.", unit="s"),
@@ -87,12 +77,12 @@ HEADER_KEYS = {
     "labels": Key(kind=dict, needed=False),
     "columns": Key(kind=list, element=str, needed=False, any_text=True),
     "job": Key(kind=str, needed=False),
-    "clips_per_part": Key(kind=list, element=int, most=INT32),
-    "media_per_part": Key(kind=list, element=int, most=INT32),
+    "clips_per_part": Key(kind=list, element=int, most=clip.INT32),
+    "media_per_part": Key(kind=list, element=int, most=clip.INT32),
 }
 
 MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA.names}
-SHARD_RULES = rules_of(Shard)
+SHARD_RULES = rules_of(clip.Shard)
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
 # Reading one clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of

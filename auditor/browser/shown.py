@@ -26,19 +26,7 @@ from framedex.core.words import counted, duration_text, size_text
 from framedex.errors import FramedexError, printable
 from framedex.indexer.parts.index import Index
 from framedex.loader.clip_dataset import ClipDataset
-from framedex.loader.contact_sheets.sheet import (
-    Heading,
-    ShownFrame,
-    ascends,
-    begins,
-    clip_text,
-    cost_text,
-    heading_of,
-    shown_columns,
-    shown_frames,
-    source_text,
-    view_text,
-)
+from framedex.loader.contact_sheets import sheet
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip import Clip, Medium, WantedClip
 from framedex.sharder.decoding.video import Size, decode_rgb
@@ -87,7 +75,7 @@ class Shown:
 
     clip: Clip
     pictures: NDArray[np.uint8]
-    frames: list[ShownFrame]
+    frames: list[sheet.ShownFrame]
     sound: Sound | None
 
     @property
@@ -104,7 +92,7 @@ class Shown:
         """Return what the page needs to play it, beside the pictures."""
         height, width = self.pictures.shape[1:3]
         medium = self.clip.medium
-        times = begins(self.frames).tolist()
+        times = sheet.begins(self.frames).tolist()
         scaled = (height, width) != (medium.height, medium.width)
         return {
             "width": width,
@@ -113,7 +101,7 @@ class Shown:
             "sound": None if self.sound is None else self.sound.samples.shape[1] / self.sound.rate,
             "begins": times[:-1],
             "duration": times[-1],
-            "ascending": ascends(self.frames),
+            "ascending": sheet.ascends(self.frames),
             "frames": [
                 {"frame": f.frame_index, "seconds": f.seconds, "gap": f.gap_seconds, "padding": f.padding}
                 for f in self.frames
@@ -227,7 +215,7 @@ class Media:
             encoded = self._sources.read(clip)
         size = fitting_size(clip.medium, len(frames), self._longest_side)
         pictures = decode_rgb(clip, encoded, size=size)
-        return Shown(clip=clip, pictures=pictures, frames=shown_frames(clip, pictures), sound=None)
+        return Shown(clip=clip, pictures=pictures, frames=sheet.shown_frames(clip, pictures), sound=None)
 
     def _video(self, key: Any) -> dict[str, Any]:
         try:
@@ -326,9 +314,9 @@ class Clips:
         self._dataset = ClipDataset(place, root=access.root, allow_remote=access.allow_remote)
         self._longest_side = longest_side
 
-    def heading(self) -> Heading:
+    def heading(self) -> sheet.Heading:
         """Return the facts of the dataset. Raises FormatError."""
-        return heading_of(self._dataset, None)
+        return sheet.heading_of(self._dataset, None)
 
     def first_column(self) -> str:
         """Return the column that a filter begins with: `label`, or the first one of the user."""
@@ -342,17 +330,22 @@ class Clips:
             "key": str(key),
             "name": printable(clip.clip_id),
             "source": printable(clip.medium.name),
-            "text": clip_text(clip),
-            "columns": shown_columns(clip.columns)[:COLUMNS_OF_A_CARD],
+            "text": sheet.clip_text(clip),
+            "columns": sheet.shown_columns(clip.columns)[:COLUMNS_OF_A_CARD],
             "error": None,
         }
 
     def describe(self, key: Any) -> dict[str, Any]:
         """Return everything about a clip but its pictures. Raises FramedexError."""
         clip = self._clip(key)
-        view = [] if clip.multiview_id is None else [("view", view_text(clip))]
-        facts = [*view, ("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))]
-        return self.card(key) | {"columns": shown_columns(clip.columns), "facts": facts_of(facts)}
+        view = [] if clip.multiview_id is None else [("view", sheet.view_text(clip))]
+        facts = [
+            *view,
+            ("source", sheet.source_text(clip.medium)),
+            ("clip", sheet.clip_text(clip)),
+            ("cost", sheet.cost_text(clip)),
+        ]
+        return self.card(key) | {"columns": sheet.shown_columns(clip.columns), "facts": facts_of(facts)}
 
     def show(self, key: Any, first: int | None) -> Shown:
         """Return a clip with its pictures. `first` is for media only. Raises FramedexError."""
@@ -365,7 +358,7 @@ class Clips:
         return Shown(
             clip=clip,
             pictures=item["frames"],
-            frames=shown_frames(clip, item["frames"]),
+            frames=sheet.shown_frames(clip, item["frames"]),
             sound=Sound(samples=item["audio"], rate=int(item["audio_rate"])) if has_audio else None,
         )
 

@@ -25,20 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from framedex.auditor.tables.subject import (
-    FILE_COLUMN,
-    INNER,
-    PARTS,
-    PROTOCOL,
-    VIEWS,
-    Audited,
-    Names,
-    in_memory,
-    quoted,
-    reader,
-    statements,
-    url,
-)
+from framedex.auditor.tables import subject
 from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError, printable
 
 try:
@@ -65,7 +52,9 @@ def as_plain(query: Any) -> Any:
     if all(type_ is None for type_ in plain):
         return query
     columns = [
-        f"#{place} AS {quoted(name)}" if type_ is None else f"CAST(#{place} AS {type_}) AS {quoted(name)}"
+        f"#{place} AS {subject.quoted(name)}"
+        if type_ is None
+        else f"CAST(#{place} AS {type_}) AS {subject.quoted(name)}"
         for place, (name, type_) in enumerate(zip(query.columns, plain, strict=True), 1)
     ]
     return query.project(", ".join(columns))
@@ -91,7 +80,7 @@ def _plain_type(type_: Any) -> str | None:
         return None
     said = [str(part) if plain is None else str(plain) for _, part, plain in parts]
     if type_.id == "struct":
-        fields = ", ".join(f"{quoted(name)} {each}" for (name, _, _), each in zip(parts, said, strict=True))
+        fields = ", ".join(f"{subject.quoted(name)} {each}" for (name, _, _), each in zip(parts, said, strict=True))
         return f"STRUCT({fields})"
     if type_.id == "map":
         return f"MAP({', '.join(said)})"
@@ -109,7 +98,7 @@ def _has(type_: Any, kinds: frozenset[str]) -> bool:
 class TableFiles(AbstractFileSystem):  # type: ignore[misc]
     """Local files by their names in queries. No files can be added."""
 
-    protocol = PROTOCOL
+    protocol = subject.PROTOCOL
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         super().__init__(skip_instance_cache=True)
@@ -233,7 +222,7 @@ EXPLANATION = ["explain_key", "explain_value"]  # the columns of the answer to E
 INTERRUPTED = "INTERRUPT Error: Interrupted!"  # the text of such an error that comes through pyarrow
 GIBIBYTE = 1 << 30
 TYPES = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = '{view}' ORDER BY column_index"
-LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"
+LOCK = f"SET allowed_directories = ['{subject.url('')}']; SET enable_external_access = false"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +262,7 @@ class Result:
 class Database:
     """The views of an index or a dataset, for SQL queries. Raises FramedexError for SQL that cannot run."""
 
-    def __init__(self, connection: Any, audited: Audited) -> None:
+    def __init__(self, connection: Any, audited: subject.Audited) -> None:
         self._connection = connection
         self.audited = audited
 
@@ -380,7 +369,7 @@ def _found(error: Exception) -> str:
 
 @contextlib.contextmanager
 def database(
-    audited: Audited,
+    audited: subject.Audited,
     *,
     kept: Mapping[str, Collection[str]] | None = None,
     limits: QueryLimits | None = None,
@@ -402,9 +391,9 @@ def database(
         connection = stack.enter_context(contextlib.closing(duckdb.connect()))
         folder = spill or stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-audit-"))
         connection.execute("SET temp_directory = ?", [str(folder)])
-        names = Names.OURS if kept is None or _is_pattern(audited) else Names.PATHS
+        names = subject.Names.OURS if kept is None or _is_pattern(audited) else subject.Names.PATHS
         connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
-        if names is Names.OURS:
+        if names is subject.Names.OURS:
             # importing it is slow
 
             connection.register_filesystem(TableFiles(audited.tables()))
@@ -417,7 +406,7 @@ def database(
         yield Database(connection, audited)
 
 
-def write_database(audited: Audited, path: Path) -> list[str]:
+def write_database(audited: subject.Audited, path: Path) -> list[str]:
     """Write a DuckDB database of the views and return their names. The views include parts that are written later.
 
     An existing file is replaced after the new one is complete. Raises OutputError.
@@ -435,39 +424,42 @@ def write_database(audited: Audited, path: Path) -> list[str]:
         aside = os.path.join(folder, path.name)
         try:
             with contextlib.closing(duckdb.connect(aside)) as connection:
-                _define(connection, audited, Names.PATTERN, {})
+                _define(connection, audited, subject.Names.PATTERN, {})
         except duckdb.Error as error:
             raise FramedexError("the database cannot be written", where=str(path), found=str(error).strip()) from error
         os.replace(aside, path)
-    return [name for name in VIEWS[audited.kind] if name not in INNER]
+    return [name for name in subject.VIEWS[audited.kind] if name not in subject.INNER]
 
 
-def _is_pattern(audited: Audited) -> bool:
+def _is_pattern(audited: subject.Audited) -> bool:
     """Return whether DuckDB would interpret the path of the index or dataset as a pattern."""
     return any(character in str(audited.folder) for character in "*?[")
 
 
-def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, Collection[str]]) -> None:
+def _define(
+    connection: Any, audited: subject.Audited, names: subject.Names, kept: Mapping[str, Collection[str]]
+) -> None:
     """Create the views. Raises FormatError if the files cannot be read."""
     try:
         columns = {
             table: _names(
                 connection,
-                f"SELECT * EXCLUDE ({FILE_COLUMN}, file_row_number) FROM {reader(audited, table, names)}",
+                f"SELECT * EXCLUDE ({subject.FILE_COLUMN}, file_row_number)"
+                f" FROM {subject.reader(audited, table, names)}",
             )
             if numbers
-            else PARTS[table].names
+            else subject.PARTS[table].names
             for table, numbers in audited.parts.items()
         }
-        for name, query in statements(audited, columns, names).items():
+        for name, query in subject.statements(audited, columns, names).items():
             if name in kept:
                 wanted = {word.lower() for word in kept[name]}
                 chosen = [column for column in _names(connection, query) if column.lower() in wanted]
                 try:
-                    connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen)}")
+                    connection.execute(f"CREATE TABLE {name} AS {subject.in_memory(query, chosen)}")
                 except duckdb.ConversionException:  # a text that only a later minor version knows
-                    connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen, few_values={})}")
-            elif name in ASKED_OFTEN and names is not Names.PATTERN:
+                    connection.execute(f"CREATE TABLE {name} AS {subject.in_memory(query, chosen, few_values={})}")
+            elif name in ASKED_OFTEN and names is not subject.Names.PATTERN:
                 connection.execute(f"CREATE TABLE {name} AS {query}")
             else:
                 connection.execute(f"CREATE VIEW {name} AS {query}")

@@ -22,35 +22,12 @@ import pyarrow as pa
 from framedex.errors import FormatError
 from framedex.files.headers import check_format, remedy_for
 from framedex.files.parquet_parts import part_numbers, part_path
+from framedex.indexer import schema as index_schema
 from framedex.indexer.parts.index import UNPROVEN_MESSAGE
-from framedex.indexer.schema import (
-    FRAMES,
-    FRAMES_FOLDER,
-    LISTING,
-    LISTING_NAME,
-    SCANNED,
-    UNPROVEN,
-    VIDEOS,
-    VIDEOS_FOLDER,
-    read_header,
-)
 from framedex.indexer.schema import HEADER as INDEX_HEADER
 from framedex.indexer.timeline import CONTAINER, COUNTED, DEALT, FILLED, JOINED, LISTED, UNSHOWN
 from framedex.records.medium import COLOR_RANGES, EVERY_FRAME, FAILED, FIELD_ORDERS, GONE, IMAGES, OK, REFUSED, VIDEO
-from framedex.sharder.schema import (
-    CLIPS,
-    CLIPS_FOLDER,
-    FAILURES,
-    FAILURES_NAME,
-    FORMAT,
-    MEDIA,
-    MEDIA_FOLDER,
-    RECIPES,
-    RECIPES_FOLDER,
-    SCHEMA_VERSION,
-    SHARDS,
-    SHARDS_NAME,
-)
+from framedex.sharder import schema as dataset_schema
 from framedex.sharder.schema import HEADER as DATASET_HEADER
 from framedex.storage.places import Place, local_folder, small_text
 
@@ -94,17 +71,17 @@ class Audited:
 
 
 TABLES: dict[Kind, tuple[str, ...]] = {
-    "index": (VIDEOS_FOLDER, FRAMES_FOLDER),
-    "dataset": (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER),
+    "index": (index_schema.VIDEOS_FOLDER, index_schema.FRAMES_FOLDER),
+    "dataset": (dataset_schema.CLIPS_FOLDER, dataset_schema.RECIPES_FOLDER, dataset_schema.MEDIA_FOLDER),
 }
 # Tables whose rows belong together, part by part. A part of the second table is written first.
 PAIRED: dict[Kind, tuple[str, str]] = {
-    "index": (VIDEOS_FOLDER, FRAMES_FOLDER),
-    "dataset": (CLIPS_FOLDER, RECIPES_FOLDER),
+    "index": (index_schema.VIDEOS_FOLDER, index_schema.FRAMES_FOLDER),
+    "dataset": (dataset_schema.CLIPS_FOLDER, dataset_schema.RECIPES_FOLDER),
 }
 FILES: dict[Kind, tuple[str, ...]] = {
-    "index": (INDEX_HEADER, LISTING_NAME),
-    "dataset": (DATASET_HEADER, FAILURES_NAME, SHARDS_NAME),
+    "index": (INDEX_HEADER, index_schema.LISTING_NAME),
+    "dataset": (DATASET_HEADER, dataset_schema.FAILURES_NAME, dataset_schema.SHARDS_NAME),
 }
 
 
@@ -112,7 +89,7 @@ FILES: dict[Kind, tuple[str, ...]] = {
 def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
     """Open an index or a dataset. `frames`: whether an index's table of packets is needed. Raises FormatError."""
     kind = _kind_of(place)
-    tables = [name for name in TABLES[kind] if frames or name != FRAMES_FOLDER]
+    tables = [name for name in TABLES[kind] if frames or name != index_schema.FRAMES_FOLDER]
     parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
     one, other = PAIRED[kind]
     lacking = sorted(set(parts[one]) - set(parts[other])) if other in tables else []
@@ -128,14 +105,14 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
 def _kind_of(place: Place) -> Kind:
     """Return whether a folder is an index or a dataset, after a check of its header."""
     if (place / INDEX_HEADER).exists():
-        read_header(place)
+        index_schema.read_header(place)
         return "index"
     if (place / DATASET_HEADER).exists():
         check_format(
             place,
             file_name=DATASET_HEADER,
-            expected=FORMAT,
-            version=SCHEMA_VERSION,
+            expected=dataset_schema.FORMAT,
+            version=dataset_schema.SCHEMA_VERSION,
             what="a framedex dataset",
         )
         return "dataset"
@@ -179,15 +156,18 @@ FEW_VALUES = {
     }.items()
 }
 PARTS: dict[str, pa.Schema] = {
-    VIDEOS_FOLDER: VIDEOS,
-    FRAMES_FOLDER: FRAMES,
-    CLIPS_FOLDER: CLIPS,
-    RECIPES_FOLDER: RECIPES,
-    MEDIA_FOLDER: MEDIA,
+    index_schema.VIDEOS_FOLDER: index_schema.VIDEOS,
+    index_schema.FRAMES_FOLDER: index_schema.FRAMES,
+    dataset_schema.CLIPS_FOLDER: dataset_schema.CLIPS,
+    dataset_schema.RECIPES_FOLDER: dataset_schema.RECIPES,
+    dataset_schema.MEDIA_FOLDER: dataset_schema.MEDIA,
 }
 TABLE_FILES: dict[Kind, dict[str, tuple[str, pa.Schema]]] = {
-    "index": {"listing": (LISTING_NAME, LISTING)},
-    "dataset": {"failures": (FAILURES_NAME, FAILURES), "shards": (SHARDS_NAME, SHARDS)},
+    "index": {"listing": (index_schema.LISTING_NAME, index_schema.LISTING)},
+    "dataset": {
+        "failures": (dataset_schema.FAILURES_NAME, dataset_schema.FAILURES),
+        "shards": (dataset_schema.SHARDS_NAME, dataset_schema.SHARDS),
+    },
 }
 TYPES = {
     pa.string(): "VARCHAR",
@@ -247,13 +227,13 @@ def _filled(text: str, audited: Audited, columns: Columns) -> str:
     """Return the query of a view. Each {…} is replaced by a value that depends on the index or dataset."""
     values = {
         "unshown": str(UNSHOWN),
-        "scanned": ", ".join(map(literal, sorted(SCANNED))),
+        "scanned": ", ".join(map(literal, sorted(index_schema.SCANNED))),
         "every_frame": literal(EVERY_FRAME),
-        "unproven": literal(UNPROVEN),
+        "unproven": literal(index_schema.UNPROVEN),
         "unproven_message": literal(UNPROVEN_MESSAGE),
     }
     if audited.kind == "dataset":
-        own = [name for name in columns[CLIPS_FOLDER] if name not in CLIPS.names]
+        own = [name for name in columns[dataset_schema.CLIPS_FOLDER] if name not in dataset_schema.CLIPS.names]
         values["user_columns"] = "".join(f", c.{quoted(name)}" for name in own)
     lines = [line for line in text.splitlines() if not line.startswith("--")]
     return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], "\n".join(lines)).strip()

@@ -17,19 +17,9 @@ from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from framedex.errors import MissingExtraError, SourceError, StorageError
+from framedex.storage import web
 from framedex.storage.errors import as_storage_error
 from framedex.storage.uris import checked
-from framedex.storage.web import (
-    MOST_REDIRECTS,
-    NO_TIME,
-    REDIRECTING,
-    Answer,
-    NotFoundError,
-    PreconditionError,
-    WebStore,
-    answer_of,
-    origin_of,
-)
 
 SCHEME = "hf"
 ENDPOINT = "HF_ENDPOINT"  # the variable of huggingface_hub
@@ -108,7 +98,7 @@ def _api() -> Any:
     return _library().HfApi(endpoint=endpoint(), library_name="framedex")
 
 
-class HubStore(WebStore):
+class HubStore(web.WebStore):
     """The files of one dataset at one commit.
 
     Args:
@@ -132,7 +122,7 @@ class HubStore(WebStore):
 
     def list(self, prefix: str | None) -> Iterator[list[dict[str, Any]]]:
         """Yield chunks of metadata of the files below a folder."""
-        missing = (_library().errors.EntryNotFoundError, NotFoundError)
+        missing = (_library().errors.EntryNotFoundError, web.NotFoundError)
         chunk: list[dict[str, Any]] = []
         try:
             found = _api().list_repo_tree(
@@ -145,7 +135,9 @@ class HubStore(WebStore):
             for one in found:
                 if hasattr(one, "blob_id"):  # folders have none
                     tag = one.blob_id if one.lfs is None else one.lfs.sha256
-                    chunk.append({"path": one.path, "size": one.size, "last_modified": NO_TIME, "e_tag": f'"{tag}"'})
+                    chunk.append(
+                        {"path": one.path, "size": one.size, "last_modified": web.NO_TIME, "e_tag": f'"{tag}"'}
+                    )
                 if len(chunk) == CHUNK:
                     yield chunk
                     chunk = []
@@ -153,7 +145,7 @@ class HubStore(WebStore):
             return
         yield chunk
 
-    def _follow(self, method: str, key: str, headers: dict[str, str], most: int) -> Answer:
+    def _follow(self, method: str, key: str, headers: dict[str, str], most: int) -> web.Answer:
         """Return the answer of the Hub or of the server that it redirects to.
 
         Raises:
@@ -166,31 +158,31 @@ class HubStore(WebStore):
         if method == "GET" and kept is not None and time.monotonic() - kept[0] < KEPT_SECONDS:
             status, reason, found, content = self._exchange(method, urlsplit(kept[1]), own, most)
             if status in (200, 206):
-                return self._checked(answer_of(method, key, own, status, reason, found, content), kept[2], expected)
+                return self._checked(web.answer_of(method, key, own, status, reason, found, content), kept[2], expected)
             self._signed.pop(key, None)  # the address has expired
         return self._from_hub(method, key, own, expected, most)
 
-    def _from_hub(self, method: str, key: str, headers: dict[str, str], expected: str | None, most: int) -> Answer:
+    def _from_hub(self, method: str, key: str, headers: dict[str, str], expected: str | None, most: int) -> web.Answer:
         address = f"{self._home}/{quote(key)}"
-        home = origin_of(urlsplit(address))
+        home = web.origin_of(urlsplit(address))
         meta: dict[str, Any] = {}
-        for _ in range(MOST_REDIRECTS + 1):
-            at_home = origin_of(urlsplit(address)) == home
+        for _ in range(web.MOST_REDIRECTS + 1):
+            at_home = web.origin_of(urlsplit(address)) == home
             sent = headers | (_credentials() if at_home else {})
             status, reason, found, content = self._exchange(method, urlsplit(address), sent, most)
             if at_home:
                 self._check_commit(found)
                 meta |= _metadata(key, found)
-            if status not in REDIRECTING:
-                answer = answer_of(method, key, headers, status, reason, found, content)
+            if status not in web.REDIRECTING:
+                answer = web.answer_of(method, key, headers, status, reason, found, content)
                 if not at_home:
                     if len(self._signed) >= MOST_SIGNED:
                         self._signed.clear()
                     self._signed[key] = (time.monotonic(), address, meta)
                 return self._checked(answer, meta, expected)
             address = _next(address, found.get("Location"), home[0], key)
-            if method == "HEAD" and origin_of(urlsplit(address)) != home and "e_tag" in meta and "size" in meta:
-                return self._checked(Answer(meta, b""), meta, expected)
+            if method == "HEAD" and web.origin_of(urlsplit(address)) != home and "e_tag" in meta and "size" in meta:
+                return self._checked(web.Answer(meta, b""), meta, expected)
         raise StorageError("the Hub redirects too often", kind="redirected", where=f"{self._name}/{key}")
 
     def _check_commit(self, found: http.client.HTTPMessage) -> None:
@@ -205,7 +197,7 @@ class HubStore(WebStore):
                 remedy="index the dataset again",
             )
 
-    def _checked(self, answer: Answer, meta: dict[str, Any], expected: str | None) -> Answer:
+    def _checked(self, answer: web.Answer, meta: dict[str, Any], expected: str | None) -> web.Answer:
         """Return an answer with the Hub's metadata.
 
         Raises:
@@ -222,8 +214,8 @@ class HubStore(WebStore):
                 allowed=known["size"],
             )
         if expected is not None and known["e_tag"] != expected:
-            raise PreconditionError("status code: 412 the file is another one", 412)
-        return Answer(known, answer.content)
+            raise web.PreconditionError("status code: 412 the file is another one", 412)
+        return web.Answer(known, answer.content)
 
 
 def _credentials() -> dict[str, str]:
@@ -239,7 +231,7 @@ def _metadata(key: str, found: http.client.HTTPMessage) -> dict[str, Any]:
     if tag:
         meta["e_tag"] = '"{}"'.format(tag.removeprefix("W/").strip('"'))
     size = found.get("X-Linked-Size", "")
-    return meta | {"path": key, "last_modified": NO_TIME} | ({"size": int(size)} if size.isdigit() else {})
+    return meta | {"path": key, "last_modified": web.NO_TIME} | ({"size": int(size)} if size.isdigit() else {})
 
 
 def _next(address: str, location: str | None, scheme: str, key: str) -> str:

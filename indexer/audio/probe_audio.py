@@ -23,16 +23,7 @@ from av.stream import Discard
 from numpy.typing import NDArray
 
 from framedex.core.pyav import ENDS_AUDIO_BY_TABLE, fraction_of
-from framedex.indexer.audio.audio_times import (
-    CONSTANT,
-    HEADERS,
-    AudioCoding,
-    AudioProblem,
-    count_samples,
-    fixed_header,
-    positions,
-    presented,
-)
+from framedex.indexer.audio import audio_times
 from framedex.indexer.containers.opening import Probed, ProbedFile, demux_packets, memory_errors
 from framedex.indexer.facts import AudioFacts
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
@@ -218,7 +209,7 @@ def _or_problem(audio: AudioFacts, step: Callable[[], AudioFacts]) -> AudioFacts
     try:
         with memory_errors():
             return step()
-    except AudioProblem as problem:
+    except audio_times.AudioProblem as problem:
         reason = str(problem)
     except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError: times that no 64 bits hold
         reason = f"the audio is not readable: {getattr(error, 'strerror', None) or error}"
@@ -261,14 +252,14 @@ def _probe(
     tables_only: bool,
 ) -> AudioFacts:
     if audio.codec is None or not stream.time_base:
-        raise AudioProblem("there is no decoder for the audio")
+        raise audio_times.AudioProblem("there is no decoder for the audio")
     if file.sparing:  # then packets of video are not even read on the way to the first one of audio
         for video in container.streams.video:
             video.discard = Discard.all
     first = _first_frame(container, stream)
     if not isinstance(first, av.AudioFrame):
-        raise AudioProblem(UNKNOWN)
-    coding = AudioCoding(
+        raise audio_times.AudioProblem(UNKNOWN)
+    coding = audio_times.AudioCoding(
         codec=audio.codec,
         codec_tag=audio.codec_tag,
         extradata=audio.extradata,
@@ -287,11 +278,11 @@ def _probe(
 
     def located() -> AudioFacts:
         if coding.rate <= 0:
-            raise AudioProblem("the sample rate is not known")
+            raise audio_times.AudioProblem("the sample rate is not known")
         found = _from_tables(stream, file, coding, first.pts) if tables_tell else None
         if found is None:
             if tables_only:
-                raise AudioProblem("sample tables do not tell all; --depth packets reads every packet")
+                raise audio_times.AudioProblem("sample tables do not tell all; --depth packets reads every packet")
             found = _from_packets(file.whole(), stream, coding)
         (begin, end), packets = found
         bits = _bits_of(coding) if coding.codec.startswith("pcm_") else None
@@ -307,16 +298,16 @@ def _first_frame(container: av.container.InputContainer, stream: av.audio.stream
     except av.error.FFmpegError:
         raise
     except (IndexError, ValueError) as error:  # damage that looks like a new stream; a decoder that does not open
-        raise AudioProblem(f"{UNKNOWN}: {error}") from error
+        raise audio_times.AudioProblem(f"{UNKNOWN}: {error}") from error
 
 
-def _bits_of(coding: AudioCoding) -> int | None:
+def _bits_of(coding: audio_times.AudioCoding) -> int | None:
     digits = "".join(itertools.takewhile(str.isdigit, coding.codec[len("pcm_") :].lstrip("sfu")))
     return int(digits) if digits else 8 if coding.codec in ("pcm_alaw", "pcm_mulaw") else None
 
 
 def _from_packets(
-    file: ProbedFile, stream: av.audio.stream.AudioStream, coding: AudioCoding
+    file: ProbedFile, stream: av.audio.stream.AudioStream, coding: audio_times.AudioCoding
 ) -> tuple[tuple[int, int], AudioPackets]:
     """Demux every audio packet; return the presented samples and the packets."""
     demuxed = _demux(file, stream.index, coding)
@@ -324,22 +315,24 @@ def _from_packets(
     if samples is None:
         with file.open() as container:
             packets = (bytes(packet) for packet in demux_packets(container, stream.index))
-            samples = np.array(count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64)
+            samples = np.array(
+                audio_times.count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64
+            )
     time_base = fraction_of(stream.time_base)
     assert time_base is not None  # as checked
     pts = np.array(demuxed.pts, np.int64)
-    sample = positions(pts, samples, time_base, coding.rate)
+    sample = audio_times.positions(pts, samples, time_base, coding.rate)
     multiplier = 2 if _doubled(stream, samples) else 1
     discarded = np.isin(np.arange(len(pts)), demuxed.discarded)
     if coding.codec == "vorbis":  # the first packet only primes the overlap (Vorbis I 4.3.8)
         demuxed.skip.setdefault(0, (int(samples[0]), 0))
     if coding.codec == "opus":  # where no demuxer says otherwise, decoders skip what the header says
         demuxed.skip.setdefault(0, (_opus_pre_skip(coding), 0))
-    span = presented(sample, samples, demuxed.skip, discarded, multiplier)
+    span = audio_times.presented(sample, samples, demuxed.skip, discarded, multiplier)
     return span, _packets(sample, np.array(demuxed.offset, np.int64) if demuxed.addressable else None, demuxed.size)
 
 
-def _opus_pre_skip(coding: AudioCoding) -> int:
+def _opus_pre_skip(coding: audio_times.AudioCoding) -> int:
     """Return the pre-skip that an OpusHead states (RFC 7845 5.1), or 0 if there is no OpusHead."""
     head = coding.extradata or b""
     return int.from_bytes(head[10:12], "little") if head.startswith(b"OpusHead") else 0
@@ -350,10 +343,10 @@ def _doubled(stream: av.audio.stream.AudioStream, samples: NDArray[np.int64]) ->
     return stream.codec_context.codec.canonical_name == "aac" and int(samples.max()) == 2048
 
 
-def _demux(file: ProbedFile, stream_index: int, coding: AudioCoding) -> _Demuxed:
+def _demux(file: ProbedFile, stream_index: int, coding: audio_times.AudioCoding) -> _Demuxed:
     """Read every audio packet. Raises AudioProblem if the stream is damaged, is encrypted or changes."""
     demuxed, finder = _Demuxed(), PayloadFinder(file.read)
-    count = HEADERS.get(coding.codec)
+    count = audio_times.HEADERS.get(coding.codec)
     header: bytes | None = None
     with file.open() as container:
         for number, packet in enumerate(demux_packets(container, stream_index)):
@@ -364,10 +357,10 @@ def _demux(file: ProbedFile, stream_index: int, coding: AudioCoding) -> _Demuxed
                 demuxed.skip[number] = (int.from_bytes(skip[:4], "little"), int.from_bytes(skip[4:8], "little"))
             if packet.is_discard:
                 demuxed.discarded.append(number)
-            fixed = fixed_header(coding.codec, data)
+            fixed = audio_times.fixed_header(coding.codec, data)
             header = fixed if header is None else header
             if fixed != header:
-                raise AudioProblem(f"the configuration changes, or audio packet {number} is damaged")
+                raise audio_times.AudioProblem(f"the configuration changes, or audio packet {number} is damaged")
             demuxed.offset.append(finder.find(packet.pos, data))
             demuxed.size.append(len(data))
             demuxed.pts.append(packet.pts if packet.pts is not None else NO_PTS)
@@ -377,33 +370,33 @@ def _demux(file: ProbedFile, stream_index: int, coding: AudioCoding) -> _Demuxed
                 demuxed.head.append(data)
             demuxed.tail = [*demuxed.tail[-LOOKED_AT:], data]
     if not demuxed.size:
-        raise AudioProblem("the audio stream has no packets")
+        raise audio_times.AudioProblem("the audio stream has no packets")
     demuxed.addressable = finder.found_all
     return demuxed
 
 
-def _check_side_data(packet: av.Packet[Any], number: int, coding: AudioCoding) -> None:
+def _check_side_data(packet: av.Packet[Any], number: int, coding: audio_times.AudioCoding) -> None:
     if packet.is_corrupt:
-        raise AudioProblem(f"audio packet {number} is damaged")
+        raise audio_times.AudioProblem(f"audio packet {number} is damaged")
     if packet.has_sidedata("encryption_info"):
-        raise AudioProblem("the audio is encrypted")
+        raise audio_times.AudioProblem("the audio is encrypted")
     if packet.has_sidedata("new_extradata") and bytes(packet.get_sidedata("new_extradata")) != coding.extradata:
-        raise AudioProblem(f"the decoder's configuration changes at audio packet {number}")
+        raise audio_times.AudioProblem(f"the decoder's configuration changes at audio packet {number}")
 
 
-def _counted(demuxed: _Demuxed, coding: AudioCoding) -> NDArray[np.int64] | None:
+def _counted(demuxed: _Demuxed, coding: audio_times.AudioCoding) -> NDArray[np.int64] | None:
     """Return int64 [packets], samples per packet, from what is known of the codec; None if only decoding tells.
 
     Packets at both ends are decoded to check the result.
     """
     size = np.array(demuxed.size, np.int64)
-    head = count_samples(coding, demuxed.head)
+    head = audio_times.count_samples(coding, demuxed.head)
     samples = _by_rule(coding, head, size, np.array(demuxed.samples, np.int64))
     if samples is None:
         return None
     try:
-        tail = count_samples(coding, demuxed.tail)
-    except AudioProblem:
+        tail = audio_times.count_samples(coding, demuxed.tail)
+    except audio_times.AudioProblem:
         return None
     if samples[: len(head)].tolist() != head or samples[-len(tail) : -1].tolist() != tail[:-1]:
         return None
@@ -412,11 +405,11 @@ def _counted(demuxed: _Demuxed, coding: AudioCoding) -> NDArray[np.int64] | None
 
 
 def _by_rule(
-    coding: AudioCoding, head: list[int], size: NDArray[np.int64], stated: NDArray[np.int64]
+    coding: audio_times.AudioCoding, head: list[int], size: NDArray[np.int64], stated: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
     if len(stated):
         return stated
-    if coding.codec in CONSTANT:
+    if coding.codec in audio_times.CONSTANT:
         samples = np.full(len(size), head[0], np.int64)
         samples[-1] = head[-1] if len(head) == len(size) else samples[-1]
         return samples
@@ -427,18 +420,18 @@ def _by_rule(
 
 
 def _from_tables(
-    stream: av.audio.stream.AudioStream, file: Probed, coding: AudioCoding, first_pts: int | None
+    stream: av.audio.stream.AudioStream, file: Probed, coding: audio_times.AudioCoding, first_pts: int | None
 ) -> tuple[tuple[int, int], AudioPackets] | None:
     """Return the presented samples and the packets from sample tables; None if these are not sufficient."""
     try:
         table = read_audio_table(read_layout(file.read, file.size_bytes), stream.id)
         return _tabulated(file, table, coding, first_pts)
-    except (UntrustedTables, TruncatedError, AudioProblem):
+    except (UntrustedTables, TruncatedError, audio_times.AudioProblem):
         return None
 
 
 def _tabulated(
-    file: Probed, table: AudioTable, coding: AudioCoding, first_pts: int | None
+    file: Probed, table: AudioTable, coding: audio_times.AudioCoding, first_pts: int | None
 ) -> tuple[tuple[int, int], AudioPackets]:
     scale = Fraction(coding.rate, table.timescale)
     if scale.denominator != 1 or first_pts is None:
@@ -448,16 +441,16 @@ def _tabulated(
     if file.sparing:  # what lies beside the first one, and the last one
         ends = [k for k in ends if min(abs(table.offset[k] - table.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
     packets: Iterator[bytes] = (file.read(int(table.offset[k]), int(table.size[k])) for k in ends)
-    counts = np.array(count_samples(coding, packets), np.int64)
+    counts = np.array(audio_times.count_samples(coding, packets), np.int64)
     duration = table.duration * int(scale)
-    samples = np.full(n, counts[0], np.int64) if coding.codec in CONSTANT else duration.copy()
+    samples = np.full(n, counts[0], np.int64) if coding.codec in audio_times.CONSTANT else duration.copy()
     if (samples[ends[:-1]] != counts[:-1]).any():
         raise UntrustedTables("packets do not hold the samples that the tables say")
     if not coding.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
         raise UntrustedTables("packets differ in their durations, which may stand for gaps")
     samples[-1] = counts[-1]
     stated = table.time * int(scale)
-    sample = positions(stated, samples, Fraction(1, coding.rate), coding.rate)
+    sample = audio_times.positions(stated, samples, Fraction(1, coding.rate), coding.rate)
     shown = np.flatnonzero(~table.hidden & (samples > 0))
     skipped = first_pts * int(scale) - int(stated[shown[0]])
     first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
@@ -468,7 +461,7 @@ def _tabulated(
 
 
 def _dropped_at_end(
-    table: AudioTable, coding: AudioCoding, stated: NDArray[np.int64], samples: NDArray[np.int64], last: int
+    table: AudioTable, coding: audio_times.AudioCoding, stated: NDArray[np.int64], samples: NDArray[np.int64], last: int
 ) -> int:
     """Return how many samples of an MP4's last shown packet libavformat drops.
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.indexer.bitstream import nal
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns
 from framedex.indexer.bitstream.hevc_sets import (
     PPS,
@@ -24,16 +25,6 @@ from framedex.indexer.bitstream.hevc_sets import (
     parse_pps,
     parse_sps,
     parse_vps,
-)
-from framedex.indexer.bitstream.nal import (
-    FILM_GRAIN,
-    SliceColumns,
-    Units,
-    distinct,
-    heads_at,
-    is_other_message,
-    sei_payloads,
-    unescape,
 )
 from framedex.indexer.bitstream.pictures import (
     CLOSED_START,
@@ -131,15 +122,15 @@ class HevcScanner(NalScanner):
                 if data[start + 2] & 0x80:  # first_slice_segment_in_pic_flag
                     pictures += 1
                     header = data[start] << 8 | data[start + 1]
-                    head = unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
+                    head = nal.unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
                     self._slices.append(number, header, len(self._sets.epochs) - 1, head)
             elif kind in self.set_parsers:
                 self._meet_set(data[start:end], number, late=bool(kinds))
                 if kinds:
                     self._late_sets.add(number)
             elif kind == PREFIX_SEI:
-                messages = sei_payloads(data[start + 2 : end])
-                if any(message == FILM_GRAIN for message, _ in messages):
+                messages = nal.sei_payloads(data[start + 2 : end])
+                if any(message == nal.FILM_GRAIN for message, _ in messages):
                     self._carried_over.add(number)
         if slices:
             self._slice_counts.add(slices)
@@ -147,7 +138,7 @@ class HevcScanner(NalScanner):
             self._lone_ends.add(number)
         self._check_packet(number, pictures, kinds)
 
-    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+    def _sort_out(self, data: NDArray[np.uint8], units: nal.Units) -> Sorted:
         n, last = len(units.damaged), len(data) - 1
         header = data[units.start].astype(np.int64) << 8 | data[np.minimum(units.start + 1, last)]
         whole = units.end - units.start >= 3
@@ -160,7 +151,7 @@ class HevcScanner(NalScanner):
         apart = (marked(self.set_parsers, 64)[kind] & whole) | marked(SEQUENCE_ENDS, 64)[kind]
         sei = np.flatnonzero((kind == PREFIX_SEI) & base)
         begin = units.start[sei] + 2
-        apart[sei] = ~is_other_message(heads_at(data, begin, 2), units.end[sei] - begin, (FILM_GRAIN,))
+        apart[sei] = ~nal.is_other_message(nal.heads_at(data, begin, 2), units.end[sei] - begin, (nal.FILM_GRAIN,))
         apart |= pictures[units.packet] > 1
         packet = units.packet[coded]
         last_of_kind = np.full(n, -1)
@@ -214,7 +205,7 @@ class HevcScanner(NalScanner):
         hidden = np.zeros(n, np.bool_)
         hidden[packet] = headers.hidden
         states, state = self._states(np.flatnonzero(irap).tolist())
-        used = [self._sequences[number] for number in distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
+        used = [self._sequences[number] for number in nal.distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
         check_colours(sequence.shape for sequence in used)
         chroma = {sequence.shape[0] for sequence in used}
         # What the sequence allows, not what was seen: of a stream that is read in part, higher layers may follow.
@@ -268,7 +259,7 @@ class HevcScanner(NalScanner):
             raise BitstreamError("end_of_sequence", f"a sequence ends before packet {wrong[0]}, and none begins there")
         return anew
 
-    def _parse_slices(self, slices: SliceColumns, kind: NDArray[np.int64]) -> SliceHeaders:
+    def _parse_slices(self, slices: nal.SliceColumns, kind: NDArray[np.int64]) -> SliceHeaders:
         """Return slice header fields (7.3.6.1) up to the picture order count, which is 0 for IDR pictures."""
         bits = BitColumns(slices.heads)
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
@@ -300,7 +291,7 @@ class HevcScanner(NalScanner):
         )
 
     def _sets_of(
-        self, slices: SliceColumns, pps_id: NDArray[np.int64]
+        self, slices: nal.SliceColumns, pps_id: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
         """Return the fields of parameter sets that the pictures' slice headers depend on.
 
@@ -314,7 +305,7 @@ class HevcScanner(NalScanner):
         self._sequences: list[Sps] = []
         numbers, found = [], []
         known: dict[Sps, int] = {}
-        keys, which = distinct(slices.epoch << PPS_ID_BITS | pps_id)
+        keys, which = nal.distinct(slices.epoch << PPS_ID_BITS | pps_id)
         for key in keys.tolist():
             facts = self._sets.epochs[key >> PPS_ID_BITS]
             pps = facts.get((PPS, key & (1 << PPS_ID_BITS) - 1))
@@ -362,14 +353,14 @@ class HevcScanner(NalScanner):
         """Return picture order counts (8.3.1), int64 [pictures]."""
         order = np.zeros(len(resets), np.int64)
         bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
-        for number in distinct(bits)[0].tolist():  # sequences change at pictures where counting starts again
+        for number in nal.distinct(bits)[0].tolist():  # sequences change at pictures where counting starts again
             part = bits == number
             order[part] = unwrap_order_counts(headers.order_lsb[part], number, resets[part], anchors[part])
         return order
 
     def _references(
         self,
-        slices: SliceColumns,
+        slices: nal.SliceColumns,
         headers: SliceHeaders,
         resets: NDArray[np.bool_],
         order: NDArray[np.int64],

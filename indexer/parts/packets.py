@@ -15,16 +15,8 @@ from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt
 from framedex.indexer.timeline import START, STATED, USED_SHIFT
+from framedex.records import medium
 from framedex.records.columns import columns_of, values_of_row
-from framedex.records.medium import (
-    AUDIO,
-    MOST_PIXELS,
-    UNREAD,
-    AudioPacketRecord,
-    AudioPackets,
-    PacketRecord,
-    offsets_of,
-)
 
 Row = Mapping[str, Any]
 
@@ -33,8 +25,8 @@ PER_PACKET = ("gap", "size", "flags", "slots", "md5", "path", "crc32")
 
 def check_video(row: Row, at: RowAt) -> None:
     """Check that the columns of a usable row of `videos`, or of `media`, agree. Raises FormatError."""
-    if row["width"] * row["height"] > MOST_PIXELS:
-        raise at.wrong("width", f"{row['width']} × {row['height']} pixels", f"up to {MOST_PIXELS:,} in all")
+    if row["width"] * row["height"] > medium.MOST_PIXELS:
+        raise at.wrong("width", f"{row['width']} × {row['height']} pixels", f"up to {medium.MOST_PIXELS:,} in all")
     if not row["states"] or None in row["states"]:
         raise at.wrong("states", row["states"], "one or more, of which the first is empty")
     if row["audio_stream_index"] is not None and row["audio_problem"] is None:
@@ -95,8 +87,8 @@ def _same_length(row: Row, name: str, others: tuple[str, ...], at: RowAt) -> Non
             raise at.unlike(other, name, f"{len(row[other])} elements for {len(row[name])}")
 
 
-VIDEO_COLUMNS = tuple(columns_of(PacketRecord))
-AUDIO_COLUMNS = tuple(AUDIO + name for name in columns_of(AudioPacketRecord))
+VIDEO_COLUMNS = tuple(columns_of(medium.PacketRecord))
+AUDIO_COLUMNS = tuple(medium.AUDIO + name for name in columns_of(medium.AudioPacketRecord))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +126,8 @@ class Packets:
 
 def packets_of(record: pa.RecordBatch, at: RowAt) -> Packets:
     """Return the packets of a row of `frames`. Raises FormatError if its lists do not belong together."""
-    row = values_of_row(PacketRecord, record, at)
-    is_read = row["flags"] != UNREAD
+    row = values_of_row(medium.PacketRecord, record, at)
+    is_read = row["flags"] != medium.UNREAD
     stored = np.where(is_read, row["flags"], 0)
     flags, looked_at = stored & ~STATED, (stored & STATED) == 0
     check_packets(row | {"flags": flags}, at)
@@ -147,7 +139,7 @@ def packets_of(record: pa.RecordBatch, at: RowAt) -> Packets:
         state[np.flatnonzero(flags & START)] = row["start_state"]
     return Packets(
         pts=row["pts"],
-        offset=None if gap is None else offsets_of(gap, size),
+        offset=None if gap is None else medium.offsets_of(gap, size),
         size=size,
         flags=flags,
         read=is_read & looked_at,
@@ -158,17 +150,17 @@ def packets_of(record: pa.RecordBatch, at: RowAt) -> Packets:
     )
 
 
-def audio_packets_of(record: pa.RecordBatch, at: RowAt) -> AudioPackets | None:
+def audio_packets_of(record: pa.RecordBatch, at: RowAt) -> medium.AudioPackets | None:
     """Return the audio packets of a row of `frames`, or None if it has none.
 
     Raises:
         FormatError: if its lists do not belong together.
     """
-    row = values_of_row(AudioPacketRecord, record, at, prefix=AUDIO)
+    row = values_of_row(medium.AudioPacketRecord, record, at, prefix=medium.AUDIO)
     sample, gap, size = row["sample"], row["gap"], row["size"]
     if sample is None:
         return None
     if size is None:
         raise at.wrong("audio_size", "null", "a list")
-    check_audio_packets({AUDIO + name: value for name, value in row.items()}, at)
-    return AudioPackets(sample=sample, offset=None if gap is None else offsets_of(gap, size), size=size)
+    check_audio_packets({medium.AUDIO + name: value for name, value in row.items()}, at)
+    return medium.AudioPackets(sample=sample, offset=None if gap is None else medium.offsets_of(gap, size), size=size)

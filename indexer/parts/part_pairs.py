@@ -15,29 +15,10 @@ import pyarrow.compute as pc
 
 from framedex.errors import OutputError, SourceError
 from framedex.files.parquet_parts import UNSTORABLE, PartWriter, part_numbers, part_path, table_of, write_part
+from framedex.indexer import schema
 from framedex.indexer.facts import Row
-from framedex.indexer.schema import (
-    DELTA_COLUMNS,
-    FRAME_ROW,
-    FRAME_TABLE,
-    FRAMES,
-    FRAMES_FOLDER,
-    FRAMES_PER_ROW_GROUP,
-    LISTING,
-    SCHEMA_VERSION,
-    VIDEOS,
-    VIDEOS_FOLDER,
-)
+from framedex.indexer.sources import named_medium
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
-from framedex.indexer.sources.named_medium import (
-    COLUMNS,
-    SIDECARS,
-    NamedMedium,
-    Sidecar,
-    as_text,
-    sidecar_column,
-    sidecar_columns,
-)
 from framedex.records.medium import gaps_of
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place
@@ -63,7 +44,7 @@ class PartPairs:
         self, index: Path | Output, *, numbers: Iterable[int] | None = None, files_a_part: int | None = None
     ) -> None:
         self._output = index if isinstance(index, Output) else Output(index)
-        self._folders = self._output.local / VIDEOS_FOLDER, self._output.local / FRAMES_FOLDER
+        self._folders = self._output.local / schema.VIDEOS_FOLDER, self._output.local / schema.FRAMES_FOLDER
         self._numbers = iter(itertools.count(next_part(self._output.where)) if numbers is None else numbers)
         self._files_a_part = files_a_part or FILES_A_PART
         self._clear()
@@ -83,7 +64,7 @@ class PartPairs:
             files: how many files they count as.
         """
         for video, frames in rows:
-            if self._group and self._packets + len(frames["size"]) > FRAMES_PER_ROW_GROUP:
+            if self._group and self._packets + len(frames["size"]) > schema.FRAMES_PER_ROW_GROUP:
                 self._write_group()
             self._videos.append(video)
             self._group.append(frames | _gaps(frames))
@@ -101,7 +82,7 @@ class PartPairs:
             self._writer.commit()
             self._output.publish(part_path(self._folders[1], self._number))
         videos = part_path(self._folders[0], self._number)
-        write_part(videos, table_of(self._videos, VIDEOS), version=SCHEMA_VERSION)
+        write_part(videos, table_of(self._videos, schema.VIDEOS), version=schema.SCHEMA_VERSION)
         self._output.publish(videos)
         self._clear()
 
@@ -109,14 +90,16 @@ class PartPairs:
         if self._writer is None:
             self._number = next(self._numbers)
             path = part_path(self._folders[1], self._number)
-            self._writer = PartWriter(path, FRAMES, version=SCHEMA_VERSION, delta=DELTA_COLUMNS)
-        self._writer.write(table_of(self._group, FRAMES))
+            self._writer = PartWriter(path, schema.FRAMES, version=schema.SCHEMA_VERSION, delta=schema.DELTA_COLUMNS)
+        self._writer.write(table_of(self._group, schema.FRAMES))
         self._group, self._packets = [], 0
 
 
 def next_part(index: Place) -> int:
     """Return the number after those of all existing parts, including halves of pairs that a killed run left."""
-    return max([*part_numbers(index / VIDEOS_FOLDER), *part_numbers(index / FRAMES_FOLDER)], default=-1) + 1
+    return (
+        max([*part_numbers(index / schema.VIDEOS_FOLDER), *part_numbers(index / schema.FRAMES_FOLDER)], default=-1) + 1
+    )
 
 
 def _gaps(frames: Row) -> Row:
@@ -132,10 +115,10 @@ MOST_COLUMNS = 500  # of sidecars; if they have more keys, their objects stay JS
 
 def listing_table(
     old: pa.Table | None,
-    listed: Sequence[NamedMedium],
+    listed: Sequence[named_medium.NamedMedium],
     root: str,
     members: Mapping[str, Mapping[str, str | None]],
-    sidecars: Sequence[Sidecar] = (),
+    sidecars: Sequence[named_medium.Sidecar] = (),
 ) -> pa.Table:
     """Return the new listing: this run's mentions, and earlier mentions of media that this run does not name.
 
@@ -162,15 +145,15 @@ def listing_table(
         rows = _with_own_columns(rows, old, inside)
     seen = {row["media_id"] for row in rows}
     seen |= {media_id(uri) for uri, some in members.items() if some}  # the ids of their rows before they were read
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in LISTING.names))
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in schema.LISTING.names))
     table = pa.table(
-        [pa.array([row[field.name] for row in rows], field.type) for field in LISTING]
+        [pa.array([row[field.name] for row in rows], field.type) for field in schema.LISTING]
         + [_user_column(name, [row.get(name) for row in rows], is_sidecar=name in of_sidecars) for name in names],
-        names=LISTING.names + names,
+        names=schema.LISTING.names + names,
     )
     if old is None:
         return table
-    plain = {row["media_id"] for row in rows if len(row) == len(LISTING) and inside.get(row["media_id"]) is None}
+    plain = {row["media_id"] for row in rows if len(row) == len(schema.LISTING) and inside.get(row["media_id"]) is None}
     plain &= set(old["media_id"].to_pylist())
     keep = [identity not in seen or identity in plain for identity in old["media_id"].to_pylist()]
     table = table.filter(pa.array([row["media_id"] not in plain for row in rows], pa.bool_()))
@@ -187,10 +170,10 @@ def listing_table(
 
 
 def _rows(
-    listed: Sequence[NamedMedium],
+    listed: Sequence[named_medium.NamedMedium],
     root: str,
     members: Mapping[str, Mapping[str, str | None]],
-    sidecars: Sequence[Sidecar],
+    sidecars: Sequence[named_medium.Sidecar],
     *,
     flat: bool,
 ) -> tuple[list[Row], set[str]]:
@@ -201,7 +184,7 @@ def _rows(
     """
     rows: list[Row] = []
     of_sidecars: set[str] = set()
-    own = [*LISTING.names, *RESERVED_COLUMNS]
+    own = [*schema.LISTING.names, *RESERVED_COLUMNS]
     seen: dict[str, int] = {}
     for item in listed:
         uri = relative(item.path, root)
@@ -210,17 +193,19 @@ def _rows(
         for member, text in inside.items() if inside else alone.items():
             identity = media_id(uri, member=member)
             number = seen[identity] = seen.get(identity, -1) + 1
-            beside = {} if text is None else sidecar_columns(text, sidecars, [*own, *item.columns], flat=flat)
+            beside = (
+                {} if text is None else named_medium.sidecar_columns(text, sidecars, [*own, *item.columns], flat=flat)
+            )
             of_sidecars.update(beside)
             named = {"media_id": identity, "listing_row": number, "listed_uri": item.spelled, "file_row": item.row}
             rows.append(named | item.columns | beside | _frame_table(item, root))
     return rows, of_sidecars
 
 
-def _frame_table(item: NamedMedium, root: str) -> Row:
+def _frame_table(item: named_medium.NamedMedium, root: str) -> Row:
     """Return the columns that say where the rows of a mention's frames are."""
     table = item.frame_table
-    return {} if table is None else {FRAME_TABLE: relative(table.path, root), FRAME_ROW: table.row}
+    return {} if table is None else {schema.FRAME_TABLE: relative(table.path, root), schema.FRAME_ROW: table.row}
 
 
 def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str | None]) -> list[Row]:
@@ -240,8 +225,13 @@ def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str |
         if before is None:
             found.append(row)
             continue
-        beside = sidecar_columns(texts[row["media_id"]], SIDECARS, (), flat=True)
-        of_sidecars = {*beside, *(f"{kind}.{name}" for name in beside for kind in ("json", COLUMNS)), "json", COLUMNS}
+        beside = named_medium.sidecar_columns(texts[row["media_id"]], named_medium.SIDECARS, (), flat=True)
+        of_sidecars = {
+            *beside,
+            *(f"{kind}.{name}" for name in beside for kind in ("json", named_medium.COLUMNS)),
+            "json",
+            named_medium.COLUMNS,
+        }
         own = {name: value for name, value in before.items() if name not in of_sidecars and value is not None}
         found.append(own | row)
     return found
@@ -261,13 +251,13 @@ def _of_one_type(old: pa.Table, new: pa.Table, names: Iterable[str]) -> tuple[pa
 
 
 def _with_texts(table: pa.Table, name: str) -> pa.Table:
-    texts = pa.array([as_text(value) for value in table[name].to_pylist()], pa.string())
+    texts = pa.array([named_medium.as_text(value) for value in table[name].to_pylist()], pa.string())
     return table.set_column(table.column_names.index(name), name, texts)
 
 
 def _user_column(name: str, values: list[Any], *, is_sidecar: bool) -> pa.Array:
     if is_sidecar:
-        return sidecar_column(values)
+        return named_medium.sidecar_column(values)
     try:
         return pa.array(values)
     except UNSTORABLE as error:

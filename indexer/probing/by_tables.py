@@ -14,32 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.bitstream.pictures import (
-    CLOSED_START,
-    NO_START,
-    OPEN_START,
-    BitstreamError,
-    Pictures,
-    only,
-    pictures_of,
-)
+from framedex.indexer import facts
+from framedex.indexer.bitstream import pictures as picture_facts
 from framedex.indexer.containers.opening import Probed, ProbedFile
-from framedex.indexer.facts import (
-    MediumFacts,
-    StreamFacts,
-)
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import Layout, SampleTable, read_sample_table
 from framedex.indexer.parts.packets import Packets
+from framedex.indexer.probing import packet_facts
 from framedex.indexer.probing.by_packets import Demuxed, demuxed_of
-from framedex.indexer.probing.packet_facts import (
-    coding_of,
-    packet_columns,
-    proof_facts,
-    remarks,
-    summary_of,
-    timeline_of,
-)
 from framedex.indexer.probing.packet_headers import SCANNERS, find_lasting, judge, look, scan
 from framedex.indexer.probing.unread_headers import UnreadHeaders
 from framedex.indexer.proofs.runs import differing_samples, drawn, needed_for, packets_in_ranges, stream_of
@@ -94,7 +76,7 @@ class Tabulated:
     demuxed: Demuxed
     flags: Flags
     read: NDArray[np.bool_]
-    pictures: Pictures
+    pictures: picture_facts.Pictures
     rotation_degrees: int
 
 
@@ -133,7 +115,7 @@ def tabulate(
         if not table.sync_stated and demuxed.size.mean() < LEAST_MEAN_BYTES:
             raise UntrustedTables("nothing says which samples are sync samples")
         return _predicted(read, table, demuxed, codec, configuration, reorder_depth, file)
-    except (BitstreamError, TruncatedError) as error:
+    except (picture_facts.BitstreamError, TruncatedError) as error:
         raise UntrustedTables(str(error)) from error
 
 
@@ -150,7 +132,7 @@ def _intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
         demuxed=demuxed,
         flags=flags,
         read=np.ones(n, np.bool_),
-        pictures=pictures_of(np.full(n, CLOSED_START, np.uint8)),
+        pictures=picture_facts.pictures_of(np.full(n, picture_facts.CLOSED_START, np.uint8)),
         rotation_degrees=table.rotation_degrees,
     )
 
@@ -180,14 +162,14 @@ def _predicted(
         raise UntrustedTables("the stream does what only reading every packet tells")
     if pictures.inband_sets and codec == "hevc":
         raise UntrustedTables("packets bring parameter sets, by which pictures may be reordered further than stated")
-    if codec == "h264" and (pictures.start[1:] == OPEN_START).any():
+    if codec == "h264" and (pictures.start[1:] == picture_facts.OPEN_START).any():
         raise UntrustedTables(
             "a recovery point is believed once all pictures behind it are known not to refer to earlier ones"
         )
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
     seen = len(pictures.start)  # the number of start points that were read, the first ones
     flags[sync] |= CLOSED
-    flags[sync[:seen]] ^= np.where(pictures.start == CLOSED_START, 0, CLOSED | OPEN).astype(np.int32)
+    flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, CLOSED | OPEN).astype(np.int32)
     flags[sync[seen:]] |= STATED
     is_read = np.zeros(len(size), np.bool_)
     first = slice(0, len(beginning.start))
@@ -240,7 +222,7 @@ def _stretches(sync: NDArray[np.int64], hidden: NDArray[np.bool_]) -> list[tuple
 
 def _scan_some(
     read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes, file: ProbedFile
-) -> tuple[Pictures, Pictures]:
+) -> tuple[picture_facts.Pictures, picture_facts.Pictures]:
     """Return the facts of the sync samples, [starts], and of the beginning of the first GOP.
 
     The first GOP shows whether leading pictures are dropped, and whether its timestamps are wrong. Some other samples
@@ -265,19 +247,21 @@ def _scan_some(
     more = np.zeros(len(numbers), np.bool_)
     more[int(np.argmin(demuxed.size[:first]))] = True
     pictures = scan(read, codec, configuration, demuxed.offset[numbers], demuxed.size[numbers], more, consecutive=False)
-    started = numbers[pictures.start != NO_START]
+    started = numbers[pictures.start != picture_facts.NO_START]
     if not np.array_equal(started, sync):
         wrong = np.setxor1d(started, sync)[0]
         said = "a" if wrong in sync else "no"
         raise UntrustedTables(f"sample {wrong} is {said} sync sample, and its picture says otherwise")
-    if codec == "hevc" and pictures.damaged[pictures.start != NO_START].any():
+    if codec == "hevc" and pictures.damaged[pictures.start != picture_facts.NO_START].any():
         raise UntrustedTables("a start point is damaged, and reading every packet tells what depends on it")
-    return only(pictures, pictures.start != NO_START), only(pictures, numbers < first)
+    return picture_facts.only(pictures, pictures.start != picture_facts.NO_START), picture_facts.only(
+        pictures, numbers < first
+    )
 
 
 def _scan_beginning(
     read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
-) -> tuple[Pictures, Pictures]:
+) -> tuple[picture_facts.Pictures, picture_facts.Pictures]:
     """Return the facts of the first start point, [1], and of the beginning of its GOP, as far as one read covers it."""
     assert demuxed.offset is not None  # tables always locate the samples
     if codec == "h264" and configuration[1:2] == HIGH_444:
@@ -287,12 +271,12 @@ def _scan_beginning(
     near = np.abs(begin - begin[1:2].sum()) < READ_AT_ONCE if most > 1 else np.ones(1, np.bool_)
     first = max(1, int(np.argmin(near[1:most]) + 1 if not near[1:most].all() else most))
     pictures = scan(read, codec, configuration, demuxed.offset[:first], demuxed.size[:first])
-    if pictures.start[0] == NO_START or (pictures.start[1:] != NO_START).any():
+    if pictures.start[0] == picture_facts.NO_START or (pictures.start[1:] != picture_facts.NO_START).any():
         raise UntrustedTables("the first samples are start points where the tables say otherwise")
-    return only(pictures, pictures.start != NO_START), pictures
+    return picture_facts.only(pictures, pictures.start != picture_facts.NO_START), pictures
 
 
-def _check_counts(pictures: Pictures, rank: NDArray[np.int64]) -> None:
+def _check_counts(pictures: picture_facts.Pictures, rank: NDArray[np.int64]) -> None:
     """Check that as many pictures lie between start points of HEVC as their picture order counts say.
 
     Only open start points continue the counts of those before. Counts of pictures that lie far apart are only known
@@ -305,7 +289,7 @@ def _check_counts(pictures: Pictures, rank: NDArray[np.int64]) -> None:
     Raises:
         UntrustedTables: pictures are missing, or come twice.
     """
-    continued = (np.diff(pictures.period) == 0) & (pictures.start[1:] == OPEN_START)
+    continued = (np.diff(pictures.period) == 0) & (pictures.start[1:] == picture_facts.OPEN_START)
     counted, there = np.diff(pictures.order)[continued], np.diff(rank)[continued]
     if not any(((counted - step * there) % COUNT_MODULUS == 0).all() for step in COUNT_STEPS):
         raise UntrustedTables("between start points lie more or fewer pictures than they count")
@@ -323,8 +307,8 @@ def _check_order(times: NDArray[np.int64], flags: Flags) -> None:
 
 
 def probe_tables(
-    layout: Layout, track_id: int, file: Probed, medium: MediumFacts, described: StreamFacts, *, prove: int
-) -> MediumFacts:
+    layout: Layout, track_id: int, file: Probed, medium: facts.MediumFacts, described: facts.StreamFacts, *, prove: int
+) -> facts.MediumFacts:
     """Return the medium with the facts from its sample tables.
 
     Args:
@@ -348,25 +332,29 @@ def probe_tables(
         file=file if isinstance(file, ProbedFile) else None,
     )
     demuxed, pts, flags, pictures = found.demuxed, found.demuxed.pts, found.flags, found.pictures
-    summary = summary_of(described, demuxed, pts, flags)
+    summary = packet_facts.summary_of(described, demuxed, pts, flags)
     proof = None
     if prove:
         differs = _differing(found, file, described, prove)
         if differs.any():
             raise UntrustedTables("a frame that a clip's decoder gives differs from that of a decode from further back")
-        proof = proof_facts(SAMPLED, differs, pts, flags)
+        proof = packet_facts.proof_facts(SAMPLED, differs, pts, flags)
     stated = (flags & STATED) != 0
-    timeline = timeline_of("tables", CONTAINER, demuxed, _summary(summary, found.read, stated), hashed=False)
+    timeline = packet_facts.timeline_of(
+        "tables", CONTAINER, demuxed, _summary(summary, found.read, stated), hashed=False
+    )
     return replace(
         medium,
         stream=described,
-        coding=coding_of(demuxed, pictures, _fields(found), _hide_unordered(found)),
+        coding=packet_facts.coding_of(demuxed, pictures, _fields(found), _hide_unordered(found)),
         timeline=timeline,
         proof=proof,
         rotation_degrees=found.rotation_degrees,
-        problem=remarks(summary, flags, None),
+        problem=packet_facts.remarks(summary, flags, None),
         # `pictures` holds start points alone, so `state` has one element per start point.
-        packets=packet_columns(demuxed, pictures.state, pts, np.ma.masked_array(flags, ~(found.read | stated))),
+        packets=packet_facts.packet_columns(
+            demuxed, pictures.state, pts, np.ma.masked_array(flags, ~(found.read | stated))
+        ),
     )
 
 
@@ -382,7 +370,7 @@ class _Described:
     reorder_depth: int
 
 
-def _differing(found: Tabulated, file: Probed, described: StreamFacts, count: int) -> NDArray[np.bool_]:
+def _differing(found: Tabulated, file: Probed, described: facts.StreamFacts, count: int) -> NDArray[np.bool_]:
     """Return bool [packets]: those of `count` frames that differ when clips reach them. Raises UntrustedTables."""
     demuxed, pictures = found.demuxed, found.pictures
     drop_leading = drops_leading(described.codec)

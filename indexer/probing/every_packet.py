@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
+from framedex.indexer import facts, timeline
 from framedex.indexer.bitstream.av1 import Av1Scanner
 from framedex.indexer.bitstream.h264 import H264Scanner
 from framedex.indexer.bitstream.hevc import HevcScanner
@@ -28,67 +29,13 @@ from framedex.indexer.bitstream.pictures import CLOSED_START, BitstreamError, Pi
 from framedex.indexer.bitstream.scanner import NalScanner
 from framedex.indexer.bitstream.vpx import Vp8Scanner, Vp9Scanner
 from framedex.indexer.containers.opening import ProbedFile, open_medium
-from framedex.indexer.facts import (
-    MediumFacts,
-    StreamFacts,
-)
 from framedex.indexer.mp4.boxes import ENDINGS, UntrustedTables
+from framedex.indexer.probing import packet_facts
 from framedex.indexer.probing.by_packets import Demuxed, demux, scan_samples
-from framedex.indexer.probing.packet_facts import (
-    coding_of,
-    packet_columns,
-    proof_facts,
-    remarks,
-    summary_of,
-    timeline_of,
-)
-from framedex.indexer.proofs.full_decode import (
-    Decoded,
-    FullDecoder,
-    Trials,
-    behind_difference,
-    compare,
-    decode_all,
-    dropped_at_ends,
-    fields_in,
-    from_packet_0,
-    has_lasting_header,
-    proven_pictures,
-    reorder_depth_of,
-    shown_pictures,
-    with_fewer_starts,
-)
-from framedex.indexer.proofs.runs import (
-    Stream,
-    demuxed_packets,
-    differing,
-    differing_samples,
-    drawn,
-    needed_for,
-    packets_in_ranges,
-    prints_of_runs,
-    stream_of,
-)
+from framedex.indexer.proofs import full_decode, runs
 from framedex.indexer.proofs.shapes import crossing_shapes, shapes_of
 from framedex.indexer.reach import Numbers, drops_leading
 from framedex.indexer.schema import IN_NO_FILE, SCANNED
-from framedex.indexer.timeline import (
-    CLOSED,
-    CONTAINER,
-    COUNTED,
-    DEALT,
-    JOINED,
-    NOT_REPRODUCIBLE,
-    START,
-    UNSHOWN,
-    Flags,
-    Pts,
-    check_reorder_depth,
-    has_unordered_hidden,
-    packet_flags,
-    presentation_order,
-    settle_timestamps,
-)
 from framedex.records.medium import EVERY_FRAME, MOST_REORDERED, SAMPLED
 from framedex.storage.reader import RangedFile
 
@@ -127,12 +74,12 @@ REORDERING = frozenset({"h264", "hevc"})
 def probe_packets(
     stream: av.video.stream.VideoStream,
     file: ProbedFile,
-    medium: MediumFacts,
-    described: StreamFacts,
+    medium: facts.MediumFacts,
+    described: facts.StreamFacts,
     *,
     verify: bool,
     prove: int,
-) -> MediumFacts:
+) -> facts.MediumFacts:
     """Demux and scan every packet; return the medium with the facts that they show.
 
     Args:
@@ -152,16 +99,18 @@ def probe_packets(
     if codec in SCANNED:
         demuxed, pictures = _scan(stream, file, container)
         if pictures.forgets.any():
-            demuxed.hidden[dropped_at_ends(decode_all(file, stream.index, len(demuxed.size)), pictures)] = True
+            demuxed.hidden[
+                full_decode.dropped_at_ends(full_decode.decode_all(file, stream.index, len(demuxed.size)), pictures)
+            ] = True
     else:
         demuxed, pictures, decoded = _decode(stream, file, hashed=verify)
         described = _as_decoded(described, decoded)
         medium = replace(medium, stream=described)
-    flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
-    wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
+    flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets)
+    wrong = np.flatnonzero(demuxed.resets & ((flags & timeline.CLOSED) == 0))
     if len(wrong):
         raise BitstreamError("parameter_sets", f"packet {wrong[0]} changes the configuration, and is no closed start")
-    pts, source = settle_timestamps(
+    pts, source = timeline.settle_timestamps(
         demuxed.pts,
         demuxed.dts,
         demuxed.duration,
@@ -174,71 +123,75 @@ def probe_packets(
     if demuxed.offset is None:  # libavformat's parsers may mark lost transport packets at the picture before
         pictures.damaged[1:][demuxed.broken[:-1]] = True
     pictures.damaged[-1] |= truncation is not None
-    flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
+    flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets)
     _check(described, flags, pictures)
     proof = None
     if decoded is not None:
         tried = functools.partial(_tried, described, pictures, pts, demuxed, file, stream, decoded)
-        pictures, differs = proven_pictures(pictures, Trials(demuxed.hidden, demuxed.resets, tried))
-        flags = packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
-        proof = proof_facts(EVERY_FRAME, differs, pts, flags)
+        pictures, differs = full_decode.proven_pictures(
+            pictures, full_decode.Trials(demuxed.hidden, demuxed.resets, tried)
+        )
+        flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
+        proof = packet_facts.proof_facts(EVERY_FRAME, differs, pts, flags)
     else:
         # Decoding shows what parsing cannot: damage inside pictures, and the output order where no timestamp confirms
         # it.
-        unconfirmed = source == JOINED or (source in (DEALT, COUNTED) and codec in REORDERING)
+        unconfirmed = source == timeline.JOINED or (
+            source in (timeline.DEALT, timeline.COUNTED) and codec in REORDERING
+        )
         decodes_all = verify or pictures.damaged.any() or unconfirmed or pictures.doubtful or pictures.carries_over
         if prove and not decodes_all:
             proved = _stream(described, pictures, pts, flags, file.name)
             differs = _differing(proved, flags, prove, demuxed, file, stream.index)
             decodes_all = bool(differs.any())
-            proof = proof_facts(SAMPLED, differs, pts, flags)
+            proof = packet_facts.proof_facts(SAMPLED, differs, pts, flags)
         if decodes_all:
-            decoded = decode_all(file, stream.index, len(flags), hashed=verify)
+            decoded = full_decode.decode_all(file, stream.index, len(flags), hashed=verify)
             tried = functools.partial(_tried, described, pictures, pts, demuxed, file, stream, decoded)
             differs, _ = tried(flags, None)
             if differs.any():
-                trials = Trials(demuxed.hidden, demuxed.resets, tried)
-                pictures, differs = with_fewer_starts(pictures, differs, trials)
-            expected = presentation_order(pts, flags)
-            pictures.damaged[compare(decoded, expected, demuxed.hidden)] = True
-            if source != CONTAINER:
-                pictures.damaged[behind_difference(decoded, expected, demuxed.hidden)] = True
-            flags = packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
+                trials = full_decode.Trials(demuxed.hidden, demuxed.resets, tried)
+                pictures, differs = full_decode.with_fewer_starts(pictures, differs, trials)
+            expected = timeline.presentation_order(pts, flags)
+            pictures.damaged[full_decode.compare(decoded, expected, demuxed.hidden)] = True
+            if source != timeline.CONTAINER:
+                pictures.damaged[full_decode.behind_difference(decoded, expected, demuxed.hidden)] = True
+            flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
             _check(described, flags, pictures)
-            proof = proof_facts(EVERY_FRAME, differs, pts, flags)
+            proof = packet_facts.proof_facts(EVERY_FRAME, differs, pts, flags)
     md5 = None
     if verify and decoded is not None:
-        shown = (flags & UNSHOWN) == 0
+        shown = (flags & timeline.UNSHOWN) == 0
         md5 = [digest if is_shown else None for digest, is_shown in zip(decoded.md5, shown.tolist(), strict=True)]
-    if (flags & NOT_REPRODUCIBLE)[(flags & UNSHOWN) == 0].all():
+    if (flags & timeline.NOT_REPRODUCIBLE)[(flags & timeline.UNSHOWN) == 0].all():
         raise BitstreamError("not_reproducible", "a clip's decoder gives none of the frames as a full decode does")
-    summary = summary_of(described, demuxed, pts, flags)
-    fields, unordered = bool(pictures.field_coded.any()), has_unordered_hidden(pts, flags, pictures)
-    state = pictures.state[(flags & START) != 0]
+    summary = packet_facts.summary_of(described, demuxed, pts, flags)
+    fields, unordered = bool(pictures.field_coded.any()), timeline.has_unordered_hidden(pts, flags, pictures)
+    state = pictures.state[(flags & timeline.START) != 0]
     return replace(
         medium,
-        coding=coding_of(demuxed, pictures, fields, unordered),
-        timeline=timeline_of("packets", source, demuxed, summary, hashed=verify),
+        coding=packet_facts.coding_of(demuxed, pictures, fields, unordered),
+        timeline=packet_facts.timeline_of("packets", source, demuxed, summary, hashed=verify),
         proof=proof,
-        problem=remarks(
+        problem=packet_facts.remarks(
             summary,
             flags,
             truncation,
             proof,
             unpackable=codec if demuxed.offset is None and codec in IN_NO_FILE else None,
         ),
-        packets=replace(packet_columns(demuxed, state, pts, flags), md5=md5),
+        packets=replace(packet_facts.packet_columns(demuxed, state, pts, flags), md5=md5),
         rotation_degrees=None if decoded is None else decoded.rotation,
     )
 
 
-def _as_decoded(described: StreamFacts, decoded: Decoded) -> StreamFacts:
+def _as_decoded(described: facts.StreamFacts, decoded: full_decode.Decoded) -> facts.StreamFacts:
     """Return the facts that headers state, corrected by the pictures of a full decode.
 
     Raises:
         BitstreamError: pictures are reordered further than a decoder may hold them back.
     """
-    depth = max(described.reorder_depth, reorder_depth_of(decoded))
+    depth = max(described.reorder_depth, full_decode.reorder_depth_of(decoded))
     if depth > MOST_REORDERED:
         raise BitstreamError(
             "output_order", f"pictures are reordered over {depth} places; {MOST_REORDERED} are covered"
@@ -249,14 +202,14 @@ def _as_decoded(described: StreamFacts, decoded: Decoded) -> StreamFacts:
 
 
 def _tried(
-    described: StreamFacts,
+    described: facts.StreamFacts,
     pictures: Pictures,
-    pts: Pts,
+    pts: timeline.Pts,
     demuxed: Demuxed,
     file: ProbedFile,
     stream: av.video.stream.VideoStream,
-    decoded: Decoded,
-    flags: Flags,
+    decoded: full_decode.Decoded,
+    flags: timeline.Flags,
     starts: Numbers | None,
 ) -> tuple[NDArray[np.bool_], bool]:
     """Try runs, as `Trials.differing` describes it. Where packets are parsed, runs do not go on over start points.
@@ -280,39 +233,41 @@ def _tried(
         return np.zeros(len(flags), np.bool_), False
     needed = np.unique(np.concatenate([shape.packet for shape in shapes]))
     proved = _stream(described, pictures, pts, flags, file.name)
-    prints = prints_of_runs(proved, shapes, _packets(file, stream.index, demuxed, needed))
-    differs_over = differing(shapes, prints, decoded.prints, over=True)
-    return differing(shapes, prints, decoded.prints), bool(differs_over.any())
+    prints = runs.prints_of_runs(proved, shapes, _packets(file, stream.index, demuxed, needed))
+    differs_over = runs.differing(shapes, prints, decoded.prints, over=True)
+    return runs.differing(shapes, prints, decoded.prints), bool(differs_over.any())
 
 
 def _packets(file: ProbedFile, stream_index: int, demuxed: Demuxed, needed: Numbers) -> Iterator[tuple[int, bytes]]:
     """Yield (number, bytes) of packets in decode order, at least of those needed."""
     if demuxed.offset is None:
-        return demuxed_packets(file, stream_index)
-    return packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed)
+        return runs.demuxed_packets(file, stream_index)
+    return runs.packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed)
 
 
-def _stream(described: StreamFacts, pictures: Pictures, pts: Pts, flags: Flags, where: str) -> Stream:
+def _stream(
+    described: facts.StreamFacts, pictures: Pictures, pts: timeline.Pts, flags: timeline.Flags, where: str
+) -> runs.Stream:
     """Return what decoders of runs have to know. For arguments, see `stream_of`."""
-    return stream_of(
+    return runs.stream_of(
         described,
         pictures.states,
-        pictures.state[(flags & START) != 0],
+        pictures.state[(flags & timeline.START) != 0],
         pts,
         flags,
         where=where,
-        ordered=not has_unordered_hidden(pts, flags, pictures),
+        ordered=not timeline.has_unordered_hidden(pts, flags, pictures),
     )
 
 
 def _differing(
-    proved: Stream, flags: Flags, count: int, demuxed: Demuxed, file: ProbedFile, stream_index: int
+    proved: runs.Stream, flags: timeline.Flags, count: int, demuxed: Demuxed, file: ProbedFile, stream_index: int
 ) -> NDArray[np.bool_]:
     """Return bool [packets]: those of `count` frames that differ when clips reach them."""
     drop_leading = drops_leading(proved.coded.codec)
-    targets = drawn(flags, count, drop_leading=drop_leading)
-    needed = needed_for(flags, targets, proved.coded.reorder_depth, drop_leading=drop_leading)
-    return differing_samples(proved, flags, targets, _packets(file, stream_index, demuxed, needed))
+    targets = runs.drawn(flags, count, drop_leading=drop_leading)
+    needed = runs.needed_for(flags, targets, proved.coded.reorder_depth, drop_leading=drop_leading)
+    return runs.differing_samples(proved, flags, targets, _packets(file, stream_index, demuxed, needed))
 
 
 def _scan(stream: av.video.stream.VideoStream, file: ProbedFile, form: str) -> tuple[Demuxed, Pictures]:
@@ -342,21 +297,25 @@ def _scan(stream: av.video.stream.VideoStream, file: ProbedFile, form: str) -> t
 
 def _decode(
     stream: av.video.stream.VideoStream, file: ProbedFile, *, hashed: bool
-) -> tuple[Demuxed, Pictures, Decoded]:
+) -> tuple[Demuxed, Pictures, full_decode.Decoded]:
     """Decode every packet, and return what that shows of the pictures."""
     codec, fields, headers = stream.codec_context.codec.canonical_name, list[int](), list[bool]()
 
     def feed(packet: av.Packet[Any], data: bytes) -> None:
-        fields.append(fields_in(codec, data))
-        headers.append(has_lasting_header(codec, data))
+        fields.append(full_decode.fields_in(codec, data))
+        headers.append(full_decode.has_lasting_header(codec, data))
         decoder.feed(packet)
 
     with _opened_again(file, stream) as (container, found):
-        decoder = FullDecoder(found.codec_context, hashed=hashed)
+        decoder = full_decode.FullDecoder(found.codec_context, hashed=hashed)
         demuxed = demux(container, found, file.read, feed)
         decoded = decoder.finish()
-    pictures = shown_pictures(decoded, fields, headers)
-    return demuxed, from_packet_0(pictures) if codec == "mpeg4" and decoded.interlaced else pictures, decoded
+    pictures = full_decode.shown_pictures(decoded, fields, headers)
+    return (
+        demuxed,
+        full_decode.from_packet_0(pictures) if codec == "mpeg4" and decoded.interlaced else pictures,
+        decoded,
+    )
 
 
 @contextlib.contextmanager
@@ -378,17 +337,17 @@ def _truncation(file: ProbedFile, container: str) -> str | None:
         return ENDINGS[container](opened, file.size_bytes)
 
 
-def _check(described: StreamFacts, flags: Flags, pictures: Pictures) -> None:
+def _check(described: facts.StreamFacts, flags: timeline.Flags, pictures: Pictures) -> None:
     """Check that frames of a stream are available.
 
     Raises:
         BitstreamError: decoding may start nowhere, or decoders would not output what the index says.
         MediaError: the stream presents no frame.
     """
-    if not (flags & START).any():
+    if not (flags & timeline.START).any():
         raise BitstreamError("no_start", "the stream has no picture where decoding may start")
-    shown = flags[(flags & UNSHOWN) == 0]
+    shown = flags[(flags & timeline.UNSHOWN) == 0]
     if not len(shown):
         raise MediaError("empty", "the video stream presents no frame")
     if described.codec in REORDERING:
-        check_reorder_depth(flags, pictures, described.reorder_depth)
+        timeline.check_reorder_depth(flags, pictures, described.reorder_depth)

@@ -8,36 +8,27 @@ from numpy.typing import NDArray
 from framedex.core.pyav import ffmpeg_version
 from framedex.errors import MediaError
 from framedex.files.fingerprint import first_packets
+from framedex.indexer import timeline
 from framedex.indexer.bitstream.pictures import Pictures
 from framedex.indexer.facts import CodingFacts, Problem, ProofFacts, StreamFacts, TimelineFacts
 from framedex.indexer.probing.by_packets import Demuxed
-from framedex.indexer.timeline import (
-    FLAGS,
-    NOT_REPRODUCIBLE,
-    START,
-    UNSHOWN,
-    USED_SHIFT,
-    Flags,
-    Pts,
-    Summary,
-    presentation_order,
-    summarise,
-)
 from framedex.records.clip import NO_PTS
 from framedex.records.medium import PacketColumns
 
 
-def summary_of(described: StreamFacts, demuxed: Demuxed, pts: Pts, flags: Flags) -> Summary:
+def summary_of(described: StreamFacts, demuxed: Demuxed, pts: timeline.Pts, flags: timeline.Flags) -> timeline.Summary:
     """Return the summary of a timeline. Raises MediaError if the stream states no time base."""
-    shown = np.flatnonzero((flags & UNSHOWN) == 0)
+    shown = np.flatnonzero((flags & timeline.UNSHOWN) == 0)
     last = shown[np.argmax(pts[shown])]
     if described.time_base_num is None or described.time_base_den is None:
         raise MediaError("timestamps", "the stream has no time base")
     time_base_seconds = described.time_base_num / described.time_base_den
-    return summarise(pts, flags, last_duration=int(demuxed.duration[last]), time_base_seconds=time_base_seconds)
+    return timeline.summarise(
+        pts, flags, last_duration=int(demuxed.duration[last]), time_base_seconds=time_base_seconds
+    )
 
 
-def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: Summary, *, hashed: bool) -> TimelineFacts:
+def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: timeline.Summary, *, hashed: bool) -> TimelineFacts:
     """Return a stream's timeline and how it was determined. For depth and source, see `TimelineFacts`."""
     return TimelineFacts(
         depth=depth,
@@ -65,7 +56,7 @@ def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hi
     )
 
 
-def proof_facts(proof: str, differs: NDArray[np.bool_], pts: Pts, flags: Flags) -> ProofFacts:
+def proof_facts(proof: str, differs: NDArray[np.bool_], pts: timeline.Pts, flags: timeline.Flags) -> ProofFacts:
     """Return what a proof has shown.
 
     Args:
@@ -74,18 +65,20 @@ def proof_facts(proof: str, differs: NDArray[np.bool_], pts: Pts, flags: Flags) 
         pts: int64 [packets].
         flags: int32 [packets], with the bits that say what differs.
     """
-    frames = presentation_order(pts, flags)
+    frames = timeline.presentation_order(pts, flags)
     return ProofFacts(
         proof=proof,
         proved_by=ffmpeg_version(),
-        not_reproducible_gop_count=int(np.count_nonzero(flags[(flags & START) != 0] & NOT_REPRODUCIBLE)),
+        not_reproducible_gop_count=int(
+            np.count_nonzero(flags[(flags & timeline.START) != 0] & timeline.NOT_REPRODUCIBLE)
+        ),
         first_difference=int(np.argmax(differs[frames])) if differs[frames].any() else None,
     )
 
 
 def remarks(
-    summary: Summary,
-    flags: Flags,
+    summary: timeline.Summary,
+    flags: timeline.Flags,
     truncation: str | None,
     proof: ProofFacts | None = None,
     *,
@@ -101,7 +94,7 @@ def remarks(
         unpackable: its codec, if no clip can be read from its file or from a tiny file.
     """
     found = []
-    before = int(np.argmax((flags & START) != 0))
+    before = int(np.argmax((flags & timeline.START) != 0))
     if summary.damaged_gop_count > (before > 0):
         found.append(f"{summary.damaged_gop_count - (before > 0)} of {summary.keyframe_count} GOPs are damaged")
     if proof is not None and proof.first_difference is not None:
@@ -122,7 +115,9 @@ def remarks(
     return Problem(status=None, kind=kind, message="; ".join(found)) if found else None
 
 
-def packet_columns(demuxed: Demuxed, state: NDArray[np.int32], pts: Pts, flags: Flags) -> PacketColumns:
+def packet_columns(
+    demuxed: Demuxed, state: NDArray[np.int32], pts: timeline.Pts, flags: timeline.Flags
+) -> PacketColumns:
     """Return the columns of packets. Masked elements are null.
 
     Args:
@@ -131,12 +126,12 @@ def packet_columns(demuxed: Demuxed, state: NDArray[np.int32], pts: Pts, flags: 
         pts: int64 [packets].
         flags: int32 [packets].
     """
-    slots = np.ma.filled(flags, 0) >> USED_SHIFT  # of packets that were not read, nothing is known
+    slots = np.ma.filled(flags, 0) >> timeline.USED_SHIFT  # of packets that were not read, nothing is known
     return PacketColumns(
         pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
         offset=demuxed.offset,
         size=demuxed.size,
-        flags=flags & FLAGS,
+        flags=flags & timeline.FLAGS,
         slots=slots if slots.any() else None,
         start_state=state if state.any() else None,
     )

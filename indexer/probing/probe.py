@@ -14,14 +14,7 @@ import av.video.stream
 from framedex.errors import MediaError
 from framedex.indexer.audio.probe_audio import describe_audio
 from framedex.indexer.bitstream.pictures import BitstreamError
-from framedex.indexer.containers.opening import (
-    Probed,
-    check_unchanged,
-    memory_errors,
-    open_medium,
-    opened_file,
-    reason_of,
-)
+from framedex.indexer.containers import opening
 from framedex.indexer.facts import (
     Identity,
     MediumFacts,
@@ -31,16 +24,10 @@ from framedex.indexer.facts import (
 from framedex.indexer.images.probe_images import ImageTask, probe_images
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import read_layout
+from framedex.indexer.probing import stream_facts
 from framedex.indexer.probing.by_tables import probe_tables
 from framedex.indexer.probing.every_packet import probe_packets
 from framedex.indexer.probing.members import in_file, named_member
-from framedex.indexer.probing.stream_facts import (
-    container_name,
-    describe_header,
-    describe_plain,
-    describe_stream,
-    video_streams,
-)
 from framedex.indexer.sources.members import FileMember
 from framedex.indexer.sources.named_medium import Holder, Sidecar
 from framedex.records.medium import IMAGES, VIDEO
@@ -97,13 +84,13 @@ def probe_medium(task: ProbeTask) -> list[MediumFacts]:
         return probe_images(task.path, task.images, verify=task.verify)
     member, medium = task.member, medium_of(task)
     try:
-        with opened_file(task.path, member) as file:
+        with opening.opened_file(task.path, member) as file:
             medium = replace(medium, identity=file.identity)
             check_member(task, file.identity)
             found = probe_opened(task, file, medium)
             medium = replace(medium, container=found[0].container, video_streams=found[0].video_streams)
             if medium.video_streams is not None:
-                check_unchanged(file)
+                opening.check_unchanged(file)
             return found if member is None else [in_file(one, member) for one in found]
     except MediaError as error:
         return [replace(medium, problem=problem_of(error))]
@@ -127,7 +114,7 @@ def check_member(task: ProbeTask, identity: Identity) -> None:
         raise task.member.error
 
 
-def probe_opened(task: ProbeTask, file: Probed, medium: MediumFacts) -> list[MediumFacts]:
+def probe_opened(task: ProbeTask, file: opening.Probed, medium: MediumFacts) -> list[MediumFacts]:
     """Return the facts of an open file or object.
 
     Args:
@@ -144,7 +131,7 @@ def probe_opened(task: ProbeTask, file: Probed, medium: MediumFacts) -> list[Med
     return _probe_file(task, file, medium) if plain is None else [plain]
 
 
-def _probe_plain(task: ProbeTask, file: Probed, medium: MediumFacts) -> MediumFacts | None:
+def _probe_plain(task: ProbeTask, file: opening.Probed, medium: MediumFacts) -> MediumFacts | None:
     """Return the facts of a plain MP4 if its sample tables are sufficient, else None."""
     if task.depth == "packets" or task.verify:
         return None
@@ -152,7 +139,7 @@ def _probe_plain(task: ProbeTask, file: Probed, medium: MediumFacts) -> MediumFa
         if file.read(4, 4) != b"ftyp":
             return None
         layout = read_layout(file.read, file.size_bytes)
-        plain = describe_plain(layout.movie)
+        plain = stream_facts.describe_plain(layout.movie)
         if plain is None:
             return None
         known = replace(medium, container="mp4", video_streams=1, stream_index=0, stated=plain.stated)
@@ -161,11 +148,11 @@ def _probe_plain(task: ProbeTask, file: Probed, medium: MediumFacts) -> MediumFa
         return None
 
 
-def _probe_file(task: ProbeTask, file: Probed, medium: MediumFacts) -> list[MediumFacts]:
-    with open_medium(file) as container:
-        medium = replace(medium, container=container_name(container))
+def _probe_file(task: ProbeTask, file: opening.Probed, medium: MediumFacts) -> list[MediumFacts]:
+    with opening.open_medium(file) as container:
+        medium = replace(medium, container=stream_facts.container_name(container))
         try:
-            streams = video_streams(container, skips=task.searched)
+            streams = stream_facts.video_streams(container, skips=task.searched)
         except MediaError as error:
             return [replace(medium, problem=problem_of(error))]
         medium = replace(medium, video_streams=len(streams))
@@ -182,12 +169,12 @@ def _probe_stream(
     task: ProbeTask,
     container: av.container.InputContainer,
     stream: av.video.stream.VideoStream,
-    file: Probed,
+    file: opening.Probed,
     medium: MediumFacts,
 ) -> MediumFacts:
     try:
-        described = describe_stream(stream)
-        stated = describe_header(container, stream)
+        described = stream_facts.describe_stream(stream)
+        stated = stream_facts.describe_header(container, stream)
         medium = replace(medium, stream_index=stream.index, stream=described, stated=stated)
         if described.pixel_format == "pal8" and described.codec in PALETTE_OUTSIDE:
             raise BitstreamError("palette", "the pictures' palette comes from outside of the bitstream")
@@ -206,7 +193,11 @@ def _probe_stream(
 
 
 def _try_tables(
-    task: ProbeTask, stream: av.video.stream.VideoStream, file: Probed, medium: MediumFacts, described: StreamFacts
+    task: ProbeTask,
+    stream: av.video.stream.VideoStream,
+    file: opening.Probed,
+    medium: MediumFacts,
+    described: StreamFacts,
 ) -> MediumFacts | None:
     """Return the medium with the facts from its sample tables, or None if packets have to be read.
 
@@ -227,16 +218,16 @@ def _try_tables(
         raise MediaError("untrusted_tables", f"{error}; --depth packets reads every packet", refused=True) from error
 
 
-def _rotation(file: Probed, stream_index: int) -> int:
+def _rotation(file: opening.Probed, stream_index: int) -> int:
     """Decode the first picture, and return the rotation from its display matrix.
 
     Decoding also shows that there is a decoder for the stream.
     """
     try:
-        with open_medium(file) as container, memory_errors():
+        with opening.open_medium(file) as container, opening.memory_errors():
             for frame in container.decode(container.streams[stream_index]):
                 assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
                 return frame.rotation
     except (av.error.FFmpegError, IndexError) as error:
-        raise MediaError("undecodable", f"the first picture does not decode: {reason_of(error)}") from error
+        raise MediaError("undecodable", f"the first picture does not decode: {opening.reason_of(error)}") from error
     raise MediaError("undecodable", "no picture decodes from the stream")

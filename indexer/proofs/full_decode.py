@@ -24,15 +24,7 @@ from av.video.frame import PictureType
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.pictures import (
-    CLOSED_START,
-    NO_START,
-    OPEN_START,
-    BitstreamError,
-    Pictures,
-    pictures_of,
-    segments,
-)
+from framedex.indexer.bitstream import pictures as picture_facts
 from framedex.indexer.containers.decoders import picture_md5, picture_print
 from framedex.indexer.containers.opening import ProbedFile, decode_packet, demux_packets, packet_with
 from framedex.indexer.reach import Numbers, Reach
@@ -217,7 +209,7 @@ def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
     return kept
 
 
-def dropped_at_ends(decoded: Decoded, pictures: Pictures) -> NDArray[np.bool_]:
+def dropped_at_ends(decoded: Decoded, pictures: picture_facts.Pictures) -> NDArray[np.bool_]:
     """Return bool [packets]: pictures that the decoder drops because a sequence ends before it has output them.
 
     At each start point in `pictures.forgets`, these are the last pictures of the sequence before it, in output order.
@@ -253,7 +245,7 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
     rank[expected] = np.arange(len(expected))
     turned = np.flatnonzero(np.diff(rank[order]) < 0)
     if len(turned):
-        raise BitstreamError(
+        raise picture_facts.BitstreamError(
             "output_order", f"decoding gives packet {order[turned[0] + 1]} later than the index expects"
         )
     return damaged
@@ -305,7 +297,7 @@ def fields_in(codec: str, data: bytes) -> int:
     return data.count(PICTURE) if found is not None and found[1][0] & 3 != FRAME else 0
 
 
-def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bool] = ()) -> Pictures:
+def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bool] = ()) -> picture_facts.Pictures:
     """Return facts about pictures as a full decode shows them. Decoding may always start at packet 0.
 
     Args:
@@ -317,16 +309,18 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
         BitstreamError: packets and pictures do not belong together one by one.
     """
     if decoded.unnumbered:
-        raise BitstreamError("several_pictures", f"{decoded.unnumbered} pictures have no packet of their own")
+        raise picture_facts.BitstreamError(
+            "several_pictures", f"{decoded.unnumbered} pictures have no packet of their own"
+        )
     came, place = decoded.came, decoded.place
     # Some decoders call all pictures intra, some call none of them a key frame, and some state nothing.
     stated = decoded.key, decoded.kind == int(PictureType.I), decoded.flagged
     started = came & next((column for column in stated if column.any()), stated[0])
     started[0] = True
-    start = np.where(started, CLOSED_START, NO_START).astype(np.uint8)
-    before = segments(start)
+    start = np.where(started, picture_facts.CLOSED_START, picture_facts.NO_START).astype(np.uint8)
+    before = picture_facts.segments(start)
     leading = came & (place < place[before])
-    start[before[leading]] = OPEN_START
+    start[before[leading]] = picture_facts.OPEN_START
     alone = np.array(fields) == 1
     continues = alone & ~came & ~decoded.failed
     continues[1:] &= came[:-1] & alone[:-1]
@@ -336,7 +330,7 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
         droppable[:] = False
     for column in (droppable, leading):  # a second field is what the first one is
         column[1:] = np.where(continues[1:], column[:-1], column[1:])
-    return pictures_of(
+    return picture_facts.pictures_of(
         start,
         non_reference=droppable,
         leading=leading,
@@ -349,14 +343,14 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
     )
 
 
-def from_packet_0(pictures: Pictures) -> Pictures:
+def from_packet_0(pictures: picture_facts.Pictures) -> picture_facts.Pictures:
     """Return pictures that are decoded from packet 0, without leaving any out, if B pictures are among them.
 
     FFmpeg's decoder of interlaced MPEG-4 keeps the distance of the first B picture that it decodes for all later ones.
     """
     if not pictures.non_reference.any():
         return pictures
-    opened = np.flatnonzero(pictures.start != NO_START)[1:]
+    opened = np.flatnonzero(pictures.start != picture_facts.NO_START)[1:]
     return replace(_joined(pictures, opened), non_reference=np.zeros(len(pictures.start), np.bool_))
 
 
@@ -376,15 +370,15 @@ class Trials:
     resets: NDArray[np.bool_]
     differing: Callable[[Flags, Numbers | None], tuple[NDArray[np.bool_], bool]]
 
-    def flags(self, pictures: Pictures) -> Flags:
+    def flags(self, pictures: picture_facts.Pictures) -> Flags:
         """Return int32 [n]."""
         return packet_flags(pictures, self.hidden, self.resets)
 
-    def begins(self, pictures: Pictures, frames: NDArray[np.bool_]) -> Numbers:
+    def begins(self, pictures: picture_facts.Pictures, frames: NDArray[np.bool_]) -> Numbers:
         """Return int64: the start point that each of some frames, bool [n], is decoded from."""
         return Reach(self.flags(pictures), drop_leading=False).begins(np.flatnonzero(frames))
 
-    def wrong(self, pictures: Pictures, starts: Numbers) -> NDArray[np.bool_]:
+    def wrong(self, pictures: picture_facts.Pictures, starts: Numbers) -> NDArray[np.bool_]:
         """Return bool [n]: frames decoded from these start points that differ."""
         return self.differing(self.flags(pictures), np.unique(starts))[0]
 
@@ -394,7 +388,9 @@ def reorder_depth_of(decoded: Decoded) -> int:
     return reorder_depth_needed(decoded.place[decoded.came])
 
 
-def proven_pictures(pictures: Pictures, trials: Trials) -> tuple[Pictures, NDArray[np.bool_]]:
+def proven_pictures(
+    pictures: picture_facts.Pictures, trials: Trials
+) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
     """Return (pictures whose start points and droppable pictures hold in all trials, frames that no run gives).
 
     Args:
@@ -405,14 +401,14 @@ def proven_pictures(pictures: Pictures, trials: Trials) -> tuple[Pictures, NDArr
     if wrong.any():
         pictures, wrong = _with_all_needed(pictures, wrong, trials)
         pictures, wrong = with_fewer_starts(pictures, wrong, trials)
-        starts = np.flatnonzero(pictures.start != NO_START)
+        starts = np.flatnonzero(pictures.start != picture_facts.NO_START)
         is_crossed_wrong = trials.differing(trials.flags(pictures), starts)[1]
     return _without_crossings(pictures, wrong, trials) if is_crossed_wrong else (pictures, wrong)
 
 
 def _with_all_needed(
-    pictures: Pictures, wrong: NDArray[np.bool_], trials: Trials
-) -> tuple[Pictures, NDArray[np.bool_]]:
+    pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
+) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
     """Leave nothing out in the whole stream: which pictures the trials of its other GOPs left out is a matter of luck.
 
     For arguments and result, see `proven_pictures`.
@@ -424,8 +420,8 @@ def _with_all_needed(
 
 
 def with_fewer_starts(
-    pictures: Pictures, wrong: NDArray[np.bool_], trials: Trials
-) -> tuple[Pictures, NDArray[np.bool_]]:
+    pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
+) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
     """Decode from the start point before where decoding from their own gives wrong frames, if that helps.
 
     Args:
@@ -437,12 +433,12 @@ def with_fewer_starts(
         The pictures, and those of the frames that this does not help.
     """
     begins = np.unique(trials.begins(pictures, wrong))
-    starts = np.flatnonzero(pictures.start != NO_START)
+    starts = np.flatnonzero(pictures.start != picture_facts.NO_START)
     begins = begins[(begins > starts[0]) & ((trials.flags(pictures)[begins] & RESET) == 0)]
     if not len(begins):
         return pictures, wrong
     fewer = _joined(pictures, begins)
-    left = np.flatnonzero(fewer.start != NO_START)
+    left = np.flatnonzero(fewer.start != picture_facts.NO_START)
     into = left[np.searchsorted(left, begins) - 1]
     is_sound = (trials.flags(fewer)[into] & DAMAGED) == 0
     still = trials.wrong(fewer, into)
@@ -457,28 +453,28 @@ def with_fewer_starts(
 
 
 def _without_crossings(
-    pictures: Pictures, wrong: NDArray[np.bool_], trials: Trials
-) -> tuple[Pictures, NDArray[np.bool_]]:
+    pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
+) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
     """Let no run go on over a start point. Leading pictures need that, so their start points are given up.
 
     For arguments and result, see `proven_pictures`.
     """
-    opened = np.flatnonzero(pictures.start == OPEN_START)
+    opened = np.flatnonzero(pictures.start == picture_facts.OPEN_START)
     opened = opened[opened > 0]
     fewer = _joined(pictures, opened)
-    forgets = fewer.start != NO_START
+    forgets = fewer.start != picture_facts.NO_START
     forgets[0] = False
     fewer = replace(fewer, forgets=forgets)
-    left = np.flatnonzero(fewer.start != NO_START)
+    left = np.flatnonzero(fewer.start != picture_facts.NO_START)
     into = left[np.searchsorted(left, opened) - 1]
     again = trials.wrong(fewer, into)
     wrong[np.flatnonzero(wrong)] = ~np.isin(trials.begins(fewer, wrong), into)
     return fewer, wrong | again
 
 
-def _joined(pictures: Pictures, begins: Numbers) -> Pictures:
+def _joined(pictures: picture_facts.Pictures, begins: Numbers) -> picture_facts.Pictures:
     """Return pictures that are decoded from the start point before, where decoding started at some start points."""
     start = pictures.start.copy()
-    inside = np.isin(segments(start), begins)
-    start[begins] = NO_START
+    inside = np.isin(picture_facts.segments(start), begins)
+    start[begins] = picture_facts.NO_START
     return replace(pictures, start=start, leading=pictures.leading & ~inside)

@@ -20,23 +20,12 @@ from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageErro
 from framedex.execution.engine import Calls, Outcome
 from framedex.files.outputs import full_disk_says, opened_output, remove_unfinished, write_json_aside
 from framedex.files.parquet_parts import library_versions, read_all, write_part
+from framedex.indexer import schema
 from framedex.indexer.facts import Identity, MediumFacts, Row, no_frames, problem_of, rows_of
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs, listing_table
 from framedex.indexer.probing.probe import ProbeTask, medium_of
 from framedex.indexer.runs.existence import Opened, media_there
 from framedex.indexer.runs.work import IndexOptions, Item, Members, Work, attempt, plan_work
-from framedex.indexer.schema import (
-    FORMAT,
-    FRAMES_FOLDER,
-    HEADER,
-    LISTING_NAME,
-    NO_VIDEO,
-    REMEDY,
-    SCANNED,
-    SCHEMA_VERSION,
-    VIDEOS_FOLDER,
-    read_header,
-)
 from framedex.indexer.sources.discover import OtherFiles, media_id
 from framedex.indexer.sources.members import FileMember
 from framedex.indexer.sources.named_medium import readable_name
@@ -183,7 +172,9 @@ def _images(item: Item, file: Opened) -> list[Item]:
     assert item.task.images is not None  # only tars hold images
     if not item.task.images.ignored:
         return [replace(item, task=replace(item.task, holds=None))]
-    return [_failed(item, MediaError(NO_VIDEO, f"its {len(images)} images are ignored", refused=True), file.identity)]
+    return [
+        _failed(item, MediaError(schema.NO_VIDEO, f"its {len(images)} images are ignored", refused=True), file.identity)
+    ]
 
 
 def _videos(item: Item, file: Opened, sequences: set[str | None]) -> list[Item]:
@@ -279,11 +270,11 @@ class IndexReport:
         """Add one medium's row."""
         if row["status"] == OK:
             self.ok += 1
-            if row["kind"] == VIDEO and row["codec"] not in SCANNED:
+            if row["kind"] == VIDEO and row["codec"] not in schema.SCANNED:
                 self.decoded_whole[row["codec"]] = self.decoded_whole.get(row["codec"], 0) + 1
         if row["status"] in (OK, GONE):
             return
-        if row["status"] == REFUSED and row["error_kind"] == NO_VIDEO:
+        if row["status"] == REFUSED and row["error_kind"] == schema.NO_VIDEO:
             self.without_video += 1
             if len(self.without_video_examples) < SHOWN:
                 self.without_video_examples.append(row["uri"])
@@ -370,14 +361,14 @@ def opened_whole(out: Place) -> Iterator[Output]:
     Raises:
         OutputError: another run writes the index, or it is being written in slices.
     """
-    with index_output(out, HEADER, LISTING_NAME) as output:
+    with index_output(out, schema.HEADER, schema.LISTING_NAME) as output:
         if (out / SLICES_NAME).exists():
             raise OutputError(
                 "the index is being written in slices",
                 where=str(out),
                 remedy=f"run the rest of them and --finish, or delete {SLICES_NAME} to give them up",
             )
-        for folder in (output.local, output.local / VIDEOS_FOLDER, output.local / FRAMES_FOLDER):
+        for folder in (output.local, output.local / schema.VIDEOS_FOLDER, output.local / schema.FRAMES_FOLDER):
             remove_unfinished(folder)
         yield output
 
@@ -392,16 +383,16 @@ def begin(output: Output, work: Work) -> pa.Table | None:
 
     Errors in the listing are raised before anything is written.
     """
-    path, header_path = output.local / LISTING_NAME, output.local / HEADER
-    with reading(str(path), REMEDY):
+    path, header_path = output.local / schema.LISTING_NAME, output.local / schema.HEADER
+    with reading(str(path), schema.REMEDY):
         old = read_all(path) if path.exists() else None
     listing = listing_table(old, work.listed, work.root, work.members, work.sidecars)
     if not header_path.exists() or work.items or old is None or not listing.equals(old):
-        before: Row = read_header(output.local) if header_path.exists() else {"generation": 0}
+        before: Row = schema.read_header(output.local) if header_path.exists() else {"generation": 0}
         probed_by = {*before.get("ffmpeg", [])} | ({ffmpeg_version()} if work.probe else set())
         header = {
-            "format": FORMAT,
-            "schema_version": SCHEMA_VERSION,
+            "format": schema.FORMAT,
+            "schema_version": schema.SCHEMA_VERSION,
             "root": work.root,
             "generation": before["generation"] + 1,
             "ffmpeg": sorted(probed_by),
@@ -409,16 +400,16 @@ def begin(output: Output, work: Work) -> pa.Table | None:
         }
         write_json_aside(header_path, header)
         output.publish(header_path)
-    write_part(path, listing, version=SCHEMA_VERSION)
+    write_part(path, listing, version=schema.SCHEMA_VERSION)
     output.publish(path)
     return old
 
 
 def is_finished(out: Place, work: Work) -> bool:
     """Return whether an index has all media of a run already, and the same listing."""
-    if work.items or not (out / HEADER).exists() or not (out / LISTING_NAME).exists():
+    if work.items or not (out / schema.HEADER).exists() or not (out / schema.LISTING_NAME).exists():
         return False
-    old = parquet_file(out / LISTING_NAME).read()
+    old = parquet_file(out / schema.LISTING_NAME).read()
     return bool(listing_table(old, work.listed, work.root, work.members, work.sidecars).equals(old))
 
 
@@ -432,8 +423,8 @@ def write_listing(output: Output, old: pa.Table | None, work: Work, members: Mem
         members: the media that were found in each tar, by the tar's uri, and the sidecars of each as JSON.
     """
     listing = listing_table(old, work.listed, work.root, work.members | members, work.sidecars)
-    write_part(output.local / LISTING_NAME, listing, version=SCHEMA_VERSION)
-    output.publish(output.local / LISTING_NAME)
+    write_part(output.local / schema.LISTING_NAME, listing, version=schema.SCHEMA_VERSION)
+    output.publish(output.local / schema.LISTING_NAME)
 
 
 def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, report: IndexReport) -> Members:

@@ -24,45 +24,13 @@ from numpy.typing import NDArray
 
 from framedex.errors import OutputError, SourceError
 from framedex.execution.engine import Slice
-from framedex.files.outputs import (
-    LOCK_NAME,
-    agreed_plan,
-    check_all_there,
-    has_locks,
-    opened_output,
-    write_json_aside,
-    written_plan,
-)
+from framedex.files import outputs
 from framedex.files.parquet_parts import PartWriter, ffmpeg_of, part_path, read_all
+from framedex.indexer import schema
 from framedex.indexer.parts.index import Index, as_videos, rows_by_group
 from framedex.indexer.parts.part_pairs import PartPairs, next_part
-from framedex.indexer.runs.build import (
-    SLICES_NAME,
-    IndexReport,
-    begin,
-    files_a_part,
-    index_output,
-    is_finished,
-    note_row,
-    opened_whole,
-    parts_written,
-    probe_items,
-    report_of,
-    write_listing,
-)
+from framedex.indexer.runs import build
 from framedex.indexer.runs.work import IndexOptions, Members, Work, parted, plan_work
-from framedex.indexer.schema import (
-    DELTA_COLUMNS,
-    FRAMES,
-    FRAMES_FOLDER,
-    FRAMES_PER_ROW_GROUP,
-    HEADER,
-    LISTING_NAME,
-    SCHEMA_VERSION,
-    VIDEOS,
-    VIDEOS_FOLDER,
-    read_header,
-)
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
 
@@ -99,7 +67,7 @@ def compact_index(out: Place) -> CompactReport:
         FormatError: the index cannot be read.
         OutputError: another run writes the index, or it is being written in slices.
     """
-    with opened_whole(out) as output:
+    with build.opened_whole(out) as output:
         index = Index(out)
         old, rows, media = index.parts, index.rows, len(index)
         if len(old) <= -(-media // MEDIA_A_PART) and rows == media:
@@ -108,11 +76,11 @@ def compact_index(out: Place) -> CompactReport:
         for number in old:
             merged.take(number, index.counting_rows(number))
         merged.flush()
-        header = read_header(out)
-        write_json_aside(output.local / HEADER, header | {"generation": header["generation"] + 1})
-        output.publish(output.local / HEADER)
+        header = schema.read_header(out)
+        outputs.write_json_aside(output.local / schema.HEADER, header | {"generation": header["generation"] + 1})
+        output.publish(output.local / schema.HEADER)
         for number in old:  # ascending: a superseded row is removed before the row that supersedes it
-            for table in (VIDEOS_FOLDER, FRAMES_FOLDER):
+            for table in (schema.VIDEOS_FOLDER, schema.FRAMES_FOLDER):
                 output.remove(f"{table}/{part_path(output.local, number).name}")
         return CompactReport(parts_before=len(old), parts=merged.written, media=media, dropped=rows - media)
 
@@ -141,17 +109,17 @@ class _Merged:
         if not len(rows):
             return
         self._videos.append(
-            as_videos(parquet_file(part_path(self._output.where / VIDEOS_FOLDER, part)).read()).take(rows)
+            as_videos(parquet_file(part_path(self._output.where / schema.VIDEOS_FOLDER, part)).read()).take(rows)
         )
-        for table in rows_by_group(parquet_file(part_path(self._output.where / FRAMES_FOLDER, part)), rows):
+        for table in rows_by_group(parquet_file(part_path(self._output.where / schema.FRAMES_FOLDER, part)), rows):
             lengths = pc.list_value_length(table["size"]).to_numpy()
-            for first, end in _stretches(lengths, FRAMES_PER_ROW_GROUP):
+            for first, end in _stretches(lengths, schema.FRAMES_PER_ROW_GROUP):
                 self._add(table.slice(first, end - first), int(lengths[first:end].sum()))
         if sum(map(len, self._videos)) >= MEDIA_A_PART or self._packets >= PACKETS_A_PART:
             self.flush()
 
     def _add(self, table: pa.Table, packets: int) -> None:
-        if self._group and self._group_packets + packets > FRAMES_PER_ROW_GROUP:
+        if self._group and self._group_packets + packets > schema.FRAMES_PER_ROW_GROUP:
             self._write_group()
         self._group.append(table)
         self._group_packets += packets
@@ -159,8 +127,8 @@ class _Merged:
 
     def _write_group(self) -> None:
         if self._writer is None:
-            path = part_path(self._output.local / FRAMES_FOLDER, self._number)
-            self._writer = PartWriter(path, FRAMES, version=SCHEMA_VERSION, delta=DELTA_COLUMNS)
+            path = part_path(self._output.local / schema.FRAMES_FOLDER, self._number)
+            self._writer = PartWriter(path, schema.FRAMES, version=schema.SCHEMA_VERSION, delta=schema.DELTA_COLUMNS)
         self._writer.write(pa.concat_tables(self._group).combine_chunks())
         self._group, self._group_packets = [], 0
 
@@ -171,9 +139,12 @@ class _Merged:
         self._write_group()
         assert self._writer is not None  # each row of videos has a row of frames
         self._writer.commit()
-        self._output.publish(part_path(self._output.local / FRAMES_FOLDER, self._number))
-        videos, path = pa.concat_tables(self._videos), part_path(self._output.local / VIDEOS_FOLDER, self._number)
-        writer = PartWriter(path, VIDEOS, version=SCHEMA_VERSION)
+        self._output.publish(part_path(self._output.local / schema.FRAMES_FOLDER, self._number))
+        videos, path = (
+            pa.concat_tables(self._videos),
+            part_path(self._output.local / schema.VIDEOS_FOLDER, self._number),
+        )
+        writer = PartWriter(path, schema.VIDEOS, version=schema.SCHEMA_VERSION)
         for first in range(0, len(videos), VIDEOS_A_ROW_GROUP):
             writer.write(videos.slice(first, VIDEOS_A_ROW_GROUP).combine_chunks())
         writer.commit()
@@ -212,7 +183,7 @@ class SlicedRun:
     work: str
 
 
-def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
+def build_slice(options: IndexOptions, part: Slice) -> build.IndexReport:
     """Do one slice of an index run. The report counts the media of this slice, and the files of the whole run.
 
     Raises:
@@ -222,10 +193,10 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
     """
     if (before := _finished(options)) is not None:
         return before
-    with index_output(options.out, shared=True) as output:
+    with build.index_output(options.out, shared=True) as output:
         plan, work = _take_plan(output, options, part.count)
-        with opened_output(options.out, lock=f"{LOCK_NAME}-{part.number}"):
-            size = files_a_part(options)
+        with outputs.opened_output(options.out, lock=f"{outputs.LOCK_NAME}-{part.number}"):
+            size = build.files_a_part(options)
             items = parted(work.items, size)
             wanted = [
                 number
@@ -234,40 +205,42 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
             ]
             mine = [item for number in wanted for item in items[number]]
             parts = PartPairs(output, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
-            report = report_of(options, work)
-            with parts_written(parts):
-                probe_items(options, mine, parts, report)
+            report = build.report_of(options, work)
+            with build.parts_written(parts):
+                build.probe_items(options, mine, parts, report)
         return report
 
 
-def _finished(options: IndexOptions) -> IndexReport | None:
+def _finished(options: IndexOptions) -> build.IndexReport | None:
     """Return the report of a run whose slices were all written before; None if something is left to do."""
-    if read_plan(options.out) is not None or not (options.out / HEADER).exists():
+    if read_plan(options.out) is not None or not (options.out / schema.HEADER).exists():
         return None
     work = plan_work(options)
-    return replace(report_of(options, work), finished=True) if is_finished(options.out, work) else None
+    return replace(build.report_of(options, work), finished=True) if build.is_finished(options.out, work) else None
 
 
 def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[SlicedRun, Work]:
     """Return the plan and the work that the slices of a run share. The first slice writes the plan."""
-    with opened_output(options.out, lock=f"{LOCK_NAME}-plan", wait=True):
+    with outputs.opened_output(options.out, lock=f"{outputs.LOCK_NAME}-plan", wait=True):
         stored = read_plan(options.out)
         first = next_part(options.out) if stored is None else stored.first_part
         work = plan_work(options, before=first)
-        parts = len(parted(work.items, files_a_part(options)))
+        parts = len(parted(work.items, build.files_a_part(options)))
         plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
         if stored is None:
-            if has_locks(options.out):  # in a store, --finish does this: many slices may be first at the same time
-                begin(output, work)
-            stored = SlicedRun(**agreed_plan(output, SLICES_NAME, asdict(plan)))
+            if outputs.has_locks(
+                options.out
+            ):  # in a store, --finish does this: many slices may be first at the same time
+                build.begin(output, work)
+            stored = SlicedRun(**outputs.agreed_plan(output, build.SLICES_NAME, asdict(plan)))
         if plan != stored:
             same = "slices" if plan.slices != stored.slices else "sources and options"
             raise OutputError(
                 f"the slices of this run have other {same}",
-                where=str(options.out / SLICES_NAME),
+                where=str(options.out / build.SLICES_NAME),
                 found=plan.slices if same == "slices" else "other work than the first slice found",
                 allowed=stored.slices if same == "slices" else None,
-                remedy=f"give each slice the same command, or delete {SLICES_NAME} to begin again; "
+                remedy=f"give each slice the same command, or delete {build.SLICES_NAME} to begin again; "
                 "parts that are there stay",
             )
         return plan, work
@@ -275,12 +248,12 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Slic
 
 def read_plan(out: Place) -> SlicedRun | None:
     """Return the plan of a run in slices, or None if the index has no such run."""
-    stored = written_plan(out, SLICES_NAME)
+    stored = outputs.written_plan(out, build.SLICES_NAME)
     return None if stored is None else SlicedRun(**stored)
 
 
 def _part(out: Place, plan: SlicedRun, number: int) -> Place:
-    return part_path(out / VIDEOS_FOLDER, plan.first_part + number)
+    return part_path(out / schema.VIDEOS_FOLDER, plan.first_part + number)
 
 
 def digest(options: IndexOptions, work: Work) -> str:
@@ -301,14 +274,14 @@ def digest(options: IndexOptions, work: Work) -> str:
 
 def _note_ffmpeg(output: Output, versions: set[str]) -> None:
     """Add to the header the versions of FFmpeg that other machines probed with."""
-    path = output.local / HEADER
-    header = read_header(output.local)
+    path = output.local / schema.HEADER
+    header = schema.read_header(output.local)
     if not versions <= set(header.get("ffmpeg", [])):
-        write_json_aside(path, header | {"ffmpeg": sorted({*header.get("ffmpeg", []), *versions})})
+        outputs.write_json_aside(path, header | {"ffmpeg": sorted({*header.get("ffmpeg", []), *versions})})
         output.publish(path)
 
 
-def finish_index(options: IndexOptions) -> IndexReport:
+def finish_index(options: IndexOptions) -> build.IndexReport:
     """Check that all slices of a run are there, complete the listing, and return what the run did.
 
     Raises:
@@ -317,14 +290,14 @@ def finish_index(options: IndexOptions) -> IndexReport:
     """
     if (before := _finished(options)) is not None:
         return before
-    with index_output(options.out, HEADER, LISTING_NAME) as output:
+    with build.index_output(options.out, schema.HEADER, schema.LISTING_NAME) as output:
         plan = read_plan(options.out)
         if plan is None:
             raise OutputError(
                 "there is no run in slices to finish", where=str(options.out), remedy="run its slices with --task i/n"
             )
         missing = [number for number in range(plan.parts) if not _part(options.out, plan, number).exists()]
-        check_all_there(options.out, plan.parts, "parts", missing, slices=plan.slices)
+        outputs.check_all_there(options.out, plan.parts, "parts", missing, slices=plan.slices)
         work = plan_work(options, before=plan.first_part)
         if digest(options, work) != plan.work:
             raise SourceError(
@@ -332,18 +305,18 @@ def finish_index(options: IndexOptions) -> IndexReport:
                 where=str(options.out),
                 remedy="give --finish the same sources and options as --task",
             )
-        report, members, ffmpeg = report_of(options, work), Members(), set[str]()
+        report, members, ffmpeg = build.report_of(options, work), Members(), set[str]()
         for number in range(plan.parts):
             table = parquet_file(_part(options.out, plan, number)).read()
             ffmpeg |= ffmpeg_of(table.schema)
             for row in table.to_pylist():
-                note_row(row, report, members)
-        if not has_locks(options.out):
-            begin(output, work)
+                build.note_row(row, report, members)
+        if not outputs.has_locks(options.out):
+            build.begin(output, work)
         _note_ffmpeg(output, ffmpeg)
         if members:
-            write_listing(output, read_all(output.local / LISTING_NAME), work, members)
-        output.remove(SLICES_NAME)
-        for path in output.local.glob(f"{LOCK_NAME}-*"):
+            build.write_listing(output, read_all(output.local / schema.LISTING_NAME), work, members)
+        output.remove(build.SLICES_NAME)
+        for path in output.local.glob(f"{outputs.LOCK_NAME}-*"):
             path.unlink()
         return report

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from framedex.errors import MediaError, SourceError, StorageError
 from framedex.indexer.schema import LISTING
+from framedex.indexer.sources import named_medium
 from framedex.indexer.sources.folders import (
     expand_glob,
     expand_pattern,
@@ -31,22 +32,12 @@ from framedex.indexer.sources.folders import (
 from framedex.indexer.sources.lerobot import is_lerobot, read_lerobot, without_prefix
 from framedex.indexer.sources.listing_files import read_list, read_table
 from framedex.indexer.sources.members import holds_videos
-from framedex.indexer.sources.named_medium import (
-    IMAGE_SUFFIXES,
-    PARQUET_SUFFIX,
-    TAR_SUFFIX,
-    VIDEO_SUFFIXES,
-    Images,
-    NamedMedium,
-    is_tar_name,
-    readable_name,
-)
 from framedex.indexer.sources.sequences import TIMES_NAME, check_one_timing, folder_sequence, join_rows, visible_images
 from framedex.records.medium import CLIP_NAMES
 from framedex.storage.places import Place, parquet_file, place
 from framedex.storage.uris import absolute, checked, common_folder, is_remote, local_path
 
-TAKEN = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX}
+TAKEN = named_medium.VIDEO_SUFFIXES | named_medium.IMAGE_SUFFIXES | {named_medium.TAR_SUFFIX}
 
 
 @dataclass(slots=True)
@@ -88,7 +79,9 @@ def other_files(paths: Iterable[str]) -> list[OtherFiles]:
     for path in sorted(paths):
         by_ending.setdefault(_ending(path), []).append(path)
     found = [
-        OtherFiles(ending=readable_name(ending), count=len(some), example=readable_name(some[0]))
+        OtherFiles(
+            ending=named_medium.readable_name(ending), count=len(some), example=named_medium.readable_name(some[0])
+        )
         for ending, some in by_ending.items()
     ]
     return sorted(found, key=lambda some: (-some.count, some.ending))
@@ -100,7 +93,7 @@ def _ending(name: str) -> str:
 
 TABLE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
-OBJECT_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | TABLE_SUFFIXES | LIST_SUFFIXES
+OBJECT_SUFFIXES = named_medium.VIDEO_SUFFIXES | named_medium.IMAGE_SUFFIXES | TABLE_SUFFIXES | LIST_SUFFIXES
 # A user column with such a name would hide one of a clip's own, or is the name of a row's number elsewhere.
 RESERVED_COLUMNS = CLIP_NAMES | {*LISTING.names, "is_padding", "file_row_number"}
 
@@ -115,7 +108,7 @@ class Found:
         others: the paths of files that were skipped because of their endings.
     """
 
-    listed: list[NamedMedium]
+    listed: list[named_medium.NamedMedium]
     thumbnails: int
     others: set[str]
 
@@ -126,7 +119,7 @@ class Search:
 
     root: str | None
     follow_symlinks: bool
-    images: Images
+    images: named_medium.Images
     uri_column: str | None = None
 
 
@@ -176,7 +169,7 @@ def discover(
     root: str | None = None,
     label_from_parent: bool = False,
     follow_symlinks: bool = False,
-    images: Images = "sequences",
+    images: named_medium.Images = "sequences",
     uri_column: str | None = None,
 ) -> Found:
     """Return every mention of a medium in the order given. The contents of folders and globs are sorted.
@@ -222,27 +215,28 @@ def discover(
     return Found(listed=_without_repeats(listed), thumbnails=len(skipped.thumbnails), others=skipped.others)
 
 
-def _without_stray_bytes(item: NamedMedium) -> NamedMedium:
+def _without_stray_bytes(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
     """If a medium's name is not valid UTF-8, give it an error, and a name that can be written."""
     if "\0" in item.path:
         return replace(item, error=MediaError("file_name", "no file name holds a zero byte"))
-    path, spelled = readable_name(item.path), readable_name(item.spelled)
+    path, spelled = named_medium.readable_name(item.path), named_medium.readable_name(item.spelled)
     if (path, spelled) == (item.path, item.spelled):
         return _without_stray_images(item)
     error = MediaError("file_name", "the file name is not valid UTF-8; rename the file to have it indexed")
     return replace(item, path=path, spelled=spelled, error=error)
 
 
-def _without_stray_images(item: NamedMedium) -> NamedMedium:
+def _without_stray_images(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
     """Give a sequence an error if the name of one of its images is not valid UTF-8."""
-    wrong = next((name for name in item.images or () if readable_name(name) != name), None)
+    wrong = next((name for name in item.images or () if named_medium.readable_name(name) != name), None)
     if wrong is None:
         return item
-    message = f"the name of {readable_name(wrong)} is not valid UTF-8; rename the file to have the sequence indexed"
+    name = named_medium.readable_name(wrong)
+    message = f"the name of {name} is not valid UTF-8; rename the file to have the sequence indexed"
     return replace(item, images=(), error=MediaError("file_name", message))
 
 
-def _with_ways_out(listed: list[NamedMedium]) -> list[NamedMedium]:
+def _with_ways_out(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
     """Give media an error if links lead out of their folder, unless another mention of them follows no such link."""
     real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
     ways_out = [_way_out_error(item, real_folder) for item in listed]
@@ -253,7 +247,7 @@ def _with_ways_out(listed: list[NamedMedium]) -> list[NamedMedium]:
     ]
 
 
-def _way_out_error(item: NamedMedium, real_folder: Callable[[str], str]) -> MediaError | None:
+def _way_out_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str]) -> MediaError | None:
     if item.folder is None or item.error is not None:
         return None
     inside = [] if item.images is None else [*item.images, TIMES_NAME]
@@ -266,7 +260,7 @@ def _way_out_error(item: NamedMedium, real_folder: Callable[[str], str]) -> Medi
         return MediaError("missing", "cannot be opened: the link leads nowhere")
     return MediaError(
         "symlink",
-        f"a link leads out of {readable_name(item.folder)}, to {readable_name(target)}; "
+        f"a link leads out of {named_medium.readable_name(item.folder)}, to {named_medium.readable_name(target)}; "
         "--follow-symlinks allows such links",
         refused=True,
     )
@@ -280,10 +274,10 @@ def _object_folder(source: str) -> str:
 
 def _names_object(uri: str) -> bool:
     """Return whether the ending of a uri is that of an object."""
-    return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES or is_tar_name(uri)
+    return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES or named_medium.is_tar_name(uri)
 
 
-def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
+def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
     """Yield what a uri names: an object, the objects of a folder or pattern, or the entries of a list."""
     suffix = os.path.splitext(source)[1].lower()
     if is_pattern(source):
@@ -291,7 +285,7 @@ def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[N
         if not found:
             raise SourceError("the pattern matches nothing", where=source)
         yield from (replace(_found(uri, None), facts=facts) for uri, facts in found)
-    elif suffix == PARQUET_SUFFIX and search.uri_column is None and _holds_videos(place(source)):
+    elif suffix == named_medium.PARQUET_SUFFIX and search.uri_column is None and _holds_videos(place(source)):
         yield _plain(source)
     elif suffix in TABLE_SUFFIXES | LIST_SUFFIXES:
         where = place(source)
@@ -308,14 +302,14 @@ def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[N
         if not folders and not source.endswith("/"):
             yield _plain(source)  # an object whose name has no ending, or nothing; probing shows which
             return
-        media: list[NamedMedium] = []
+        media: list[named_medium.NamedMedium] = []
         for folder in folders:
             found_here = _media_of(folder.uri, list(folder.files), None, search, skipped)
             media += [replace(item, facts=folder.files.get(item.path.rpartition("/")[2])) for item in found_here]
         yield from _some(media, source)
 
 
-def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
+def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
     if is_lerobot(source):
         yield from read_lerobot(source, follow_symlinks=search.follow_symlinks)
         return
@@ -332,7 +326,7 @@ def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedi
         yield from _walk(source, source, search, skipped)
     elif is_glob(source):
         yield from _expand_glob(source, search, skipped)
-    elif path.suffix.lower() == PARQUET_SUFFIX and search.uri_column is None and _holds_videos(path):
+    elif path.suffix.lower() == named_medium.PARQUET_SUFFIX and search.uri_column is None and _holds_videos(path):
         yield _plain(source)
     elif path.suffix.lower() in TABLE_SUFFIXES:
         rows = [_folder_or_file(row) for row in read_table(path, search.root, search.uri_column)]
@@ -351,16 +345,16 @@ def _holds_videos(path: Place) -> bool:
         return False
 
 
-def _in_list(path: Path, search: Search) -> Iterator[NamedMedium]:
+def _in_list(path: Path, search: Search) -> Iterator[named_medium.NamedMedium]:
     return (_folder_or_file(item) for item in read_list(path, search.root))
 
 
-def _folder_or_file(item: NamedMedium) -> NamedMedium:
+def _folder_or_file(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
     """If a mention names a folder, return it as the mention of a sequence. Return others unchanged."""
     return folder_sequence(item) if item.error is None and names_folder(item.path, item.spelled) else item
 
 
-def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
+def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
     """Yield the files that a glob names, and the media in the folders that it names.
 
     Links to folders are treated as in a search.
@@ -375,17 +369,17 @@ def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[Name
         yield from _walk(name, folder, search, skipped) if os.path.isdir(name) else [_found(name, folder)]
 
 
-def _plain(name: str) -> NamedMedium:
-    return NamedMedium(path=absolute(name), spelled=name, named="source")
+def _plain(name: str) -> named_medium.NamedMedium:
+    return named_medium.NamedMedium(path=absolute(name), spelled=name, named="source")
 
 
-def _found(name: str, folder: str | None) -> NamedMedium:
-    return NamedMedium(path=absolute(name), spelled=name, folder=folder, named="search")
+def _found(name: str, folder: str | None) -> named_medium.NamedMedium:
+    return named_medium.NamedMedium(path=absolute(name), spelled=name, folder=folder, named="search")
 
 
-def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
+def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
     """Yield the media in a folder and below it. Add the paths of files that are not taken to `skipped`."""
-    media: list[NamedMedium] = []
+    media: list[named_medium.NamedMedium] = []
     for base, files in folders_below(top, follow_symlinks=search.follow_symlinks):
         media += _media_of(base, files, folder, search, skipped)
     yield from _some(media, top)
@@ -393,9 +387,9 @@ def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[N
 
 def _media_of(
     base: str, files: list[str], folder: str | None, search: Search, skipped: Skipped
-) -> Iterator[NamedMedium]:
+) -> Iterator[named_medium.NamedMedium]:
     """Yield the media among the files of one folder. Add the paths of files that are not taken to `skipped`."""
-    videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
+    videos = [name for name in files if os.path.splitext(name)[1].lower() in named_medium.VIDEO_SUFFIXES]
     yield from (_found(os.path.join(base, name), folder) for name in videos)
     skipped.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
     yield from (_found(os.path.join(base, name), folder) for name in files if _is_found_tar(name))
@@ -412,23 +406,24 @@ def _media_of(
 
 def _is_found_tar(name: str) -> bool:
     """Return whether a search takes a file as a tar. A compressed one is refused, so it must be named."""
-    return os.path.splitext(name)[1].lower() == TAR_SUFFIX
+    return os.path.splitext(name)[1].lower() == named_medium.TAR_SUFFIX
 
 
-def _some(media: list[NamedMedium], top: str) -> Iterator[NamedMedium]:
+def _some(media: list[named_medium.NamedMedium], top: str) -> Iterator[named_medium.NamedMedium]:
     """Yield the media of a folder, sorted. Raises SourceError if there are none."""
     if not media:
         raise SourceError(
             "the folder holds no video and no image",
             where=top,
-            allowed="files ending in " + " ".join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX})),
+            allowed="files ending in "
+            + " ".join(sorted(named_medium.VIDEO_SUFFIXES | named_medium.IMAGE_SUFFIXES | {named_medium.TAR_SUFFIX})),
             remedy="name the files themselves if they have other endings; "
             "--follow-symlinks also searches linked folders",
         )
     yield from sorted(media, key=lambda item: item.spelled)
 
 
-def _with_parent_label(item: NamedMedium) -> NamedMedium:
+def _with_parent_label(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
     if "label" in item.columns:
         raise SourceError(
             "two labels for one medium: the listing's and its folder's name",
@@ -439,12 +434,12 @@ def _with_parent_label(item: NamedMedium) -> NamedMedium:
     return replace(item, columns=item.columns | {"label": label})
 
 
-def _without_repeats(listed: list[NamedMedium]) -> list[NamedMedium]:
+def _without_repeats(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
     """Drop repeated mentions: the same path with the same columns.
 
     If one of them comes from a search and another one names the medium, the result counts as named.
     """
-    kept: dict[tuple[str, str | None, str], NamedMedium] = {}
+    kept: dict[tuple[str, str | None, str], named_medium.NamedMedium] = {}
     for item in listed:
         key = (item.path, item.member, repr(sorted(item.columns.items())))
         if key not in kept:

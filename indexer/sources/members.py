@@ -30,18 +30,7 @@ from framedex.core.limits import MOST_NESTED, machine_bytes, type_depth
 from framedex.errors import MediaError
 from framedex.files.parquet_cells import cell_name, is_binary, leaf_of, value_ranges
 from framedex.files.parquet_parts import checked_group, read_group
-from framedex.indexer.sources.named_medium import (
-    COLUMNS,
-    KEY,
-    MOST_SIDECAR_BYTES,
-    Holder,
-    Sidecar,
-    form_of,
-    is_video_name,
-    readable_name,
-    sample_parts,
-    sidecar_text,
-)
+from framedex.indexer.sources import named_medium
 from framedex.storage.objects import ByteRange
 from framedex.storage.reader import RangedFile, Read
 
@@ -121,7 +110,7 @@ class _Sample:
     problems: list[str] = field(default_factory=list)
 
 
-def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[Sidecar] = ()) -> FileContents:
+def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sidecar] = ()) -> FileContents:
     """Read the headers of a tar: ustar, GNU or pax. Names are never looked up outside of the tar.
 
     Files of other kinds, hidden files and folders are skipped.
@@ -151,15 +140,15 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[Sidecar] = ()) -
                     found = _named(member, size_bytes)
                     if found is not None:
                         name, image = found
-                        key, ending = sample_parts(name) or (None, "")
+                        key, ending = named_medium.sample_parts(name) or (None, "")
                         if key is None or key != sample.key:
                             videos += _finished(sample, sidecars)
                             sample = _Sample(key=key)
-                        if form_of(name) == "image":
+                        if named_medium.form_of(name) == "image":
                             images.append(image)
-                        elif is_video_name(name):
+                        elif named_medium.is_video_name(name):
                             sample.videos.append(_video(image, member.size, size_bytes))
-                        elif ending in sidecars and ending != KEY:
+                        elif ending in sidecars and ending != named_medium.KEY:
                             _take_sidecar(sample, ending, image, read)
                     if len(images) + len(videos) + len(sample.videos) > MOST_MEDIA:
                         raise MediaError("tar", f"the tar has more than {MOST_MEDIA} images and videos", refused=True)
@@ -208,33 +197,33 @@ def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
         error = MediaError(
             "tar", f"{place.problem}, and so has no bytes of its own; write it as a plain file", refused=True
         )
-    elif readable_name(place.name) != place.name:
+    elif named_medium.readable_name(place.name) != place.name:
         error = MediaError("file_name", "its name in the tar is not valid UTF-8; rename it", refused=True)
     elif not stated_bytes:
         error = MediaError("empty", "the member is empty")
     remark = None
     if part.size_bytes < place.size:
         remark = f"the tar ends within the member: it has {part.size_bytes} of {place.size} bytes"
-    return FileMember(name=readable_name(place.name), part=part, remark=remark, error=error)
+    return FileMember(name=named_medium.readable_name(place.name), part=part, remark=remark, error=error)
 
 
 def _take_sidecar(sample: _Sample, kind: str, place: FileImage, read: Read) -> None:
     """Read a sidecar into its sample."""
-    if place.problem is not None or place.size > MOST_SIDECAR_BYTES:
-        said = place.problem or f"has {place.size} bytes; at most {MOST_SIDECAR_BYTES} are read"
-        sample.problems.append(f"{readable_name(place.name)} {said}")
+    if place.problem is not None or place.size > named_medium.MOST_SIDECAR_BYTES:
+        said = place.problem or f"has {place.size} bytes; at most {named_medium.MOST_SIDECAR_BYTES} are read"
+        sample.problems.append(f"{named_medium.readable_name(place.name)} {said}")
     elif kind in sample.contents:
-        sample.problems.append(f"{readable_name(place.name)} is there twice")
+        sample.problems.append(f"{named_medium.readable_name(place.name)} is there twice")
     else:
         sample.contents[kind] = read(place.offset, place.size)
 
 
-def _finished(sample: _Sample, sidecars: Sequence[Sidecar]) -> list[FileMember]:
+def _finished(sample: _Sample, sidecars: Sequence[named_medium.Sidecar]) -> list[FileMember]:
     """Return the videos of a sample with its sidecars."""
     if not sample.videos or not sidecars:
         return sample.videos
-    key = None if sample.key is None else readable_name(sample.key)
-    text, problem = sidecar_text(sidecars, key, sample.contents, sample.problems)
+    key = None if sample.key is None else named_medium.readable_name(sample.key)
+    text, problem = named_medium.sidecar_text(sidecars, key, sample.contents, sample.problems)
     return [
         replace(video, sidecars=text, remark="; ".join(filter(None, (video.remark, problem))) or None)
         for video in sample.videos
@@ -412,7 +401,7 @@ def _of_column(
             FileMember(
                 name=cell_name(leaf.column, first + row),
                 part=place,
-                sidecars=json.dumps({COLUMNS: own}),
+                sidecars=json.dumps({named_medium.COLUMNS: own}),
                 remark=None if unread is None else f"values that cannot be read: column {', '.join(unread)}",
                 error=error,
             )
@@ -506,7 +495,9 @@ def _plain_value(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-def contents_of(holder: Holder, read: Read, size_bytes: int, *, sidecars: Sequence[Sidecar]) -> FileContents:
+def contents_of(
+    holder: named_medium.Holder, read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sidecar]
+) -> FileContents:
     """Return what a file with several media holds.
 
     Args:

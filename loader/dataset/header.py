@@ -14,21 +14,10 @@ from framedex.errors import FormatError, PolicyError
 from framedex.files.headers import check_format, is_since
 from framedex.records.clip import ClipRecord
 from framedex.records.columns import names_in
+from framedex.sharder import schema
 from framedex.sharder.clips.labels import Labels, stored_labels
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
-from framedex.sharder.schema import (
-    CLIPS_FOLDER,
-    FORMAT,
-    HEADER,
-    HEADER_KEYS,
-    MEDIA_FOLDER,
-    MOST_VIEWS,
-    PROVES,
-    RECIPES_FOLDER,
-    SCHEMA_VERSION,
-    Missing,
-)
 from framedex.storage.places import Place
 
 REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"
@@ -58,7 +47,7 @@ class DatasetHeader:
     encode: EncodeOptions | None
     ffmpeg: list[str]
     labels: Labels | None
-    views: tuple[list[str], Missing] | None
+    views: tuple[list[str], schema.Missing] | None
     own: list[str]
     filed: list[str] | None
     first: dict[str, NDArray[np.int64]]
@@ -67,11 +56,13 @@ class DatasetHeader:
 
 def read_header(path: Place) -> DatasetHeader:
     """Read the header of a dataset. Raises FormatError if it is missing, damaged or of another format."""
-    stored = check_format(path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
-    check_header(stored, HEADER_KEYS, str(path / HEADER), REMEDY)
+    stored = check_format(
+        path, file_name=schema.HEADER, expected=schema.FORMAT, version=schema.SCHEMA_VERSION, what="a framedex dataset"
+    )
+    check_header(stored, schema.HEADER_KEYS, str(path / schema.HEADER), REMEDY)
     try:
         clips, media = (np.cumsum([0, *stored[key]]) for key in ("clips_per_part", "media_per_part"))
-        first = {CLIPS_FOLDER: clips, MEDIA_FOLDER: media, RECIPES_FOLDER: clips}
+        first = {schema.CLIPS_FOLDER: clips, schema.MEDIA_FOLDER: media, schema.RECIPES_FOLDER: clips}
         most = usual_clip_bytes() // ORDER_BYTES
         for folder, rows in first.items():
             if rows[-1] > most:
@@ -86,21 +77,21 @@ def read_header(path: Place) -> DatasetHeader:
             own=names_in(ClipRecord, stored["schema_version"]),
             filed=stored.get("columns"),
             first=first,
-            proves=is_since(stored["schema_version"], PROVES),
+            proves=is_since(stored["schema_version"], schema.PROVES),
         )
     except (KeyError, TypeError, ValueError, PolicyError) as error:
-        raise FormatError(f"{HEADER} is damaged", where=str(path), found=repr(error)) from error
+        raise FormatError(f"{schema.HEADER} is damaged", where=str(path), found=repr(error)) from error
 
 
-def _views(stored: dict[str, Any] | None) -> tuple[list[str], Missing] | None:
+def _views(stored: dict[str, Any] | None) -> tuple[list[str], schema.Missing] | None:
     """Return the views that clips have, and what becomes of clips that lack one, as the header says."""
     if stored is None:
         return None
     names, missing = stored["names"], stored["missing"]
-    if not all(isinstance(name, str) for name in names) or missing not in get_args(Missing):
+    if not all(isinstance(name, str) for name in names) or missing not in get_args(schema.Missing):
         raise ValueError(f"views {names}, missing {missing}")
-    if len(names) > MOST_VIEWS:
-        raise ValueError(f"{len(names):,} views; {MOST_VIEWS} are allowed")
+    if len(names) > schema.MOST_VIEWS:
+        raise ValueError(f"{len(names):,} views; {schema.MOST_VIEWS} are allowed")
     return list(names), missing
 
 

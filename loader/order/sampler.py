@@ -14,17 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
+from framedex.loader.order import order
 from framedex.loader.order.elastic import ElasticSampler, Share
-from framedex.loader.order.order import (
-    RankShare,
-    Uneven,
-    codes_of,
-    epoch_order,
-    generator,
-    in_blocks,
-    numbers_of,
-    values_of,
-)
 
 
 def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.float64] | None:
@@ -41,7 +32,7 @@ def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.f
     """
     if weights is None and balance is None:
         return None
-    found = np.ones(len(dataset)) if weights is None else numbers_of(dataset, weights, "weights")
+    found = np.ones(len(dataset)) if weights is None else order.numbers_of(dataset, weights, "weights")
     if (found < 0).any():
         at = int(np.argmax(found < 0))
         raise FramedexError("a weight is below 0", found=f"{found[at]} for clip {at}", allowed="0 or more")
@@ -52,7 +43,7 @@ def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.f
             allowed="numbers of 0 or more, of which one is above 0",
         )
     found = found / found.max()  # their sum is finite
-    return found if balance is None else _balanced(found, values_of(dataset, balance, "balance"))
+    return found if balance is None else _balanced(found, order.values_of(dataset, balance, "balance"))
 
 
 def _balanced(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.float64]:
@@ -64,7 +55,7 @@ def _balanced(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.
             found=f"none for clip {missing[0]}, {len(missing):,} such clips in all",
             remedy="leave these clips out with where=, or give an array with a value for each clip",
         )
-    codes = codes_of(values)
+    codes = order.codes_of(values)
     shares = np.bincount(codes, weights)
     if not shares.all():
         clip = int(np.argmax(shares[codes] == 0))
@@ -95,7 +86,7 @@ def drawn_order(weights: NDArray[np.float64], length: int, *, seed: int, epoch: 
         epoch: number of the epoch. Each has other draws.
     """
     bounds = np.cumsum(weights)
-    drawn = np.searchsorted(bounds, generator(seed, epoch).random(length) * bounds[-1], side="right")
+    drawn = np.searchsorted(bounds, order.generator(seed, epoch).random(length) * bounds[-1], side="right")
     last = int(np.flatnonzero(weights)[-1])  # the product may be rounded up to the last bound
     return np.asarray(np.minimum(drawn, last), np.int64)
 
@@ -148,7 +139,7 @@ class ClipSampler(ElasticSampler[int]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        uneven: Uneven = "pad",
+        uneven: order.Uneven = "pad",
         blocks: Blocks | None = None,
         window: int = 8,
         weights: ArrayLike | str | None = None,
@@ -177,7 +168,7 @@ class ClipSampler(ElasticSampler[int]):
         if self._weights is not None:
             entries = identity["length"] = self._count if length is None else length
             identity["weights"] = f"CRC-32 {zlib.crc32(self._weights.tobytes()):08x}"
-        ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
+        ranks = order.RankShare(rank=rank, world_size=world_size, uneven=uneven)
         super().__init__(entries, identity, seed=seed, ranks=ranks)
 
     def _visit(self, epoch: int, share: Share) -> Iterable[int]:
@@ -186,7 +177,7 @@ class ClipSampler(ElasticSampler[int]):
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         if self._weights is None:
-            return epoch_order(
+            return order.epoch_order(
                 self._count,
                 shuffle=self.shuffle,
                 seed=self.seed,
@@ -197,7 +188,7 @@ class ClipSampler(ElasticSampler[int]):
         drawn = drawn_order(self._weights, self._entries, seed=self.seed, epoch=epoch)
         if self._blocks is None:
             return drawn
-        return drawn[in_blocks(self._blocks[drawn], self._window, generator(self.seed, epoch, stream=1))]
+        return drawn[order.in_blocks(self._blocks[drawn], self._window, order.generator(self.seed, epoch, stream=1))]
 
 
 def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:

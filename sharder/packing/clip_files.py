@@ -18,17 +18,7 @@ from framedex.records.clip import NO_PTS, PAD, Recipe
 from framedex.records.medium import VIDEO
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.clips.samples import FileRanges, Member, Piece
-from framedex.sharder.packing.mp4 import (
-    SAMPLE_ENTRIES,
-    TIMESCALE,
-    UNSPECIFIED,
-    Look,
-    SampleTimes,
-    Template,
-    configuration_record,
-    movie_header,
-    mux,
-)
+from framedex.sharder.packing import mp4
 from framedex.sharder.reading.sources import SourceFiles
 
 # Codecs whose headers are written here; libavformat writes those of all others.
@@ -78,7 +68,7 @@ class _Track:
     packed: Medium
     rewritten: bool
     configuration: bytes
-    template: Template | None
+    template: mp4.Template | None
 
 
 class ClipFiles:
@@ -163,16 +153,16 @@ def _track(medium: Medium) -> _Track:
             packed=replace(packed, container=container),
             rewritten=False,
             configuration=b"",
-            template=Template(medium),
+            template=mp4.Template(medium),
         )
     rewritten = _is_rewritten(medium)
     if codec in NAL_CODECS and not rewritten:
         return _Track(packed=replace(packed, container="mp4"), rewritten=False, configuration=extradata, template=None)
-    template = Template(medium)
+    template = mp4.Template(medium)
     try:
-        box = SAMPLE_ENTRIES[codec].configuration
+        box = mp4.SAMPLE_ENTRIES[codec].configuration
         assert box is not None  # all of these codecs have one
-        configuration = configuration_record(template, box, template.first_packet())
+        configuration = mp4.configuration_record(template, box, template.first_packet())
     except ValueError as error:
         raise UncuttableError(
             "no file holds the stream", where=medium.path, found=error, remedy="pass --pack images"
@@ -180,7 +170,7 @@ def _track(medium: Medium) -> _Track:
     finally:
         template.close()
     if rewritten:
-        tag = SAMPLE_ENTRIES[codec].entry.decode()
+        tag = mp4.SAMPLE_ENTRIES[codec].entry.decode()
         packed = replace(packed, extradata=configuration, codec_tag=tag)
     return _Track(
         packed=replace(packed, container="mp4"), rewritten=rewritten, configuration=configuration, template=None
@@ -240,28 +230,28 @@ def _suffix(codec: str) -> str:
     return "mov" if codec in MOV_CODECS else "avi" if codec in AVI_CODECS else "mkv"
 
 
-def _muxed_times(clip: Clip, suffix: str) -> tuple[SampleTimes, bool]:
+def _muxed_times(clip: Clip, suffix: str) -> tuple[mp4.SampleTimes, bool]:
     """Return when packets are shown in a file that libavformat writes; AVI has a frame rate instead of timestamps."""
     if suffix == "avi":
-        return _rank_times(clip, TIMESCALE), False
+        return _rank_times(clip, mp4.TIMESCALE), False
     return packet_times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
 
 
-def _rank_times(clip: Clip, timescale: int) -> SampleTimes:
-    ranks = clip.recipe.packet_rank.astype(np.int64) * timescale // TIMESCALE
-    return SampleTimes(packet_time=ranks, timescale=timescale, last=timescale // TIMESCALE)
+def _rank_times(clip: Clip, timescale: int) -> mp4.SampleTimes:
+    ranks = clip.recipe.packet_rank.astype(np.int64) * timescale // mp4.TIMESCALE
+    return mp4.SampleTimes(packet_time=ranks, timescale=timescale, last=timescale // mp4.TIMESCALE)
 
 
-def packet_times(clip: Clip, timescale: int) -> tuple[SampleTimes, bool]:
+def packet_times(clip: Clip, timescale: int) -> tuple[mp4.SampleTimes, bool]:
     """Return when packets are shown, and whether the times are the source's; ranks if times do not ascend."""
     recipe, medium = clip.recipe, clip.medium
     tick = Fraction(medium.time_base_num, medium.time_base_den)
     time = _real_times(recipe, tick * timescale)
     if time is None:
-        return _rank_times(clip, timescale if timescale == MATROSKA_TICKS else TIMESCALE), False
+        return _rank_times(clip, timescale if timescale == MATROSKA_TICKS else mp4.TIMESCALE), False
     mean = float(medium.duration_pts * tick * timescale / medium.frame_count)
     usual = float(np.median(np.diff(np.sort(time)))) if len(time) > 1 else mean
-    return SampleTimes(
+    return mp4.SampleTimes(
         packet_time=time, timescale=timescale, last=max(1, round(min(usual, mean) if mean > 0 else usual))
     ), True
 
@@ -299,10 +289,10 @@ def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
     return moved
 
 
-def _header(clip: Clip, track: _Track, size: NDArray[np.int64], times: SampleTimes) -> bytes:
+def _header(clip: Clip, track: _Track, size: NDArray[np.int64], times: mp4.SampleTimes) -> bytes:
     medium = clip.medium
     try:
-        return movie_header(
+        return mp4.movie_header(
             codec=medium.codec,
             width=medium.width,
             height=medium.height,
@@ -325,24 +315,24 @@ def _sync(clip: Clip) -> NDArray[np.int64]:
     return np.union1d(first, np.flatnonzero(start)) if len(clip.medium.states) == 1 else first
 
 
-def look_of(medium: Medium) -> Look:
+def look_of(medium: Medium) -> mp4.Look:
     """Return what a container states about a medium's pictures."""
     aspect = Fraction(medium.sample_aspect_ratio or 1).limit_denominator(1 << 15)
     points = (medium.color_primaries, medium.color_transfer, medium.color_matrix)
-    stated = any(point != UNSPECIFIED for point in points) or medium.color_range == "full"
-    return Look(
+    stated = any(point != mp4.UNSPECIFIED for point in points) or medium.color_range == "full"
+    return mp4.Look(
         aspect=aspect.as_integer_ratio() if 0 < aspect != 1 else None,
         colour=(*points, medium.color_range == "full") if stated else None,
     )
 
 
 def _muxed(
-    suffix: str, template: Template, packets: list[bytes], times: SampleTimes, sync: list[int]
+    suffix: str, template: mp4.Template, packets: list[bytes], times: mp4.SampleTimes, sync: list[int]
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
     """Return a file, and the offsets and lengths of its packets' bytes, int64 [packets] each."""
     where = template.path
     try:
-        content = mux(suffix, template, packets, times, sync)
+        content = mp4.mux(suffix, template, packets, times, sync)
     except ValueError as error:
         raise UncuttableError(
             "no file holds the stream", where=where, found=error, remedy="pass --pack images"
@@ -384,7 +374,7 @@ def _unshown(recipe: Recipe) -> int:
     return int(np.count_nonzero(~recipe.packet_shown))
 
 
-def shown_seconds(recipe: Recipe, times: SampleTimes) -> NDArray[np.float64]:
+def shown_seconds(recipe: Recipe, times: mp4.SampleTimes) -> NDArray[np.float64]:
     by_rank = np.empty(len(recipe.packet_rank), np.float64)
     by_rank[recipe.packet_rank] = times.packet_time / times.timescale
     return np.where(recipe.position == PAD, np.nan, by_rank[recipe.position])

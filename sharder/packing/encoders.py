@@ -39,17 +39,9 @@ from framedex.records.medium import COLOR_RANGES, VIDEO
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.clips.samples import Member
 from framedex.sharder.decoding.video import Size, decode_unique
+from framedex.sharder.packing import mp4
 from framedex.sharder.packing.clip_files import ClipFile, look_of, packet_times, places, shown_seconds
 from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions
-from framedex.sharder.packing.mp4 import (
-    MOV_OPTIONS,
-    OPTIONS,
-    SAMPLE_ENTRIES,
-    UNSPECIFIED,
-    SampleTimes,
-    configuration_box,
-    movie_header,
-)
 from framedex.sharder.reading.sources import EncodedClip
 
 MATRIX, RANGE_NAME = 6, "limited"  # SMPTE 170M, BT.601 (ISO/IEC 23091-2 table 4)
@@ -168,8 +160,8 @@ ENCODERS: dict[EncodeCodec, Encoder] = {
 class Colour:
     """Code points that the stream states besides its matrix and range (ISO/IEC 23091-2)."""
 
-    primaries: int = UNSPECIFIED
-    transfer: int = UNSPECIFIED
+    primaries: int = mp4.UNSPECIFIED
+    transfer: int = mp4.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +184,8 @@ class EncodedStream:
 def colour_of(primaries: int, transfer: int) -> Colour:
     """Return code points that encoders know; others become unspecified."""
     return Colour(
-        primaries=primaries if 0 < primaries <= MOST_PRIMARIES else UNSPECIFIED,
-        transfer=transfer if 0 < transfer <= MOST_TRANSFER else UNSPECIFIED,
+        primaries=primaries if 0 < primaries <= MOST_PRIMARIES else mp4.UNSPECIFIED,
+        transfer=transfer if 0 < transfer <= MOST_TRANSFER else mp4.UNSPECIFIED,
     )
 
 
@@ -217,7 +209,7 @@ def _encode(
     file = io.BytesIO()
     os.environ.setdefault(*QUIET_SVT)
     av.logging.set_level(None)
-    with memory_errors(), av.open(file, "w", format="mp4", options=OPTIONS | MOV_OPTIONS) as out:
+    with memory_errors(), av.open(file, "w", format="mp4", options=mp4.OPTIONS | mp4.MOV_OPTIONS) as out:
         with _refusals(encoder, size):
             stream = _stream(out, encoder, size, options, colour)
             open_encoder(stream.codec_context)
@@ -231,9 +223,9 @@ def _encode(
             contents = [bytes(packet) for packet in packets]
             out.mux_one(_first(contents[0], stream))
     _check_closed(packets, number + 1, encoder, size)
-    box = SAMPLE_ENTRIES[options.codec].configuration
+    box = mp4.SAMPLE_ENTRIES[options.codec].configuration
     assert box is not None  # all of these codecs have one
-    configuration = configuration_box(file.getvalue(), box)
+    configuration = mp4.configuration_box(file.getvalue(), box)
     return EncodedStream(
         configuration=configuration,
         packets=[_slices(options.codec, content) for content in contents],
@@ -397,7 +389,7 @@ def encoded_medium(medium: Medium, options: EncodeOptions, configuration: bytes)
         kind=VIDEO,
         container=CONTAINER,
         codec=options.codec,
-        codec_tag=SAMPLE_ENTRIES[options.codec].entry.decode(),
+        codec_tag=mp4.SAMPLE_ENTRIES[options.codec].entry.decode(),
         bits_per_coded_sample=None,
         profile=encoder.profile,
         pixel_format=PIXEL_FORMAT,
@@ -421,9 +413,9 @@ def encoded_medium(medium: Medium, options: EncodeOptions, configuration: bytes)
     )
 
 
-def _header(medium: Medium, size: NDArray[np.int64], rank: NDArray[np.int32], times: SampleTimes) -> bytes:
+def _header(medium: Medium, size: NDArray[np.int64], rank: NDArray[np.int32], times: mp4.SampleTimes) -> bytes:
     try:
-        return movie_header(
+        return mp4.movie_header(
             codec=medium.codec,
             width=medium.width,
             height=medium.height,

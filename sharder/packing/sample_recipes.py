@@ -28,17 +28,12 @@ from framedex.indexer.schema import SCANNED
 from framedex.records.clip import AUDIO, SAMPLE, AudioFile, ClipAudioPlan, ClipRecord, Failure, Recipe
 from framedex.records.columns import columns_of, json_of, values_of_json
 from framedex.records.medium import VIDEO, MediumRecord
+from framedex.sharder import schema
 from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium, internal_failure, tell_unproven
 from framedex.sharder.clips.rows import check_audio_file, check_recipe, check_wanted
 from framedex.sharder.clips.samples import Member, Step
 from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_audio, stretches
 from framedex.sharder.reading.sources import SourceFiles
-from framedex.sharder.schema import (
-    MEDIA,
-    MEDIA_RULES,
-    PROVES,
-    SCHEMA_VERSION,
-)
 
 Row = dict[str, Any]
 
@@ -46,7 +41,7 @@ KEY = "framedex"  # of the text in a sample's JSON
 VERSION = 1  # of the text; readers accept this one
 # Columns of the medium that a decoder and an item need.
 TOLD = {name: one for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in}
-UNTOLD: Row = dict.fromkeys(MEDIA.names) | {"states": [b""]}
+UNTOLD: Row = dict.fromkeys(schema.MEDIA.names) | {"states": [b""]}
 REMEDY = "fetch the tar again from where it came, or pack the clips again"
 
 
@@ -69,7 +64,7 @@ def recipe_text(clip: Clip, files: Sequence[str]) -> str:
     return as_text(
         {
             "version": VERSION,
-            "schema": SCHEMA_VERSION,
+            "schema": schema.SCHEMA_VERSION,
             "files": list(files),
             "columns": list(clip.columns),
             "medium": {name: getattr(medium, name) for name in TOLD}
@@ -156,7 +151,7 @@ def _clip(content: Mapping[str, Any], told: Row, sizes: Mapping[str, int], where
     size = sum(sizes[name] for name in files)
     source = ByteSource(path=where, size_bytes=size, mtime_ns=CONTENT_ALONE, fingerprint="")
     medium = _medium(told["medium"], str(content["uri"]), source, at)
-    if medium.kind == VIDEO and medium.codec not in SCANNED and not is_since(str(told.get("schema")), PROVES):
+    if medium.kind == VIDEO and medium.codec not in SCANNED and not is_since(str(told.get("schema")), schema.PROVES):
         tell_unproven("tars", (medium.codec,))
     wanted = values_of_json(ClipRecord, content, SAMPLE, at)
     check_wanted(wanted, medium, at)
@@ -191,7 +186,7 @@ def _medium(told: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
     facts["extradata"] = None if told["extradata"] is None else base64.b64decode(told["extradata"], validate=True)
     for name in TOLD:
         _check_type(name, facts[name], at)
-    check_row(facts, {name: rule for name, rule in MEDIA_RULES.items() if name in TOLD}, at)
+    check_row(facts, {name: rule for name, rule in schema.MEDIA_RULES.items() if name in TOLD}, at)
     check_video(facts, at)
     own = {"uri": uri, "size_bytes": source.size_bytes, "mtime_ns": source.mtime_ns, "fingerprint": source.fingerprint}
     return Medium(path=source.path, **facts | own)
@@ -199,10 +194,10 @@ def _medium(told: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
 
 def _check_type(name: str, value: object, at: RowAt) -> None:
     """Raise FormatError for a value that column `name` of the media never has."""
-    kind = MEDIA.field(name).type
+    kind = schema.MEDIA.field(name).type
     types = {pa.bool_(): bool, pa.float64(): float, pa.int32(): int, pa.int64(): int}
     expected = types.get(kind, str)
-    if type(value) is not expected and not (value is None and MEDIA.field(name).nullable):
+    if type(value) is not expected and not (value is None and schema.MEDIA.field(name).nullable):
         raise at.wrong(name, repr(value), f"a value of type {expected.__name__}")
 
 

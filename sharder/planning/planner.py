@@ -12,21 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import DamageError, PolicyError, UncuttableError
+from framedex.indexer import timeline
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.reach import Reach
-from framedex.indexer.timeline import (
-    CLOSED,
-    DAMAGED,
-    HIDDEN,
-    LEADING,
-    NON_REFERENCE,
-    NOT_REPRODUCIBLE,
-    OPEN,
-    RESET,
-    SKIPPED,
-    START,
-    presentation_order,
-)
 from framedex.records.clip import PAD, Recipe
 from framedex.sharder.clips.clip import coalesce
 
@@ -45,7 +33,7 @@ class Planner:
     ) -> None:
         self._drop_leading, self._keep_damaged = drop_leading, keep_damaged
         self._hidden_unordered = hidden_unordered
-        self._order = presentation_order(packets.pts, packets.flags)
+        self._order = timeline.presentation_order(packets.pts, packets.flags)
         self.renew(packets)
         self.pts: NDArray[np.int64] = packets.pts[self._order]
 
@@ -59,7 +47,7 @@ class Planner:
 
     def start_frames(self) -> NDArray[np.int64]:
         """Return int64, ascending: the presentation numbers of frames where decoding may start."""
-        return np.flatnonzero((self._packets.flags[self._order] & START) != 0)
+        return np.flatnonzero((self._packets.flags[self._order] & timeline.START) != 0)
 
     def packet_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64 [frames]: the packet that presents each frame. Raises PolicyError for a number past the end."""
@@ -89,9 +77,9 @@ class Planner:
             raise PolicyError("a clip of padding alone", found=f"{len(frames)} padded frames")
         wanted = self.packet_of(frames[real])
         targets = np.unique(wanted)
-        damaged = targets[(self._packets.flags[targets] & DAMAGED) != 0]
+        damaged = targets[(self._packets.flags[targets] & timeline.DAMAGED) != 0]
         if len(damaged) and not self._keep_damaged:
-            unlike = self._packets.flags[damaged[0]] & NOT_REPRODUCIBLE
+            unlike = self._packets.flags[damaged[0]] & timeline.NOT_REPRODUCIBLE
             raise DamageError(
                 "a wanted frame lies in a GOP that a clip's decoder does not give as a full decode does"
                 if unlike
@@ -130,21 +118,21 @@ class Planner:
             range_offset=range_offset,
             range_length=range_length,
             run_first=np.searchsorted(picture_run, np.arange(len(run_begin))).astype(np.int32),
-            run_open=(self._packets.flags[run_begin] & OPEN) != 0,
+            run_open=(self._packets.flags[run_begin] & timeline.OPEN) != 0,
             run_state=self._packets.state[run_begin],
             damaged=bool(len(damaged)),
             position=position,
             range_path=None if paths is None else [paths[packet] for packet in kept.tolist()],
             range_crc32=None if crc32 is None else crc32[kept],
             packet_pts=self._packets.pts[pictures],
-            packet_shown=(self._packets.flags[pictures] & SKIPPED) == 0,
-            packet_start=((self._packets.flags[pictures] & (CLOSED | RESET)) == CLOSED)
+            packet_shown=(self._packets.flags[pictures] & timeline.SKIPPED) == 0,
+            packet_start=((self._packets.flags[pictures] & (timeline.CLOSED | timeline.RESET)) == timeline.CLOSED)
             & (self._packets.state[pictures] == 0),
         )
 
     def _check_places(self, kept: NDArray[np.int64]) -> None:
         """Raise UncuttableError if the order in which a decoder outputs some packets is not known."""
-        if self._hidden_unordered and (self._packets.flags[kept] & HIDDEN).any():
+        if self._hidden_unordered and (self._packets.flags[kept] & timeline.HIDDEN).any():
             raise UncuttableError(
                 "the clip needs pictures that an edit list hides, and their places in a file of its own are not known",
                 found=f"packets {int(kept[0])} to {int(kept[-1])}",
@@ -153,7 +141,7 @@ class Planner:
 
     def _check_between(self, kept: NDArray[np.int64]) -> None:
         """Raise UncuttableError if some of these packets, which lead to frames outside of damage, are damaged."""
-        if (self._packets.flags[kept] & DAMAGED).any():
+        if (self._packets.flags[kept] & timeline.DAMAGED).any():
             raise UncuttableError(
                 "the clip cannot be cut into a file of its own: a damaged GOP lies between its frames",
                 found=f"packets {int(kept[0])} to {int(kept[-1])}",
@@ -174,14 +162,14 @@ class Planner:
         Raises:
             UncuttableError: There is no such start point, or the decoder's configuration changes on the way.
         """
-        alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & CLOSED) != 0), 0)
+        alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & timeline.CLOSED) != 0), 0)
         begin, end = begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
         first = int(np.searchsorted(self._reach.starts, begin[0]))
         while first > 0 and self._leaves_undecodable(first, int(end[0])):
             first -= 1
         begin[0] = self._reach.starts[first]
         inside = self._reach.starts[(self._reach.starts > begin[0]) & (self._reach.starts <= end[-1])]
-        if self._leaves_undecodable(first, int(end[0])) or (self._packets.flags[inside] & RESET).any():
+        if self._leaves_undecodable(first, int(end[0])) or (self._packets.flags[inside] & timeline.RESET).any():
             raise UncuttableError(
                 "the clip cannot be cut into a file of its own: no single decoder session gives its frames",
                 found=f"packets {int(begin[0])} to {int(end[-1])}",
@@ -201,4 +189,6 @@ class Planner:
             return False
         edges = np.append(self._reach.starts, len(self._packets.pts))
         flags = self._packets.flags[edges[start] : min(int(edges[start + 1]), end + 1)]
-        return bool(((flags & (LEADING | NON_REFERENCE | SKIPPED)) == LEADING).any())
+        return bool(
+            ((flags & (timeline.LEADING | timeline.NON_REFERENCE | timeline.SKIPPED)) == timeline.LEADING).any()
+        )

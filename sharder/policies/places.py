@@ -18,24 +18,8 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.parameters import MOST_WANTED
+from framedex.sharder.policies import sampling
 from framedex.sharder.policies.policy import Fate, Terms
-from framedex.sharder.policies.sampling import (
-    SAFE,
-    Missed,
-    Sampled,
-    Sampling,
-    Span,
-    Timeline,
-    below,
-    common_denominator,
-    distances,
-    draws,
-    frames_at,
-    integers,
-    padded,
-    progression,
-    whole,
-)
 
 MOST_CLIPS = 1_000_000  # of one video, or of one range of it
 BLOCK = 1 << 18  # wanted frames that are computed at a time
@@ -61,7 +45,7 @@ class WantedFrames:
     limit: int
 
     def __post_init__(self) -> None:
-        if max(abs(self.low), abs(self.limit)) >= SAFE and self.starts.dtype != object:
+        if max(abs(self.low), abs(self.limit)) >= sampling.SAFE and self.starts.dtype != object:
             object.__setattr__(self, "starts", self.starts.astype(object))
 
     def any_whole(self) -> bool:
@@ -79,7 +63,7 @@ class WantedFrames:
 Piece = tuple[Fraction, Fraction, int]  # a regular series of times: (first, step, count)
 
 
-def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1) -> WantedFrames:
+def times(span: sampling.Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1) -> WantedFrames:
     """Return clips that begin at the times of a series, and from there want the times of several consecutive series.
 
     Args:
@@ -90,7 +74,9 @@ def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1
         PolicyError: There are too many clips or frames.
     """
     _bounded(starts[2], sum(count for _, _, count in offsets))
-    denominator = grain * common_denominator([time for first, step, _ in (starts, *offsets) for time in (first, step)])
+    denominator = grain * sampling.common_denominator(
+        [time for first, step, _ in (starts, *offsets) for time in (first, step)]
+    )
     return WantedFrames(
         starts=_series(starts, denominator),
         offsets=_joined(offsets, denominator),
@@ -100,7 +86,9 @@ def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1
     )
 
 
-def times_from(span: Span, starts: NDArray[np.int64], offsets: Sequence[Fraction], *, grain: int = 1) -> WantedFrames:
+def times_from(
+    span: sampling.Span, starts: NDArray[np.int64], offsets: Sequence[Fraction], *, grain: int = 1
+) -> WantedFrames:
     """Return clips that begin at given timestamps, and want times by their offsets from there.
 
     Args:
@@ -113,11 +101,11 @@ def times_from(span: Span, starts: NDArray[np.int64], offsets: Sequence[Fraction
         PolicyError: There are too many clips or frames.
     """
     _bounded(len(starts), len(offsets))
-    denominator = grain * common_denominator(offsets)
-    fits = int(np.abs(starts).max(initial=0)) * denominator < SAFE
+    denominator = grain * sampling.common_denominator(offsets)
+    fits = int(np.abs(starts).max(initial=0)) * denominator < sampling.SAFE
     return WantedFrames(
         starts=(starts if fits else starts.astype(object)) * denominator,
-        offsets=integers([int(offset * denominator) for offset in offsets]),
+        offsets=sampling.integers([int(offset * denominator) for offset in offsets]),
         denominator=denominator,
         low=math.ceil(span.start * denominator),
         limit=math.ceil(span.end * denominator),
@@ -126,16 +114,16 @@ def times_from(span: Span, starts: NDArray[np.int64], offsets: Sequence[Fraction
 
 def _series(piece: Piece, denominator: int) -> NDArray[Any]:
     first, step, count = piece
-    return progression(int(first * denominator), int(step * denominator), count)
+    return sampling.progression(int(first * denominator), int(step * denominator), count)
 
 
 def _joined(pieces: Sequence[Piece], denominator: int) -> NDArray[Any]:
     if all(count == 1 for _, _, count in pieces):
-        return integers([int(first * denominator) for first, _, _ in pieces])
+        return sampling.integers([int(first * denominator) for first, _, _ in pieces])
     return np.concatenate([_series(piece, denominator) for piece in pieces])
 
 
-def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) -> WantedFrames:
+def numbers(span: sampling.Span, starts: tuple[int, int, int], offsets: Sequence[int]) -> WantedFrames:
     """Return clips that begin at frames (first, step, count) and want frames by their offsets from there.
 
     Raises:
@@ -143,7 +131,7 @@ def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) ->
     """
     _bounded(starts[2], len(offsets))
     return WantedFrames(
-        starts=progression(*starts),
+        starts=sampling.progression(*starts),
         offsets=np.asarray(offsets, np.int64),
         denominator=None,
         low=span.first,
@@ -172,16 +160,16 @@ def consecutive(start: Fraction | int, step: Fraction | int, length: Fraction | 
 
 
 def sample(
-    timeline: Timeline,
-    span: Span,
+    timeline: sampling.Timeline,
+    span: sampling.Span,
     wanted: WantedFrames,
     terms: Terms,
     *,
     first: int = 0,
     among: NDArray[np.int64] | None = None,
     anchors: NDArray[np.int64] | None = None,
-    stretch: Span | None = None,
-) -> Sampling:
+    stretch: sampling.Span | None = None,
+) -> sampling.Sampling:
     """Return the clips that get their wanted frames, numbered from `first`.
 
     docs/policies.md describes what happens to other clips.
@@ -200,8 +188,8 @@ def sample(
     made = np.flatnonzero(_is_made(span, wanted, terms, fate))
     kept = np.zeros(len(wanted.starts), np.bool_)
     kept[thinned(made.tolist(), terms.max_clips)] = True
-    clips: list[Sampled] = []
-    missed: list[Missed] = []
+    clips: list[sampling.Sampled] = []
+    missed: list[sampling.Missed] = []
     of = stretch or span
     for at, places in _blocks(timeline, wanted, terms) if kept.any() else ():
         inside = wanted.inside(places)
@@ -221,12 +209,12 @@ def sample(
         clips += _records(frames[chosen], inside[chosen], known, fate, terms)
     if not clips and not missed:
         missed.append(
-            Missed(kind="short", message=_too_short(timeline, span, wanted, terms), counts=False, number=None)
+            sampling.Missed(kind="short", message=_too_short(timeline, span, wanted, terms), counts=False, number=None)
         )
-    return Sampling(clips=clips, missed=missed, following=first + int(made.max(initial=-1)) + 1)
+    return sampling.Sampling(clips=clips, missed=missed, following=first + int(made.max(initial=-1)) + 1)
 
 
-def _is_made(span: Span, wanted: WantedFrames, terms: Terms, fate: Fate) -> NDArray[np.bool_]:
+def _is_made(span: sampling.Span, wanted: WantedFrames, terms: Terms, fate: Fate) -> NDArray[np.bool_]:
     """Return bool [clips]: whether the places of each clip allow to make it.
 
     Jitter does not matter: it moves no place into the span or out of it. So this is the same in all epochs.
@@ -252,7 +240,7 @@ def thinned(numbers: list[int], most: int | None) -> list[int]:
     return [numbers[(2 * part + 1) * len(numbers) // (2 * most)] for part in range(most)]
 
 
-def _blocks(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[tuple[int, NDArray[Any]]]:
+def _blocks(timeline: sampling.Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield blocks of clips: (number of the first clip, places of the block's clips [clips, wanted], jittered)."""
     jitter = _jitter(timeline, wanted, terms)
     width = len(wanted.offsets)
@@ -260,16 +248,16 @@ def _blocks(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[
     for at in range(0, len(wanted.starts), size):
         places = wanted.starts[at : at + size, None] + wanted.offsets[None, :]
         if jitter:
-            drawn = draws(
+            drawn = sampling.draws(
                 terms.seed, timeline.name, "jitter", first=at * width, count=places.size, epoch=timeline.epoch
             )
-            moved = places + (below(drawn, 2 * jitter + 1).reshape(places.shape) - jitter)
+            moved = places + (sampling.below(drawn, 2 * jitter + 1).reshape(places.shape) - jitter)
             moved = np.clip(moved, wanted.low, wanted.limit - 1)
             places = _in_order(places, np.where(wanted.inside(places), moved, places))
         yield at, places
 
 
-def _jitter(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> int:
+def _jitter(timeline: sampling.Timeline, wanted: WantedFrames, terms: Terms) -> int:
     """Return the greatest distance by which places are moved, in their unit; never more than the span's length."""
     if wanted.denominator is None:
         most = terms.jitter_frames
@@ -287,22 +275,24 @@ def _in_order(places: NDArray[Any], moved: NDArray[Any]) -> NDArray[Any]:
 
 
 def _frames(
-    timeline: Timeline, span: Span, places: NDArray[Any], wanted: WantedFrames, terms: Terms
+    timeline: sampling.Timeline, span: sampling.Span, places: NDArray[Any], wanted: WantedFrames, terms: Terms
 ) -> NDArray[np.int64]:
     """Return int64 [clips, wanted]: the frames at some places in the span, which has frames."""
     if wanted.denominator is None:
         return np.asarray(places, np.int64)
-    return span.first + frames_at(timeline.pts[span.first : span.stop], places, wanted.denominator, terms.choose)
+    return span.first + sampling.frames_at(
+        timeline.pts[span.first : span.stop], places, wanted.denominator, terms.choose
+    )
 
 
-def _last_frame(timeline: Timeline, span: Span) -> int:
+def _last_frame(timeline: sampling.Timeline, span: sampling.Span) -> int:
     """Return the last frame of a span; of frames with equal timestamps, the first."""
     pts = timeline.pts[span.first : span.stop]
     return span.first + int(np.searchsorted(pts, pts[-1], side="left"))
 
 
 def _far(
-    timeline: Timeline,
+    timeline: sampling.Timeline,
     frames: NDArray[np.int64],
     places: NDArray[Any],
     inside: NDArray[np.bool_],
@@ -313,14 +303,14 @@ def _far(
     if terms.tolerance_seconds is None or wanted.denominator is None or not len(timeline.pts):
         return np.zeros(len(places), np.bool_)
     allowed = math.floor(terms.tolerance_seconds / timeline.time_base * wanted.denominator)
-    away = distances(timeline.pts, frames, places, wanted.denominator)
+    away = sampling.distances(timeline.pts, frames, places, wanted.denominator)
     too_far = np.asarray(away > allowed, np.bool_)
     return np.asarray((too_far & inside).any(axis=1), np.bool_)
 
 
 def _records(
     frames: NDArray[np.int64], inside: NDArray[np.bool_], known: list[dict[str, Any]], fate: Fate, terms: Terms
-) -> list[Sampled]:
+) -> list[sampling.Sampled]:
     """Return the records of clips, [clips, wanted], padded or cut if they are not whole.
 
     Args:
@@ -328,24 +318,26 @@ def _records(
     """
     short = np.flatnonzero(~inside.all(axis=1))
     if len(short) and fate == "pad" and terms.pad != "ends":  # otherwise the ends are there already
-        frames[short] = padded(frames[short], inside[short], terms.pad)
-    found = [Sampled(frames=row, mask=mask, **facts) for row, mask, facts in zip(frames, inside, known, strict=True)]
+        frames[short] = sampling.padded(frames[short], inside[short], terms.pad)
+    found = [
+        sampling.Sampled(frames=row, mask=mask, **facts) for row, mask, facts in zip(frames, inside, known, strict=True)
+    ]
     if fate != "pad":
         for place in short.tolist():
             real = inside[place]
-            found[place] = Sampled(frames=frames[place][real], mask=real[real], **known[place])
+            found[place] = sampling.Sampled(frames=frames[place][real], mask=real[real], **known[place])
     return found
 
 
-def _strayed(number: int, terms: Terms) -> Missed:
+def _strayed(number: int, terms: Terms) -> sampling.Missed:
     assert terms.tolerance_seconds is not None  # otherwise no frame is too far away
     message = f"clip {number}: no frame within {float(terms.tolerance_seconds):g} s of a time that it wants"
-    return Missed(kind="tolerance", message=message, counts=False, number=number)
+    return sampling.Missed(kind="tolerance", message=message, counts=False, number=number)
 
 
-def _too_short(timeline: Timeline, span: Span, wanted: WantedFrames, terms: Terms) -> str:
+def _too_short(timeline: sampling.Timeline, span: sampling.Span, wanted: WantedFrames, terms: Terms) -> str:
     """Return why a span gives no clip."""
-    video = whole(timeline)
+    video = sampling.whole(timeline)
     seconds, frames = float((span.end - span.start) * timeline.time_base), span.stop - span.first
     what = f"{seconds:.6g} s with {frames} frames"
     if (span.start, span.end) != (video.start, video.end):

@@ -23,18 +23,8 @@ from framedex.sharder.configuration.parameters import (
 )
 from framedex.sharder.configuration.splits import Split
 from framedex.sharder.configuration.views import Views
+from framedex.sharder.policies import sampling
 from framedex.sharder.policies.ranges import Places, Ranges
-from framedex.sharder.policies.sampling import (
-    Choose,
-    Missed,
-    PadMode,
-    Sampled,
-    Sampling,
-    Span,
-    Timeline,
-    beginning,
-    whole,
-)
 
 Last = Literal["drop", "partial", "pad"]
 Short = Literal["skip", "pad", "error"]
@@ -67,14 +57,14 @@ class Terms(Record):
         filter: Which rows are sampled.
     """
 
-    choose: Choose = parameter(
+    choose: sampling.Choose = parameter(
         "which frame a time means: the nearest, the one before it, or the one after it", "nearest"
     )
     tolerance_seconds: Seconds | None = parameter("a clip with a frame further from its time is left out", None)
     jitter_seconds: Seconds = parameter("by time: each place of a clip is moved by up to so much", Fraction(0))
     jitter_frames: Number = parameter("by number: each place of a clip is moved by up to so much", 0)
     seed: Seed = parameter("of jitter and of random clips", 0)
-    pad: PadMode = parameter("what stands where a clip has no frame", "constant")
+    pad: sampling.PadMode = parameter("what stands where a clip has no frame", "constant")
     last: Last = parameter("what becomes of a clip that the end cuts short", "pad")
     short: Short | None = parameter("the same, where the video has no whole clip; as last says by default", None)
     min_frames: Count = parameter("a clip with fewer frames of its own is not made", 1)
@@ -154,15 +144,15 @@ class Terms(Record):
         """
         return self.range
 
-    def _places(self, timeline: Timeline, row: Mapping[str, Any], ranges: Ranges) -> list[Places]:
+    def _places(self, timeline: sampling.Timeline, row: Mapping[str, Any], ranges: Ranges) -> list[Places]:
         """Return the ranges of a row. Raises PolicyError."""
         return ranges.places(timeline, row)
 
-    def span_of(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
+    def span_of(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Span:
         """Return the stretch from the first range of a row to its last one, or the whole video. Raises PolicyError."""
         ranges = self.ranges(list(row))
         if ranges is None:
-            return whole(timeline)
+            return sampling.whole(timeline)
         places = self._places(timeline, row, ranges)
         first, last = places[0], places[-1]
         return ranges.span(timeline, row, None if first is None or last is None else (first[0], last[1]))
@@ -172,7 +162,7 @@ class Terms(Record):
         """Whether the clips depend on more than times and numbers of frames: start points, or ranges of their own."""
         return False
 
-    def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
+    def sample(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Sampling:
         """Return the clips of one mention of a video.
 
         A pure function: the same input gives the same output.
@@ -186,38 +176,38 @@ class Terms(Record):
         """
         wrong = row.get(LISTING_PROBLEM)
         if wrong:
-            return Sampling(clips=[], missed=[Missed(kind="row", message=str(wrong), counts=True)])
+            return sampling.Sampling(clips=[], missed=[sampling.Missed(kind="row", message=str(wrong), counts=True)])
         return self.sample_row(timeline, row)
 
-    def sample_row(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
+    def sample_row(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Sampling:
         """Return the clips of one mention that has no problem. Each range is sampled as if it were a video."""
         try:
             ranges = self.ranges(list(row))
             places = [] if ranges is None else self._places(timeline, row, ranges)
         except PolicyError as error:
-            return Sampling(clips=[], missed=[Missed(kind="row", message=error.text(), counts=True)])
+            return sampling.Sampling(clips=[], missed=[sampling.Missed(kind="row", message=error.text(), counts=True)])
         if ranges is None:
-            return self.sample_span(timeline, self.limited(timeline, whole(timeline)))
-        clips: list[Sampled] = []
-        missed: list[Missed] = []
+            return self.sample_span(timeline, self.limited(timeline, sampling.whole(timeline)))
+        clips: list[sampling.Sampled] = []
+        missed: list[sampling.Missed] = []
         following = 0
         for one in places:
             try:
                 span = ranges.span(timeline, row, one)
             except PolicyError as error:
-                missed.append(Missed(kind="row", message=error.text(), counts=True))
+                missed.append(sampling.Missed(kind="row", message=error.text(), counts=True))
                 continue
             of_range = self.sample_span(timeline, self.limited(timeline, span), following)
             following = of_range.following
             clips += of_range.clips
             missed += of_range.missed
-        return Sampling(clips=clips, missed=missed, following=following)
+        return sampling.Sampling(clips=clips, missed=missed, following=following)
 
-    def limited(self, timeline: Timeline, span: Span) -> Span:
+    def limited(self, timeline: sampling.Timeline, span: sampling.Span) -> sampling.Span:
         """Return the part of a stretch that is sampled: its first `max_seconds`, or all of it."""
-        return span if self.max_seconds is None else beginning(timeline, span, self.max_seconds)
+        return span if self.max_seconds is None else sampling.beginning(timeline, span, self.max_seconds)
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+    def sample_span(self, timeline: sampling.Timeline, span: sampling.Span, first: int = 0) -> sampling.Sampling:
         """Return the clips of a stretch of a video, numbered from `first`, as if it were a video of its own."""
         raise NotImplementedError(f"{type(self).__name__} says what it makes of a span")
 

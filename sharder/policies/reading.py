@@ -22,31 +22,23 @@ from framedex.errors import PolicyError
 from framedex.sharder.configuration.filters import parse_filter
 from framedex.sharder.configuration.parameters import Json, definitions, located, record, shown
 from framedex.sharder.configuration.splits import Split
-from framedex.sharder.policies.by_time import (
-    FpsPolicy,
-    FramesPolicy,
-    KeyframesPolicy,
-    PerRowPolicy,
-    SecondsPolicy,
-    SegmentsPolicy,
-    StridePolicy,
-)
+from framedex.sharder.policies import by_time
 from framedex.sharder.policies.policy import Terms
 from framedex.sharder.policies.spread import RandomPolicy, UniformPolicy
 from framedex.sharder.policies.windows import AroundPolicy, WindowsPolicy
 
 POLICIES: dict[str, type[Terms]] = {
-    "fps": FpsPolicy,
-    "segments": SegmentsPolicy,
-    "stride": StridePolicy,
-    "frames": FramesPolicy,
-    "seconds": SecondsPolicy,
-    "keyframes": KeyframesPolicy,
+    "fps": by_time.FpsPolicy,
+    "segments": by_time.SegmentsPolicy,
+    "stride": by_time.StridePolicy,
+    "frames": by_time.FramesPolicy,
+    "seconds": by_time.SecondsPolicy,
+    "keyframes": by_time.KeyframesPolicy,
     "windows": WindowsPolicy,
     "random": RandomPolicy,
     "uniform": UniformPolicy,
     "around": AroundPolicy,
-    "per_row": PerRowPolicy,
+    "per_row": by_time.PerRowPolicy,
 }
 
 

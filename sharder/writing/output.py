@@ -17,32 +17,19 @@ from framedex.errors import FormatError, OutputError
 from framedex.files.headers import check_format
 from framedex.files.outputs import remove_unfinished, write_aside
 from framedex.files.parquet_parts import part_numbers, part_path
-from framedex.sharder.schema import (
-    CLIPS_FOLDER,
-    COLUMNS_NAME,
-    FAILURES_NAME,
-    FIELDS_NAME,
-    FORMAT,
-    HEADER,
-    MEDIA_FOLDER,
-    POLICY_NAME,
-    RECIPES_FOLDER,
-    SCHEMA_VERSION,
-    SHARDS_FOLDER,
-    SHARDS_NAME,
-)
+from framedex.sharder import schema
 
 OWN_ENTRIES = {
-    HEADER,
-    POLICY_NAME,
-    FAILURES_NAME,
-    SHARDS_NAME,
-    COLUMNS_NAME,
-    FIELDS_NAME,
-    CLIPS_FOLDER,
-    RECIPES_FOLDER,
-    MEDIA_FOLDER,
-    SHARDS_FOLDER,
+    schema.HEADER,
+    schema.POLICY_NAME,
+    schema.FAILURES_NAME,
+    schema.SHARDS_NAME,
+    schema.COLUMNS_NAME,
+    schema.FIELDS_NAME,
+    schema.CLIPS_FOLDER,
+    schema.RECIPES_FOLDER,
+    schema.MEDIA_FOLDER,
+    schema.SHARDS_FOLDER,
 }
 
 
@@ -52,7 +39,13 @@ def check_output(out: Path, *, overwrite: bool) -> None:
         return
     strange = sorted({path.name for path in out.iterdir()} - OWN_ENTRIES) if out.is_dir() else [out.name]
     try:
-        check_format(out, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+        check_format(
+            out,
+            file_name=schema.HEADER,
+            expected=schema.FORMAT,
+            version=schema.SCHEMA_VERSION,
+            what="a framedex dataset",
+        )
     except FormatError as error:
         strange = strange or [error.what]
     if strange:
@@ -181,12 +174,12 @@ def _remove_beyond(folder: Path, checkpoints: list[Checkpoint]) -> None:
     remove_unfinished(folder)
     parts = sum(len(checkpoint.parts) for checkpoint in checkpoints)
     media = sum(checkpoint.media > 0 for checkpoint in checkpoints)
-    for name, count in ((CLIPS_FOLDER, parts), (RECIPES_FOLDER, parts), (MEDIA_FOLDER, media)):
+    for name, count in ((schema.CLIPS_FOLDER, parts), (schema.RECIPES_FOLDER, parts), (schema.MEDIA_FOLDER, media)):
         remove_unfinished(folder / name)
         for number in part_numbers(folder / name)[count:]:
             part_path(folder / name, number).unlink()
-    remove_unfinished(folder / SHARDS_FOLDER)
+    remove_unfinished(folder / schema.SHARDS_FOLDER)
     kept = sum(len(checkpoint.shards) for checkpoint in checkpoints)
-    for path in (folder / SHARDS_FOLDER).glob("*"):
+    for path in (folder / schema.SHARDS_FOLDER).glob("*"):
         if (match := TAR_NAME.fullmatch(path.name)) and int(match[1]) >= kept:
             path.unlink()

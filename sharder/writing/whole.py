@@ -22,14 +22,7 @@ import yaml
 from framedex.files.outputs import LOCK_NAME, write_aside, write_json_aside
 from framedex.files.parquet_parts import PartWriter, library_versions, part_path, table_of, write_part
 from framedex.indexer.parts.index import Index
-from framedex.sharder.clips.clip_source import (
-    DURATION,
-    DURATION_COLUMNS,
-    FRAME_FIELDS,
-    MEDIA_FIELDS,
-    frame_field,
-    media_field,
-)
+from framedex.sharder.clips import clip_source
 from framedex.sharder.schema import (
     CLIPS,
     CLIPS_FOLDER,
@@ -76,10 +69,10 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
         writers.append(_Grouped(folder / COLUMNS_NAME, pa.schema(own)))
     for number in range(clips_parts):
         part = pq.ParquetFile(part_path(folder / CLIPS_FOLDER, number))
-        lists = dict.fromkeys(FRAME_FIELDS.values())
+        lists = dict.fromkeys(clip_source.FRAME_FIELDS.values())
         kept = [name for name in FIELDS.names if name in CLIPS.names]
         clips = part.read([*kept, *lists, *(field.name for field in own)], use_threads=False)
-        frames = {name: frame_field(name, clips[of]) for name, of in FRAME_FIELDS.items()}
+        frames = {name: clip_source.frame_field(name, clips[of]) for name, of in clip_source.FRAME_FIELDS.items()}
         shared = media.take(clips["media_row"])
         given = {name: clips[name] for name in kept} | frames | {name: shared[name] for name in shared.column_names}
         writers[0].add(pa.table([given[name] for name in FIELDS.names], FIELDS.names))
@@ -97,13 +90,15 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _media_fields(folder: Path, parts: int) -> pa.Table:
     """Return the fields that the clips of a medium share, one row per medium."""
-    names = [*MEDIA_FIELDS, *DURATION_COLUMNS]
+    names = [*clip_source.MEDIA_FIELDS, *clip_source.DURATION_COLUMNS]
     tables = [
         pq.ParquetFile(part_path(folder / MEDIA_FOLDER, number)).read(names, use_threads=False)
         for number in range(parts)
     ]
     media = pa.concat_tables(tables)
-    return pa.table({name: media_field(name, media) for name in (*MEDIA_FIELDS, DURATION)})
+    return pa.table(
+        {name: clip_source.media_field(name, media) for name in (*clip_source.MEDIA_FIELDS, clip_source.DURATION)}
+    )
 
 
 class _Grouped:
