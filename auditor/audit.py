@@ -3,15 +3,13 @@
 A whole audit: opens an index or a dataset, adds tables, runs the checks and writes the report.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from framedex.auditor.findings import findings
+from framedex.auditor import findings
 from framedex.auditor.tables.database import GIBIBYTE, Database, QueryLimits, check_reads, database
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.source_files import add_files, add_policy_misses, add_scene_views, add_tars

@@ -1,7 +1,5 @@
 """The command `framedex audit`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -11,9 +9,9 @@ import click
 import orjson
 
 from framedex import options
+from framedex.auditor import findings
 from framedex.auditor.audit import asks_frames, check_free, run
-from framedex.auditor.findings import text
-from framedex.auditor.findings.findings import SEVERITIES, Question, Severity, checks_of, missing, questions
+from framedex.auditor.findings import SEVERITIES, Question, Severity, checks_of, missing, questions
 from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, write_database
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, opened
@@ -136,7 +134,7 @@ RULES = (
 @click.option(
     "--format",
     "form",
-    type=click.Choice(text.FORMATS),
+    type=click.Choice(findings.FORMATS),
     help="Format of the answer to --sql or --ask.  [default: as --out ends: .csv, .json or .parquet; else table]",
 )
 @click.option("--out", type=options.FILE_TO_WRITE, help="Write the answer to --sql or --ask to a new file.")
@@ -183,7 +181,7 @@ def audit(
     access: Access,
     sql: str | None,
     ask: str | None,
-    form: text.Format | None,
+    form: findings.Format | None,
     out: Path | None,
     timeout: float | None,
     memory: float | None,
@@ -227,7 +225,7 @@ def audit(
         if as_json:
             echo(escaped_json(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2, default=str).decode()))
         else:
-            for line in text.lines(found):
+            for line in findings.lines(found):
                 echo(line)
             if report is not None:
                 echo(f"→ {printable(str(report))}, {printable(str(report.with_suffix('.json')))}")
@@ -237,10 +235,10 @@ def audit(
             sys.exit(FAILED)
 
 
-def _format_of(out: Path | None) -> text.Format:
+def _format_of(out: Path | None) -> findings.Format:
     """Return the format that the ending of a file says."""
     ending = "" if out is None else out.suffix.lower().removeprefix(".")
-    return next((form for form in text.FORMATS if form == ending), "table")
+    return next((form for form in findings.FORMATS if form == ending), "table")
 
 
 def _list_checks(what: Place) -> None:
@@ -250,7 +248,7 @@ def _list_checks(what: Place) -> None:
 
 
 def _answer(
-    what: Place, sql: str | None, ask: str | None, form: text.Format, out: Path | None, limits: QueryLimits
+    what: Place, sql: str | None, ask: str | None, form: findings.Format, out: Path | None, limits: QueryLimits
 ) -> None:
     with opened(what, frames=ask is not None or asks_frames(sql or "")) as audited:
         known: dict[str, Question] = {}
@@ -272,13 +270,13 @@ def _answer(
                 most = counted(int(limit[1]), "row")
                 echo(f"at most {most}; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
             if out is None and form == "table":
-                text.print_table(queries.rows(sql, text.SHOWN + 1, most_bytes=text.MOST_SHOWN_BYTES))
+                findings.print_table(queries.rows(sql, findings.SHOWN + 1, most_bytes=findings.MOST_SHOWN_BYTES))
                 return
             answer = queries.reader(sql, plain=form != "parquet")
             if out is None:
-                text.print_answer(answer, form)
+                findings.print_answer(answer, form)
                 return
-            rows = text.write_answer(answer, form, out)
+            rows = findings.write_answer(answer, form, out)
             echo(f"{counted(rows, 'row')} → {printable(str(out))}")
 
 

@@ -1,7 +1,5 @@
 """The command `framedex inspect`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import webbrowser
@@ -16,8 +14,7 @@ from framedex.core.printing import echo, progress_bar
 from framedex.core.words import counted, size_text
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.files.outputs import write_aside
-from framedex.loader.contact_sheets.sheet import Inspector, ShownClip
-from framedex.loader.contact_sheets.sheet_html import html_sheet
+from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, html_sheet
 from framedex.loader.contact_sheets.sheet_pictures import check_animation, png_sheet, webp_sheet
 from framedex.storage.places import Access, Place
 

@@ -31,7 +31,7 @@ import duckdb
 
 from benchmarks.audit_data import write_index, write_many_videos
 from benchmarks.environment import environment
-from framedex.auditor.findings.findings import Question, questions
+from framedex.auditor.findings import Question, questions
 from framedex.auditor.tables.database import Database, database
 from framedex.auditor.tables.subject import opened
 

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.files.fingerprint import first_packets
-from framedex.files.outputs import write_json_aside
+from framedex.files.outputs import first_packets, write_json_aside
 from framedex.files.parquet_parts import PartWriter, part_path, table_of, write_part
 from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.runs.merging import MEDIA_A_PART, VIDEOS_A_ROW_GROUP

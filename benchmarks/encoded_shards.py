@@ -38,7 +38,7 @@ from benchmarks.pack import tar_bytes
 from benchmarks.training_videos import FORMATS, draw, video_path
 from framedex import ClipDataset, ClipLoader, EncodeOptions, ImageOptions
 from framedex.indexer.images.image_facts import resize_rgb
-from framedex.sharder.packing.encode_options import EncodeCodec
+from framedex.sharder.packing.pack_options import EncodeCodec
 
 DRAWN = "720p60 GOP 250"
 POLICY = {"policy": "random", "clips": 16, "frames": 16, "stride": 4, "seed": 1}

@@ -16,7 +16,7 @@ from framedex.loader.batches.faults import ClipRequest, Fetched
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.reading.sources import EncodedClip, SourceFiles
+from framedex.sharder.reading import EncodedClip, SourceFiles
 
 EVERY = 7  # one clip in this many is damaged
 DAMAGES = ("scattered", "zeros", "cut", "header", "nothing left")

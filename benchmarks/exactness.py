@@ -23,7 +23,7 @@ import click
 from benchmarks.environment import environment
 from framedex.core.pyav import LENIENT_METADATA
 from framedex.errors import NoClipsError
-from framedex.indexer.containers.decoders import picture_md5
+from framedex.indexer.containers import picture_md5
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth
 from framedex.indexer.runs.build import build_index

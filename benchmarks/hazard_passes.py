@@ -30,7 +30,7 @@ from framedex.loader.routing.movie import GpuMovie, gpu_movie, plain_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.reading.sources import EncodedClip
+from framedex.sharder.reading import EncodedClip
 
 BATCH = 16
 SHOWN_OF_MESSAGES = 300  # characters

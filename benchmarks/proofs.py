@@ -22,7 +22,7 @@ import av
 from benchmarks.environment import environment
 from benchmarks.make_video import pictures, repeat
 from framedex.core.pyav import open_encoder
-from framedex.indexer.containers.opening import opened_file
+from framedex.indexer.containers import opened_file
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.proofs.full_decode import decode_all
 

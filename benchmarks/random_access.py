@@ -111,7 +111,7 @@ def make_dataset(video: Path, folder: Path, clips: int, frames: int, fps: float,
 def bare_decode(dataset: str, number: int) -> float:
     """Return the seconds that PyAV takes to turn a clip's planned packets, already in memory, into RGB."""
     from framedex import ClipDataset
-    from framedex.indexer.containers.decoders import DECODERS
+    from framedex.indexer.containers import DECODERS
 
     clips = OPENED.setdefault(dataset, ClipDataset(dataset))
     clip = clips.clip(number)

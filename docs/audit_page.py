@@ -11,8 +11,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from benchmarks.audit_data import write_index
-from framedex.auditor.findings.findings import checks_of, questions
-from framedex.auditor.findings.text import SHOWN, print_table
+from framedex.auditor.findings import SHOWN, checks_of, print_table, questions
 from framedex.auditor.tables.database import QueryLimits, database
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, described, opened

@@ -1,7 +1,5 @@
 """framedex: frame-exact video clips, planned from an index and decoded from byte ranges."""
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING
 
@@ -26,13 +24,12 @@ if TYPE_CHECKING:
     from framedex.loader.pixels.framing import Framing as Framing
     from framedex.loader.pixels.framing import SmartResize
     from framedex.loader.prompts import prompt_text as prompt_text
-    from framedex.loader.streams.decode_sample import decode_sample as decode_sample
+    from framedex.loader.streams.reading import decode_sample
     from framedex.loader.verify import verify as verify
     from framedex.sharder.clips.clip import AudioOptions
-    from framedex.sharder.packing.encode_options import EncodeOptions as EncodeOptions
-    from framedex.sharder.packing.image_files import ImageOptions as ImageOptions
+    from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
     from framedex.sharder.shard import shard as shard
-    from framedex.storage.cache import DiskCache as DiskCache
+    from framedex.storage.reader import DiskCache
 
 _PUBLIC = {
     "AudioOptions": "framedex.sharder.clips.clip",
@@ -42,18 +39,18 @@ _PUBLIC = {
     "ClipSampler": "framedex.loader.order.sampler",
     "ClipStream": "framedex.loader.clip_stream",
     "ConcatClips": "framedex.loader.concat_clips",
-    "DiskCache": "framedex.storage.cache",
-    "EncodeOptions": "framedex.sharder.packing.encode_options",
+    "DiskCache": "framedex.storage.reader",
+    "EncodeOptions": "framedex.sharder.packing.pack_options",
     "FramedexError": "framedex.errors",
     "Framing": "framedex.loader.pixels.framing",
-    "ImageOptions": "framedex.sharder.packing.image_files",
+    "ImageOptions": "framedex.sharder.packing.pack_options",
     "Index": "framedex.indexer.parts.index",
     "MixtureSampler": "framedex.loader.order.mixture_sampler",
     "MultiViewDataset": "framedex.loader.multi_view_dataset",
     "SmartResize": "framedex.loader.pixels.framing",
     "audit": "framedex.auditor.audit",
     "clip_pipeline": "framedex.loader.dali.pipelines",
-    "decode_sample": "framedex.loader.streams.decode_sample",
+    "decode_sample": "framedex.loader.streams.reading",
     "index": "framedex.indexer.index",
     "prompt_text": "framedex.loader.prompts",
     "query": "framedex.auditor.audit",

@@ -1,7 +1,5 @@
 """The `framedex` command: a group whose stages are imported only when they are called."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import sys

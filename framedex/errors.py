@@ -3,8 +3,6 @@
 Also `printable`, which escapes all text from outside before a person sees it, in errors and in the output of commands.
 """
 
-from __future__ import annotations
-
 import re
 import traceback
 from typing import Any

@@ -17,8 +17,6 @@ Sizes on the command line: numbers of bytes with a unit, and heights and widths 
 Options of commands that may do one slice of a run: `--task` and `--finish`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -31,13 +31,13 @@ import atheris
 with atheris.instrument_imports(include=["framedex"]):
     from framedex.errors import MediaError, PolicyError, SourceError
     from framedex.indexer.bitstream import h264_sets, hevc_sets, nal
-    from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
+    from framedex.indexer.bitstream.base import BitstreamError, Scanner
     from framedex.indexer.images import image_facts
     from framedex.indexer.mp4 import boxes
     from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
     from framedex.indexer.mp4.sample_tables import read_layout, read_sample_table
     from framedex.indexer.probing import packet_headers as look
-    from framedex.indexer.probing import stream_facts
+    from framedex.indexer.probing import probe
     from framedex.indexer.probing.every_packet import SCANNERS
     from framedex.indexer.sources import discover, members
     from framedex.indexer.sources.named_medium import SIDECARS
@@ -102,7 +102,7 @@ def ending_parser(parse: Callable[[BinaryIO, int], str | None]) -> Parser:
 def read_tables(data: bytes) -> None:
     """Read everything that sample tables contain about every track. A refused track does not hide the others."""
     layout = read_layout(lambda offset, length: data[offset : offset + length], len(data))
-    stream_facts.describe_plain(layout.movie)
+    probe.describe_plain(layout.movie)
     for track_id in layout.movie.tracks:
         with contextlib.suppress(UntrustedTables, TruncatedError):
             read_sample_table(layout, track_id)

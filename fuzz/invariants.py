@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.bitstream.pictures import OPEN_START, BitstreamError, Pictures, segments
+from framedex.indexer.bitstream.base import OPEN_START, BitstreamError, Pictures, segments
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.timeline import (
     CLOSED,

@@ -18,7 +18,7 @@ import av.error
 from PIL import Image
 
 from framedex.indexer.bitstream import h264_sets, hevc_sets, nal
-from framedex.indexer.containers.opening import open_container
+from framedex.indexer.containers import open_container
 from framedex.indexer.mp4 import boxes
 from fuzz.fuzz_parsers import TARGETS
 from fuzz.mutation import join_chunks

@@ -3,8 +3,6 @@
 Values of options of `framedex index` that have a form of their own.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shlex

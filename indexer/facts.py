@@ -5,8 +5,6 @@ Fields are named after their columns (docs/format.md). Fields of audio lack the 
 Rows of `videos` and `frames` from the facts of a medium: the only place where facts become columns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`framedex.index`: the Python function for the command `framedex index`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path

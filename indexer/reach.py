@@ -6,8 +6,6 @@ decode (`indexer.proofs`). Pure functions over numpy columns.
 Which packets a frame needs, from the reference slots that packets use and refresh.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -3,8 +3,6 @@
 The files of an index: their names, and the content of the header.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

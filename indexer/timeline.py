@@ -1,13 +1,11 @@
 """Compute timelines from packets: presentation order, flags, gaps, GOPs. Pure functions over numpy columns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream import pictures as picture_facts
+from framedex.indexer.bitstream import base as picture_facts
 from framedex.records.clip import NO_PTS
 
 # The bits of frames.flags; schema.py documents them.

@@ -1,7 +1,5 @@
 """Checks of ClipLoader's arguments."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The command `framedex verify`."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import asdict

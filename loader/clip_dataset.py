@@ -1,7 +1,5 @@
 """ClipDataset: a map-style dataset over a manifest, or over an index and a policy, for any DataLoader and Sampler."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import operator
@@ -13,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.arrays import column_as_numpy
+from framedex.core.column_rules import column_as_numpy
 from framedex.core.printing import user_line, warn_at
 from framedex.core.words import check_choices, counted
 from framedex.errors import DecodeError, FramedexError, StaleError
@@ -31,8 +29,8 @@ from framedex.sharder.clips.clip import AudioOptions, Clip, JoinedViews
 from framedex.sharder.clips.clip_source import Where, check_column_name
 from framedex.sharder.clips.labels import LABEL, SPLIT, LabelsArgument, label_counts_of, lacking, plain
 from framedex.sharder.decoding.video import SHOWN_BY_VERIFY, Size
-from framedex.storage.cache import DiskCache
 from framedex.storage.places import Access, Root, Stored, place
+from framedex.storage.reader import DiskCache
 
 
 class ClipDataset:

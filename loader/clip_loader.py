@@ -3,8 +3,6 @@
 Worker processes read clips and decode them on the CPU. A GPU decodes the clips that it is proven to decode exactly.
 """
 
-from __future__ import annotations
-
 import collections
 import itertools
 import os
@@ -17,18 +15,17 @@ from typing import Any
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_together, check_unit, placed
 from framedex.loader.batches import frames
-from framedex.loader.batches.collate import Collate
 from framedex.loader.batches.faults import Fault, Fetched, LoaderReport, OnError
 from framedex.loader.batches.fetch import FetchOptions
+from framedex.loader.batches.frames import Collate
 from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.supply import ClipSupply, Others
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.concat_clips import ConcatClips, is_joined
 from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner, check_stack
 from framedex.loader.order.bucket_sampler import BucketSampler
-from framedex.loader.order.elastic import ElasticSampler
 from framedex.loader.order.order import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
-from framedex.loader.order.sampler import ClipSampler
+from framedex.loader.order.sampler import ClipSampler, ElasticSampler
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.options import Layout, PixelOptions
 from framedex.loader.routing.balance import Balance

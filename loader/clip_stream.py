@@ -3,8 +3,6 @@
 Which rank and which worker this process is, as the library webdataset finds it out.
 """
 
-from __future__ import annotations
-
 import logging
 import zlib
 from collections.abc import Iterator
@@ -40,8 +38,8 @@ from framedex.loader.streams.state import Resumption, as_state, progress_of
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.clip_source import Where
 from framedex.sharder.clips.labels import LabelsArgument
-from framedex.storage.cache import DiskCache
 from framedex.storage.places import Access, Root, Stored
+from framedex.storage.reader import DiskCache
 
 
 def place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

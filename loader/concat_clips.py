@@ -1,7 +1,5 @@
 """ConcatClips: several ClipDatasets one after the other, as one dataset for any DataLoader and Sampler."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
@@ -11,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.arrays import column_as_numpy
+from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import check_choices, counted
 from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
@@ -21,7 +19,7 @@ from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.clip_source import FIELD_NAMES, check_column_name
 from framedex.sharder.decoding.video import Size
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading import SourceFiles
 
 PIXELS = tuple(field.name for field in fields(PixelOptions))
 NUMBER = "dataset_number"  # the key of items that says which dataset they come from

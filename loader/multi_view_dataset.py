@@ -1,7 +1,5 @@
 """MultiViewDataset: clips of several views, by number, for any DataLoader and Sampler."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -10,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.arrays import column_as_numpy
+from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import counted
 from framedex.errors import FramedexError
-from framedex.loader.batches.collate import AudioShape, blank, joined, own_of, shared_of
 from framedex.loader.batches.faults import Fetched, read_or_replaced, replacements
-from framedex.loader.batches.frames import quarter_turns
+from framedex.loader.batches.frames import AudioShape, blank, joined, own_of, quarter_turns, shared_of
 from framedex.loader.clip_dataset import ClipDataset
-from framedex.loader.pixels.cutouts import Draw
+from framedex.loader.pixels.framing import Draw
 from framedex.loader.pixels.options import PixelOptions, sendable
 from framedex.sharder.clips.clip import ABSENT, Medium
 

@@ -1,7 +1,5 @@
 """Text about a clip for a prompt: the times of its frames, and the user's columns."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Counts of what a verification found.
 """
 
-from __future__ import annotations
-
 import collections
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Builds a dataset: index and policy (or explicit clips) → wanted clips → planned clips → packed clips → the writer."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -20,16 +18,29 @@ from framedex.sharder import slices
 from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.clips.labels import WantedLabels, check_is_own, checked_labels
 from framedex.sharder.clips.samples import Step
-from framedex.sharder.packing.cutting import ClipCutter, ClipFileOptions, cut_in_workers
-from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.encoders import encoder_version
-from framedex.sharder.packing.image_files import ImageOptions
-from framedex.sharder.packing.pack import Pack, encoded_packing, image_packing
+from framedex.sharder.packing.pack import (
+    ClipCutter,
+    ClipFileOptions,
+    Pack,
+    cut_in_workers,
+    encoded_packing,
+    image_packing,
+)
+from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
 from framedex.sharder.packing.sample_recipes import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
-from framedex.sharder.planning.pieces import PIECE_FACTS, Piece, explicit_pieces, policy_pieces
-from framedex.sharder.planning.steps import ReadGroup, Spools, behind, plan
+from framedex.sharder.planning.steps import (
+    PIECE_FACTS,
+    Piece,
+    ReadGroup,
+    Spools,
+    behind,
+    explicit_pieces,
+    plan,
+    policy_pieces,
+)
 from framedex.sharder.planning.units import units_of
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Choose

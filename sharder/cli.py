@@ -1,7 +1,5 @@
 """The command `framedex shard`."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Options of `framedex shard`: their types, and groups of them that are passed as one record."""
 
-from __future__ import annotations
-
 import functools
 import re
 from fractions import Fraction
@@ -12,8 +10,16 @@ import click
 from framedex.options import FRAME_SIZE, Command, FileType, OptionRule, together
 from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.decoding.video import Size
-from framedex.sharder.packing.encode_options import DEFAULT_CRF, ENCODE_CODECS, MOST_CRF, EncodeCodec, EncodeOptions
-from framedex.sharder.packing.image_files import FORMATS, ImageFormat, ImageOptions
+from framedex.sharder.packing.pack_options import (
+    DEFAULT_CRF,
+    ENCODE_CODECS,
+    FORMATS,
+    MOST_CRF,
+    EncodeCodec,
+    EncodeOptions,
+    ImageFormat,
+    ImageOptions,
+)
 from framedex.sharder.packing.sample_recipes import AUDIO_FORMATS
 from framedex.storage.uris import is_uri
 

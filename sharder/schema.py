@@ -1,7 +1,5 @@
 """CONTRACT: the tables of a dataset's manifest. docs/format.md is generated from the schemas below."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

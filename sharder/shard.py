@@ -1,7 +1,5 @@
 """`framedex.shard`: the Python function for the command `framedex shard`."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -20,9 +18,8 @@ from framedex.indexer.parts.index import Index
 from framedex.sharder.build import SHARD_BYTES, ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.clips.labels import LabelsArgument, wanted_labels
-from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions, encode_options
-from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import PACKS, Pack
+from framedex.sharder.packing.pack_options import EncodeCodec, EncodeOptions, ImageOptions, encode_options
 from framedex.sharder.packing.sample_recipes import AudioFormat
 from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose

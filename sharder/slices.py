@@ -6,8 +6,6 @@ rows into a file of the folder `OUT.slices`. A file that exists is done, so a sl
 Plans clips by reference in worker processes, which return finished rows. This process writes them, in order.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools
@@ -29,8 +27,7 @@ from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
-from framedex.sharder.planning.pieces import Piece
-from framedex.sharder.planning.steps import ReadGroup, behind, plan
+from framedex.sharder.planning.steps import Piece, ReadGroup, behind, plan
 from framedex.sharder.writing.planned_rows import ENDING, PlannedRows, planned_rows, read_planned, write_planned
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.objects import delete

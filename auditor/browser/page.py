@@ -1,7 +1,5 @@
 """The browser's page: controls, an empty list, and a player. Its script fills it with what the server answers."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from xml.etree.ElementTree import Element
 

@@ -5,8 +5,6 @@ The findings of an audit for the browser: all checks run once, in another proces
 Decoded clips, kept in memory within a limit, and their pictures as files.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

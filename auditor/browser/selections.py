@@ -3,8 +3,6 @@
 Filters of clips or media by column, as conditions of SQL. Pure.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from framedex.auditor.findings.findings import Check, checks_of
+from framedex.auditor.findings import Check, checks_of
 from framedex.auditor.tables.database import QueryLimits, Result
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, literal, quoted

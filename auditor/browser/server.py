@@ -3,8 +3,6 @@
 Serves a browser over an index or a dataset until it is interrupted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import select

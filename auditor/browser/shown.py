@@ -7,8 +7,6 @@ The media of an index for the browser: frames spread over a medium, or consecuti
 The address of the browser's pages, and which requests it refuses: only those with its token, from its own pages.
 """
 
-from __future__ import annotations
-
 import hmac
 import io
 import secrets
@@ -32,7 +30,7 @@ from framedex.sharder.clips.clip import Clip, Medium, WantedClip
 from framedex.sharder.decoding.video import Size, decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
 from framedex.sharder.planning.steps import Spools
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading import SourceFiles
 from framedex.storage.places import Access, Place
 
 MOST_CLIP_BYTES = 512 << 20  # of a clip's pictures; those of a larger clip are scaled down

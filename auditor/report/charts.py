@@ -3,8 +3,6 @@
 Pure: returns elements for numbers. The page's style sheet sets the colours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 

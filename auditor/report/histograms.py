@@ -1,7 +1,5 @@
 """Distributions of durations, rates, costs and the like: what each chart counts, and its bars."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
-from framedex.auditor.findings.findings import Audit
+from framedex.auditor.findings import Audit
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind, quoted
 from framedex.html.document import safe

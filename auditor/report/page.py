@@ -7,8 +7,6 @@ The summary of an audit as HTML elements: tiles, facts and tables.
 Findings as HTML elements: the meaning, the remedy, examples with pictures, and the SQL of each.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +17,7 @@ from xml.etree.ElementTree import Element
 
 import orjson
 
-from framedex.auditor.findings.findings import SEVERITIES, Audit, Finding, Section, Severity
-from framedex.auditor.findings.text import legible
+from framedex.auditor.findings import SEVERITIES, Audit, Finding, Section, Severity, legible
 from framedex.auditor.report.charts import clips_timeline, frames_timeline, histogram
 from framedex.auditor.report.histograms import CHARTS, Histogram, histograms
 from framedex.auditor.report.media_table import OWN_COLUMNS, TABLE_SQL, MediaTable, as_script, media_table

@@ -3,8 +3,6 @@
 Bad media do not stop the report.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import tempfile
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.auditor.findings.findings import Audit, Finding
+from framedex.auditor.findings import Audit, Finding
 from framedex.auditor.report.media_table import title_of
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
@@ -29,7 +27,7 @@ from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
 from framedex.sharder.planning.steps import Spools
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading import SourceFiles
 from framedex.storage.places import Access, Place
 
 FRAMES = 4  # of a medium

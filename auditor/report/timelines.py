@@ -1,7 +1,5 @@
 """The timeline of one medium: its frames and start points, or the clips that a dataset takes from it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.auditor.findings.findings import Audit
+from framedex.auditor.findings import Audit
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import literal
 

@@ -3,8 +3,6 @@
 The tables that checks need from a policy: the media in which it finds no clip, and the views of its scenes.
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Iterable
@@ -18,7 +16,7 @@ import pyarrow as pa
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import OF_SOURCES
 from framedex.errors import FormatError, StorageError
-from framedex.files.fingerprint import is_object_tag, is_same_file
+from framedex.files.outputs import is_object_tag, is_same_file
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.packets import Packets
 from framedex.records.medium import IMAGES

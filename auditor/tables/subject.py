@@ -5,8 +5,6 @@ The SQL of every view of an index or a dataset. Pure: returns statements for pat
 This module creates the views that read the files. The views that users query are in views/*/*.sql and build on them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -3,8 +3,6 @@
 The limit on how deeply users' columns may be nested. Libraries read them recursively and crash at some depth.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -7,8 +7,6 @@ A progress bar on stderr. It is shown on a terminal only.
 Warnings that name the line of the user's program, not one of framedex.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The differences between the supported versions of PyAV, and the errors that a medium can cause."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterable
@@ -9,7 +7,6 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 import av
-import av.error
 from av.audio.plane import AudioPlane
 from av.codec.context import CodecContext
 

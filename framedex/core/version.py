@@ -1,5 +1,3 @@
 """The version of framedex."""
 
-from __future__ import annotations
-
 __version__ = "0.1.0"

@@ -5,8 +5,6 @@ Counts of values as text, for messages about what was skipped and which values e
 Numbers as people read them, for terminals, sheets and pages. JSON and tables of SQL have the numbers themselves.
 """
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import math

@@ -6,8 +6,6 @@ worker killed from outside or a lost node. A lost task is retried once, then hal
 alone.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import itertools

@@ -7,8 +7,6 @@ own functions and plain data, so the script is needed only if the caller passes 
 A number whose changes worker processes see: the epoch of random draws, and whether a warning was given.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import mmap

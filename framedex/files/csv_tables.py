@@ -1,7 +1,5 @@
 """Reads CSV files with a header as tables. Ids keep their digits, and empty cells are null."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import BinaryIO

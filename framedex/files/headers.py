@@ -3,8 +3,6 @@
 What a folder is that should be an index or a dataset and is not one, for the remedies of errors.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -6,8 +6,6 @@ pyarrow says where the pages of a column are, and not where its values are. Page
 front of the values do (Apache Parquet, Encodings.md and parquet.thrift; Thrift's compact protocol).
 """
 
-from __future__ import annotations
-
 import functools
 import struct
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Reads row groups of Parquet files that fit into memory. A file of a few kilobytes may state billions of values.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import json
@@ -20,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from framedex.core.arrays import encoded_bytes
+from framedex.core.column_rules import encoded_bytes
 from framedex.core.limits import usual_clip_bytes
 from framedex.core.version import __version__
 from framedex.core.words import size_text

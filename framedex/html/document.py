@@ -5,8 +5,6 @@ HTML elements, built as a tree. Text from data becomes text or attribute values,
 The theme of every page: colours for light, dark and print, and the shared style sheet (theme.css).
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -5,8 +5,6 @@ A clip's recipe, a row of `recipes` in a dataset: how to get its frames and its 
 The columns of the small tables of a dataset: its failures, and its tars.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

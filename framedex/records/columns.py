@@ -4,8 +4,6 @@ A field made by `column` declares everything about one column. The table's schem
 its JSON, its keys in items and its reserved names are derived from these fields.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re
@@ -16,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from framedex.core.arrays import as_numpy
-from framedex.core.column_rules import ColumnRule, RowAt, check_row
+from framedex.core.column_rules import ColumnRule, RowAt, as_numpy, check_row
 from framedex.files.headers import is_since
 
 NEEDED = ColumnRule(needed=True)

@@ -5,8 +5,6 @@ The packets of a medium: a row of `frames` in an index, and the same packets in 
 Names that clips have, which no column of a user may have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Turns errors of stores into errors for the user, without secrets in them."""
 
-from __future__ import annotations
-
 import os
 import re
 

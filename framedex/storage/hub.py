@@ -5,8 +5,6 @@ file, which sends the reader on to a storage server with a signed address. The t
 address is kept in memory for a few minutes, and never shown or written.
 """
 
-from __future__ import annotations
-
 import functools
 import http.client
 import os

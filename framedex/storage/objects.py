@@ -8,8 +8,6 @@ Opens stores, one per bucket and process. Addresses and credentials come from th
 Joins byte ranges of an object into requests: few requests, with few unwanted bytes. Pure numpy.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import threading

@@ -1,7 +1,5 @@
 """Output folders: written in place on this machine, or by way of a local folder if they are in object storage."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Iterator

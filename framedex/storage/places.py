@@ -25,10 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from framedex.errors import FramedexError, StorageError
-from framedex.storage.cache import DiskCache
 from framedex.storage.hub import pinned
 from framedex.storage.objects import Facts, at_once, exists, head, listing, whole
-from framedex.storage.reader import ObjectFile, ObjectReader
+from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader
 from framedex.storage.uris import absolute, checked, goes_up, is_inside, is_remote, joined, local_path, split
 
 MOST_BYTES = 1 << 28  # of a file that is read at once

@@ -1,7 +1,5 @@
 """Names of things in object storage and on this machine. Pure."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

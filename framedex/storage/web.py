@@ -5,8 +5,6 @@ This store follows a redirect only within the same scheme, host and port, and to
 range and the ETag of a request are sent along.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import email.utils

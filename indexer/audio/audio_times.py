@@ -7,20 +7,17 @@ Decodes audio with a decoder that is made only from what the index records of th
 Sample counts and constant header bits of audio packets, read without decoding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import av
-import av.error
 import numpy as np
 from av.audio.codeccontext import AudioCodecContext
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
-from framedex.indexer.containers.opening import decode_packet, packet_with
+from framedex.indexer.containers import decode_packet, packet_with
 from framedex.records.clip import NO_PTS
 
 TOLERANCE_SECONDS = Fraction(2, 1000)  # timestamps of remuxed audio carry the rounding of where they came from

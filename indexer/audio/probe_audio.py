@@ -15,16 +15,13 @@ from fractions import Fraction
 from typing import Any
 
 import av
-import av.audio.stream
-import av.container
-import av.error
 import numpy as np
 from av.stream import Discard
 from numpy.typing import NDArray
 
 from framedex.core.pyav import ENDS_AUDIO_BY_TABLE, fraction_of
 from framedex.indexer.audio import audio_times
-from framedex.indexer.containers.opening import Probed, ProbedFile, demux_packets, memory_errors
+from framedex.indexer.containers import Probed, ProbedFile, demux_packets, memory_errors
 from framedex.indexer.facts import AudioFacts
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
 from framedex.indexer.mp4.sample_tables import Layout, read_layout, read_samples

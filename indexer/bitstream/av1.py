@@ -1,7 +1,5 @@
 """AV1 (bitstream specification, version 1.0.0 with errata 1): start points and droppable units from OBUs."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,9 +13,9 @@ from framedex.indexer.bitstream.av1_headers import (
     parse_frame_headers,
     parse_sequence_header,
 )
-from framedex.indexer.bitstream.bits import HEADER_BYTES
-from framedex.indexer.bitstream.pictures import (
+from framedex.indexer.bitstream.base import (
     CLOSED_START,
+    HEADER_BYTES,
     NO_START,
     REFERENCE_SLOTS,
     SLOTS_KNOWN,

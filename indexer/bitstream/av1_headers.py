@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.bits import BitColumns, BitReader
+from framedex.indexer.bitstream.base import BitColumns, BitReader
 
 KEY_FRAME, INTER_FRAME, INTRA_ONLY_FRAME, SWITCH_FRAME = 0, 1, 2, 3  # frame_type, 6.8.2
 INTRA_FRAMES = (KEY_FRAME, INTRA_ONLY_FRAME)

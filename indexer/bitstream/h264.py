@@ -3,8 +3,6 @@
 Which H.264 packets make up a picture, the output order of pictures, and where pictures are missing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -13,8 +11,28 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
-from framedex.indexer.bitstream.h264_references import Coded, Slice, parse_slice
+from framedex.indexer.bitstream.base import (
+    CLOSED_START,
+    HEADER_BYTES,
+    NO_START,
+    BitColumns,
+    BitReader,
+    BitstreamError,
+    Pictures,
+    check_colours,
+    segments,
+    unwrap_order_counts,
+)
+from framedex.indexer.bitstream.h264_references import (
+    Coded,
+    Slice,
+    Start,
+    compare_starts,
+    false_starts,
+    first_start,
+    parse_slice,
+    start_points,
+)
 from framedex.indexer.bitstream.h264_sets import (
     IDR,
     MOST_PPS,
@@ -29,7 +47,6 @@ from framedex.indexer.bitstream.h264_sets import (
     parse_pps,
     parse_sps,
 )
-from framedex.indexer.bitstream.h264_starts import Start, compare_starts, false_starts, first_start, start_points
 from framedex.indexer.bitstream.nal import (
     FILM_GRAIN,
     Units,
@@ -38,15 +55,6 @@ from framedex.indexer.bitstream.nal import (
     is_other_message,
     sei_payloads,
     unescape,
-)
-from framedex.indexer.bitstream.pictures import (
-    CLOSED_START,
-    NO_START,
-    BitstreamError,
-    Pictures,
-    check_colours,
-    segments,
-    unwrap_order_counts,
 )
 from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 

@@ -3,13 +3,10 @@
 H.264 sequence parameter sets (ITU-T H.264 7.3.2.1.1, E.1.1) for display: profile, size, colour, reordering.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
-from framedex.indexer.bitstream.bits import BitReader
+from framedex.indexer.bitstream.base import NO_COLOUR, BitReader, parse_colour
 from framedex.indexer.bitstream.nal import unescape
-from framedex.indexer.bitstream.pictures import NO_COLOUR, parse_colour
 
 SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
 LOSSLESS_PROFILES = (44, 244)  # those of 4:4:4 with lossless coding, annex A

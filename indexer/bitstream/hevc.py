@@ -1,7 +1,5 @@
 """HEVC (ITU-T H.265, ISO/IEC 23008-2): start points, leading pictures, references and output order from NAL units."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream import nal
-from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns
+from framedex.indexer.bitstream.base import (
+    CLOSED_START,
+    HEADER_BYTES,
+    NO_START,
+    OPEN_START,
+    SLOTS_KNOWN,
+    BitColumns,
+    BitstreamError,
+    Pictures,
+    check_colours,
+    segments,
+    unwrap_order_counts,
+)
 from framedex.indexer.bitstream.hevc_sets import (
     PPS,
     SPS,
@@ -25,17 +35,6 @@ from framedex.indexer.bitstream.hevc_sets import (
     parse_pps,
     parse_sps,
     parse_vps,
-)
-from framedex.indexer.bitstream.pictures import (
-    CLOSED_START,
-    NO_START,
-    OPEN_START,
-    SLOTS_KNOWN,
-    BitstreamError,
-    Pictures,
-    check_colours,
-    segments,
-    unwrap_order_counts,
 )
 from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 

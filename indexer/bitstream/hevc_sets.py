@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from framedex.indexer.bitstream.bits import BitReader
+from framedex.indexer.bitstream.base import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, BitReader, parse_colour
 from framedex.indexer.bitstream.nal import unescape
-from framedex.indexer.bitstream.pictures import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, parse_colour
 
 Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
 

@@ -5,16 +5,13 @@ Supplemental enhancement information of H.264 and HEVC: the messages of a unit.
 Splits many length-prefixed packets at once: columns of NAL units, and the heads of slices. Pure numpy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.bits import HEADER_BYTES
-from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.bitstream.base import HEADER_BYTES, BitstreamError
 
 Span = tuple[int, int]
 

@@ -1,13 +1,12 @@
 """Common parts of the H.264 and HEVC scanners: splitting packets into NAL units, and parameter sets in force."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.indexer.bitstream.base import BitstreamError
 from framedex.indexer.bitstream.nal import (
     START_CODE,
     InForce,
@@ -25,7 +24,6 @@ from framedex.indexer.bitstream.nal import (
     split_length_prefixed,
     take_apart,
 )
-from framedex.indexer.bitstream.pictures import BitstreamError
 
 Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (id, facts); raises ValueError
 

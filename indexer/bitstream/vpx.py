@@ -3,13 +3,18 @@
 VP9 (bitstream specification, version 0.6): start points, hidden frames and sizes from uncompressed headers.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.bits import BitColumns
-from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of, segments
+from framedex.indexer.bitstream.base import (
+    CLOSED_START,
+    NO_START,
+    BitColumns,
+    BitstreamError,
+    Pictures,
+    pictures_of,
+    segments,
+)
 
 TAG_BYTES, KEY_HEADER_BYTES = 3, 10  # 9.1: the frame tag alone, and in key frames with start code and size
 START_CODE = b"\x9d\x01\x2a"

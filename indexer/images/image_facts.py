@@ -5,8 +5,6 @@ Checks whether an image file is complete, from its bytes and without decoding it
 Converts one image file's bytes to RGB, by rules that do not depend on the file's own mode.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

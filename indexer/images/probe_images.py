@@ -1,7 +1,5 @@
 """Probes images: a folder of images, a single image, or the sequences in a tar. Each image is a packet and a start."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat
@@ -14,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
-from framedex.files.fingerprint import first_packets
-from framedex.indexer.containers.opening import ProbedFile, check_unchanged, opened_file
+from framedex.files.outputs import first_packets
+from framedex.indexer.containers import ProbedFile, check_unchanged, opened_file
 from framedex.indexer.facts import CodingFacts, Identity, MediumFacts, Problem, StreamFacts, TimelineFacts, problem_of
 from framedex.indexer.images.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
 from framedex.indexer.sources.members import FileImage, read_tar

@@ -3,8 +3,6 @@
 Detection of files that are cut off, for containers whose structure says where they end. Only headers are read.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

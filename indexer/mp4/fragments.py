@@ -1,7 +1,5 @@
 """Samples that `moof` boxes list (ISO/IEC 14496-12 8.8), as libavformat reads them. Pure, on bytes and numpy."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

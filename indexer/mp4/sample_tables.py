@@ -10,8 +10,6 @@ the entries that the tables hold, not on the numbers that they claim. It raises 
 or if demuxers read them in ways of their own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

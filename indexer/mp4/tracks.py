@@ -10,8 +10,6 @@ picture shown is at the end of the empty edits. An edit list may have only one e
 precede it.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from dataclasses import dataclass

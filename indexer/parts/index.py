@@ -1,7 +1,5 @@
 """Reads an index. Everything downstream sees an index through this module, `packets` and `schema`."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools

@@ -3,8 +3,6 @@
 Checks that the columns of a usable row of `videos`, or of a row of `frames`, agree with each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

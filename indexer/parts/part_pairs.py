@@ -3,8 +3,6 @@
 The listing of an index: which media were listed, with the user's own columns.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -13,16 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import av
-import av.container
-import av.error
-import av.video.stream
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
-from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.bitstream.base import BitstreamError
 from framedex.indexer.bitstream.scanner import NalScanner
-from framedex.indexer.containers.opening import ProbedFile, demux_packets
+from framedex.indexer.containers import ProbedFile, demux_packets
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import SampleTable, read_layout, read_sample_table
 from framedex.records.clip import NO_PTS

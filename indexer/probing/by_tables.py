@@ -5,8 +5,6 @@ The amount of data read does not grow with the bit rate.
 Depth `tables`: the facts of a stream from its sample tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,15 +13,14 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer import facts
-from framedex.indexer.bitstream import pictures as picture_facts
-from framedex.indexer.containers.opening import Probed, ProbedFile
+from framedex.indexer.bitstream import base as picture_facts
+from framedex.indexer.containers import Probed, ProbedFile
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import Layout, SampleTable, read_sample_table
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.probing import packet_facts
 from framedex.indexer.probing.by_packets import Demuxed, demuxed_of
-from framedex.indexer.probing.packet_headers import SCANNERS, find_lasting, judge, look, scan
-from framedex.indexer.probing.unread_headers import UnreadHeaders
+from framedex.indexer.probing.packet_headers import SCANNERS, UnreadHeaders, find_lasting, judge, look, scan
 from framedex.indexer.proofs.runs import differing_samples, drawn, needed_for, packets_in_ranges, stream_of
 from framedex.indexer.reach import drops_leading
 from framedex.indexer.schema import INTRA

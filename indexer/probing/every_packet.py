@@ -15,25 +15,23 @@ from dataclasses import replace
 from typing import Any
 
 import av
-import av.container
-import av.video.stream
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
 from framedex.indexer import facts, timeline
 from framedex.indexer.bitstream.av1 import Av1Scanner
+from framedex.indexer.bitstream.base import CLOSED_START, BitstreamError, Pictures, Scanner, pictures_of
 from framedex.indexer.bitstream.h264 import H264Scanner
 from framedex.indexer.bitstream.hevc import HevcScanner
-from framedex.indexer.bitstream.pictures import CLOSED_START, BitstreamError, Pictures, Scanner, pictures_of
 from framedex.indexer.bitstream.scanner import NalScanner
 from framedex.indexer.bitstream.vpx import Vp8Scanner, Vp9Scanner
-from framedex.indexer.containers.opening import ProbedFile, open_medium
+from framedex.indexer.containers import ProbedFile, open_medium
 from framedex.indexer.mp4.boxes import ENDINGS, UntrustedTables
 from framedex.indexer.probing import packet_facts
 from framedex.indexer.probing.by_packets import Demuxed, demux, scan_samples
 from framedex.indexer.proofs import full_decode, runs
-from framedex.indexer.proofs.shapes import crossing_shapes, shapes_of
+from framedex.indexer.proofs.runs import crossing_shapes, shapes_of
 from framedex.indexer.reach import Numbers, drops_leading
 from framedex.indexer.schema import IN_NO_FILE, SCANNED
 from framedex.records.medium import EVERY_FRAME, MOST_REORDERED, SAMPLED

@@ -1,15 +1,13 @@
 """Facts of a stream from its packets, for both depths."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.pyav import ffmpeg_version
 from framedex.errors import MediaError
-from framedex.files.fingerprint import first_packets
+from framedex.files.outputs import first_packets
 from framedex.indexer import timeline
-from framedex.indexer.bitstream.pictures import Pictures
+from framedex.indexer.bitstream.base import Pictures
 from framedex.indexer.facts import CodingFacts, Problem, ProofFacts, StreamFacts, TimelineFacts
 from framedex.indexer.probing.by_packets import Demuxed
 from framedex.records.clip import NO_PTS

@@ -1,37 +1,325 @@
-"""Probe one file: open it safely, choose its video streams, and return the facts of each."""
+"""Probe one file: open it safely, choose its video streams, and return the facts of each.
 
-from __future__ import annotations
+Facts of a video inside a file as facts of a medium of that file: packets count from the file's first byte.
 
+What headers say about a stream: facts that libavformat gives, and the stated length and rate.
+
+Describe the plainest files without libavformat: an MP4 of one progressive 8-bit H.264 track and nothing else.
+
+Opening a file with libavformat decodes its first pictures, which takes longer than reading all of its sample tables.
+Files that are not plain are left to libavformat. For plain files, every fact is the same as libavformat's.
+"""
+
+import struct
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal
 
 import av
-import av.container
-import av.error
-import av.logging
-import av.video.stream
+import numpy as np
+from av.video.codeccontext import VideoCodecContext
 
+from framedex.core.pyav import fraction_of
 from framedex.errors import MediaError
+from framedex.indexer import containers
 from framedex.indexer.audio.probe_audio import describe_audio
-from framedex.indexer.bitstream.pictures import BitstreamError
-from framedex.indexer.containers import opening
+from framedex.indexer.bitstream.base import BitstreamError
+from framedex.indexer.bitstream.h264_sets import SPS, Sequence, parse_configuration, parse_sequence
 from framedex.indexer.facts import (
+    AudioFacts,
     Identity,
     MediumFacts,
+    Problem,
+    Stated,
     StreamFacts,
     problem_of,
 )
 from framedex.indexer.images.probe_images import ImageTask, probe_images
-from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
+from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
 from framedex.indexer.mp4.sample_tables import read_layout
-from framedex.indexer.probing import stream_facts
+from framedex.indexer.mp4.tracks import Movie, Track, entry_table, read_sample_entries
 from framedex.indexer.probing.by_tables import probe_tables
 from framedex.indexer.probing.every_packet import probe_packets
-from framedex.indexer.probing.members import in_file, named_member
+from framedex.indexer.schema import NO_VIDEO, SCANNED
 from framedex.indexer.sources.members import FileMember
 from framedex.indexer.sources.named_medium import Holder, Sidecar
-from framedex.records.medium import IMAGES, VIDEO
+from framedex.records.medium import COLOR_RANGES, FIELD_ORDERS, IMAGES, VIDEO, PacketColumns
 from framedex.storage.objects import Facts
+
+
+def named_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
+    """Return a medium with what is known of a member before it is probed."""
+    part = member.part
+    return replace(
+        medium,
+        member=member.name,
+        member_offset=None if part is None else part.offset,
+        member_bytes=0 if part is None else part.size_bytes,
+        sidecars=member.sidecars,
+    )
+
+
+def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
+    """Return a medium whose packets were found in a member, with positions in the file that holds it."""
+    assert member.part is not None  # others are probed by `cells`
+    begin = member.part.offset
+    return replace(
+        named_member(medium, member),
+        packets=medium.packets and _moved_packets(medium.packets, begin),
+        audio=medium.audio and _moved_audio(medium.audio, begin),
+        problem=_with_remark(medium.problem, member.remark),
+    )
+
+
+def in_cell(medium: MediumFacts, member: FileMember, size_bytes: int) -> MediumFacts:
+    """Return a medium that was probed as a copy of a value of a compressed column: its packets are no byte ranges."""
+    return replace(
+        named_member(medium, member),
+        member_bytes=size_bytes,
+        coding=medium.coding and replace(medium.coding, byte_addressable=False),
+        packets=medium.packets and replace(medium.packets, offset=None),
+        audio=medium.audio and _without_offsets(medium.audio),
+        problem=_with_remark(medium.problem, member.remark),
+    )
+
+
+def _without_offsets(audio: AudioFacts) -> AudioFacts:
+    return audio if audio.packets is None else replace(audio, packets=replace(audio.packets, offset=None))
+
+
+def _moved_packets(packets: PacketColumns, by: int) -> PacketColumns:
+    return packets if packets.offset is None else replace(packets, offset=packets.offset + by)
+
+
+def _moved_audio(audio: AudioFacts, by: int) -> AudioFacts:
+    if audio.packets is None or audio.packets.offset is None:
+        return audio
+    return replace(audio, packets=replace(audio.packets, offset=audio.packets.offset + by))
+
+
+def _with_remark(problem: Problem | None, remark: str | None) -> Problem | None:
+    """Return the problem of a medium with a remark on its member."""
+    if remark is None:
+        return problem
+    if problem is None:
+        return Problem(status=None, kind="member", message=remark)
+    return replace(problem, message="; ".join(filter(None, (problem.message, remark))))
+
+
+# Containers whose headers state how long a stream is. For others, libavformat guesses.
+STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
+CLOCKED = frozenset({"h263"})  # codecs that state the rate of a clock instead of a frame rate
+MOST_STATED_RATE = 1000  # frames per second; streams of variable rate state their clock, such as 90 000
+CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
+
+
+def container_name(container: av.container.InputContainer) -> str:
+    """Return `mp4`, `matroska`, or libavformat's name for another container."""
+    name = container.format.name
+    return CONTAINERS.get(name, name)
+
+
+def video_streams(container: av.container.InputContainer, *, skips: bool = False) -> list[av.video.stream.VideoStream]:
+    """Return the video streams without cover art, libavformat's choice first.
+
+    Args:
+        container: an open container.
+        skips: whether a file without a video stream is refused, so that a run counts it separately. Otherwise it is
+            failed.
+
+    Raises:
+        MediaError: there is no video stream.
+    """
+    cover = av.stream.Disposition.attached_pic
+    videos = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not videos:
+        raise MediaError(NO_VIDEO, "there is no video stream", refused=skips)
+    best = container.streams.best("video")
+    return sorted(videos, key=lambda stream: (stream is not best, stream.index))
+
+
+def describe_header(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Stated:
+    """Return what the container's header states about a stream's length and rate."""
+    name = container_name(container)
+    if name not in STATING or (name == "mp4" and not stream.frames):  # fragmented: no header covers all fragments
+        return stated(None, None, fraction_of(stream.codec_context.framerate))
+    seconds = None if container.duration is None else container.duration / av.time_base
+    time_base = fraction_of(stream.time_base)
+    if stream.duration is not None and time_base is not None:
+        seconds = float(stream.duration * time_base)
+    elif len(container.streams) > 1:  # the file's duration may be that of a longer stream
+        seconds = None
+    rate = None if stream.codec_context.codec.canonical_name in CLOCKED else fraction_of(stream.codec_context.framerate)
+    if rate is None and name != "mp4":  # for mp4, libavformat computes the average rate itself
+        rate = fraction_of(stream.average_rate)
+    frames = stream.frames if name == "mp4" else None  # elsewhere, libavformat derives it from a duration
+    return stated(frames, seconds, rate)
+
+
+def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
+    """Return what libavformat says about a stream. Raises MediaError if there is no decoder."""
+    context = stream.codec_context
+    if context is None:
+        raise MediaError("no_decoder", "FFmpeg has no decoder of the video stream's codec", refused=True)
+    aspect, time_base = fraction_of(stream.sample_aspect_ratio), fraction_of(stream.time_base)
+    return StreamFacts(
+        codec=context.codec.canonical_name,
+        codec_tag=_codec_tag(context),
+        bits_per_coded_sample=context.bits_per_coded_sample,
+        profile=context.profile,
+        pixel_format=context.pix_fmt,
+        width=context.width,
+        height=context.height,
+        field_order=FIELD_ORDERS.get(int(context.field_order)),
+        sample_aspect_ratio=float(aspect) if aspect else None,
+        color_range=COLOR_RANGES.get(int(context.color_range)),
+        color_matrix=int(context.colorspace),
+        color_primaries=int(context.color_primaries),
+        color_transfer=int(context.color_trc),
+        time_base_num=time_base.numerator if time_base else None,
+        time_base_den=time_base.denominator if time_base else None,
+        extradata=context.extradata,
+        reorder_depth=context.reorder_depth,
+    )
+
+
+def _codec_tag(context: VideoCodecContext) -> str | None:
+    """Return the tag, which may be a number instead of letters: FFmpeg turns raw pictures by 3, AVI's bit fields."""
+    try:
+        tag = context.codec_tag
+    except UnicodeDecodeError:
+        return None
+    is_kept = tag.isprintable() or context.codec.canonical_name not in SCANNED
+    return tag if is_kept and tag.strip("\0") else None
+
+
+def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> Stated:
+    """Return the length and rate that a header states. Impossible values become None."""
+    return Stated(
+        stated_frames=frames,
+        stated_duration_seconds=seconds if seconds is not None and seconds > 0 else None,
+        stated_rate=None if rate is None or not 0 < rate <= MOST_STATED_RATE else float(rate),
+    )
+
+
+VISUAL_ENTRY_BYTES = 78  # of a VisualSampleEntry before its boxes (ISO/IEC 14496-12 12.1.3)
+PLAIN_BOXES = frozenset({b"avcC", b"pasp", b"btrt"})
+COLOR_DEPTH = 24
+MAX_DURATION = 1 << 62
+PROFILES = {66: "Baseline", 77: "Main", 100: "High"}
+CONSTRAINED = 0b010000  # constraint_set1_flag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainMovie:
+    """What the headers of a plain MP4 say.
+
+    Attributes:
+        track_id: of its only track.
+        stream: what they state about the stream.
+        stated: what they state about its length and rate.
+    """
+
+    track_id: int
+    stream: StreamFacts
+    stated: Stated
+
+
+def describe_plain(movie: Movie) -> PlainMovie | None:
+    """Return what the headers of a plain movie say, or None if the movie is not plain."""
+    if len(movie.tracks) != 1:
+        return None
+    (track,) = movie.tracks.values()
+    try:
+        return _describe(movie, track) if track.handler == b"vide" else None
+    except (UntrustedTables, ValueError, struct.error):
+        return None
+
+
+def _describe(movie: Movie, track: Track) -> PlainMovie | None:
+    entries = read_sample_entries(movie, track)
+    if entries.codec_tag != b"avc1" or len(entries.configurations) != 1:
+        return None
+    _, nals = parse_configuration(entries.configurations[0])
+    sets = [nal for nal in nals if nal[0] & 31 == SPS]
+    boxes = _entry_boxes(movie.data, track)
+    if len(sets) != 1 or boxes is None:
+        return None
+    sequence = parse_sequence(sets[0])
+    aspect = struct.unpack(">II", boxes[b"pasp"]) if b"pasp" in boxes else (0, 1)
+    plain = (
+        sequence.profile_idc in PROFILES
+        and (sequence.chroma_format, sequence.bit_depth) == (1, 8)
+        and sequence.frames_only
+        and sequence.reorder_depth is not None
+        and (sequence.width, sequence.height) == (entries.width, entries.height)
+        and aspect == sequence.sample_aspect
+    )
+    if not plain:
+        return None
+    return PlainMovie(
+        track_id=track.track_id,
+        stream=_stream(sequence, track, entries.configurations[0]),
+        stated=_stated(sequence, movie, track),
+    )
+
+
+def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
+    """Return the boxes in a track's only sample entry by kind, or None if anything is unusual."""
+    start, end = track.tables[b"stsd"]
+    ((_, first, last),) = child_boxes(data, start + 8, end)
+    (depth,) = struct.unpack_from(">H", data, first + VISUAL_ENTRY_BYTES - 4)
+    found = {kind: data[begin:stop] for kind, begin, stop in child_boxes(data, first + VISUAL_ENTRY_BYTES, last)}
+    return found if depth == COLOR_DEPTH and found.keys() <= PLAIN_BOXES else None
+
+
+def _stream(sequence: Sequence, track: Track, configuration: bytes) -> StreamFacts:
+    profile = PROFILES[sequence.profile_idc]
+    if sequence.profile_idc == 66 and sequence.constraints & CONSTRAINED:
+        profile = "Constrained Baseline"
+    ranges = {None: None, False: "limited", True: "full"}
+    width, height = sequence.sample_aspect
+    assert sequence.reorder_depth is not None  # of a plain movie
+    return StreamFacts(
+        codec="h264",
+        codec_tag="avc1",
+        bits_per_coded_sample=COLOR_DEPTH,
+        profile=profile,
+        pixel_format="yuvj420p" if sequence.full_range else "yuv420p",
+        width=sequence.width,
+        height=sequence.height,
+        field_order="progressive",
+        sample_aspect_ratio=width / height if width and height else None,
+        color_range=ranges[sequence.full_range],
+        color_matrix=sequence.matrix,
+        color_primaries=sequence.primaries,
+        color_transfer=sequence.transfer,
+        time_base_num=1,
+        time_base_den=track.timescale,
+        extradata=configuration,
+        reorder_depth=sequence.reorder_depth,
+    )
+
+
+def _stated(sequence: Sequence, movie: Movie, track: Track) -> Stated:
+    """Return the stated length and rate.
+
+    The length is what libavformat takes: the shortest duration that the headers state, with edits counted.
+    """
+    if b"stts" not in track.tables:
+        raise UntrustedTables("the track has no stts box")
+    counts, steps = entry_table(movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T
+    rate = None
+    if sequence.ticks is not None and all(sequence.ticks):
+        rate = Fraction(sequence.ticks[1], 2 * sequence.ticks[0])
+    if not counts.sum():
+        return stated(None, None, rate)
+    units = min(track.duration or MAX_DURATION, int(counts @ steps))
+    if track.edits:
+        edited = sum(edit.duration for edit in track.edits) * track.timescale
+        units = min(units, round(edited / track.movie_timescale))
+    return stated(int(counts.sum()), float(Fraction(units, track.timescale)), rate)
+
 
 Depth = Literal["auto", "packets", "tables"]
 Streams = Literal["best", "all"]
@@ -84,13 +372,13 @@ def probe_medium(task: ProbeTask) -> list[MediumFacts]:
         return probe_images(task.path, task.images, verify=task.verify)
     member, medium = task.member, medium_of(task)
     try:
-        with opening.opened_file(task.path, member) as file:
+        with containers.opened_file(task.path, member) as file:
             medium = replace(medium, identity=file.identity)
             check_member(task, file.identity)
             found = probe_opened(task, file, medium)
             medium = replace(medium, container=found[0].container, video_streams=found[0].video_streams)
             if medium.video_streams is not None:
-                opening.check_unchanged(file)
+                containers.check_unchanged(file)
             return found if member is None else [in_file(one, member) for one in found]
     except MediaError as error:
         return [replace(medium, problem=problem_of(error))]
@@ -114,7 +402,7 @@ def check_member(task: ProbeTask, identity: Identity) -> None:
         raise task.member.error
 
 
-def probe_opened(task: ProbeTask, file: opening.Probed, medium: MediumFacts) -> list[MediumFacts]:
+def probe_opened(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -> list[MediumFacts]:
     """Return the facts of an open file or object.
 
     Args:
@@ -131,7 +419,7 @@ def probe_opened(task: ProbeTask, file: opening.Probed, medium: MediumFacts) -> 
     return _probe_file(task, file, medium) if plain is None else [plain]
 
 
-def _probe_plain(task: ProbeTask, file: opening.Probed, medium: MediumFacts) -> MediumFacts | None:
+def _probe_plain(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -> MediumFacts | None:
     """Return the facts of a plain MP4 if its sample tables are sufficient, else None."""
     if task.depth == "packets" or task.verify:
         return None
@@ -139,7 +427,7 @@ def _probe_plain(task: ProbeTask, file: opening.Probed, medium: MediumFacts) -> 
         if file.read(4, 4) != b"ftyp":
             return None
         layout = read_layout(file.read, file.size_bytes)
-        plain = stream_facts.describe_plain(layout.movie)
+        plain = describe_plain(layout.movie)
         if plain is None:
             return None
         known = replace(medium, container="mp4", video_streams=1, stream_index=0, stated=plain.stated)
@@ -148,11 +436,11 @@ def _probe_plain(task: ProbeTask, file: opening.Probed, medium: MediumFacts) -> 
         return None
 
 
-def _probe_file(task: ProbeTask, file: opening.Probed, medium: MediumFacts) -> list[MediumFacts]:
-    with opening.open_medium(file) as container:
-        medium = replace(medium, container=stream_facts.container_name(container))
+def _probe_file(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -> list[MediumFacts]:
+    with containers.open_medium(file) as container:
+        medium = replace(medium, container=container_name(container))
         try:
-            streams = stream_facts.video_streams(container, skips=task.searched)
+            streams = video_streams(container, skips=task.searched)
         except MediaError as error:
             return [replace(medium, problem=problem_of(error))]
         medium = replace(medium, video_streams=len(streams))
@@ -169,12 +457,12 @@ def _probe_stream(
     task: ProbeTask,
     container: av.container.InputContainer,
     stream: av.video.stream.VideoStream,
-    file: opening.Probed,
+    file: containers.Probed,
     medium: MediumFacts,
 ) -> MediumFacts:
     try:
-        described = stream_facts.describe_stream(stream)
-        stated = stream_facts.describe_header(container, stream)
+        described = describe_stream(stream)
+        stated = describe_header(container, stream)
         medium = replace(medium, stream_index=stream.index, stream=described, stated=stated)
         if described.pixel_format == "pal8" and described.codec in PALETTE_OUTSIDE:
             raise BitstreamError("palette", "the pictures' palette comes from outside of the bitstream")
@@ -195,7 +483,7 @@ def _probe_stream(
 def _try_tables(
     task: ProbeTask,
     stream: av.video.stream.VideoStream,
-    file: opening.Probed,
+    file: containers.Probed,
     medium: MediumFacts,
     described: StreamFacts,
 ) -> MediumFacts | None:
@@ -218,16 +506,16 @@ def _try_tables(
         raise MediaError("untrusted_tables", f"{error}; --depth packets reads every packet", refused=True) from error
 
 
-def _rotation(file: opening.Probed, stream_index: int) -> int:
+def _rotation(file: containers.Probed, stream_index: int) -> int:
     """Decode the first picture, and return the rotation from its display matrix.
 
     Decoding also shows that there is a decoder for the stream.
     """
     try:
-        with opening.open_medium(file) as container, opening.memory_errors():
+        with containers.open_medium(file) as container, containers.memory_errors():
             for frame in container.decode(container.streams[stream_index]):
                 assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
                 return frame.rotation
     except (av.error.FFmpegError, IndexError) as error:
-        raise MediaError("undecodable", f"the first picture does not decode: {opening.reason_of(error)}") from error
+        raise MediaError("undecodable", f"the first picture does not decode: {containers.reason_of(error)}") from error
     raise MediaError("undecodable", "no picture decodes from the stream")

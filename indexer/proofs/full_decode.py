@@ -17,16 +17,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import av
-import av.error
 import numpy as np
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import PictureType
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream import pictures as picture_facts
-from framedex.indexer.containers.decoders import picture_md5, picture_print
-from framedex.indexer.containers.opening import ProbedFile, decode_packet, demux_packets, packet_with
+from framedex.indexer.bitstream import base as picture_facts
+from framedex.indexer.containers import (
+    ProbedFile,
+    decode_packet,
+    demux_packets,
+    packet_with,
+    picture_md5,
+    picture_print,
+)
 from framedex.indexer.reach import Numbers, Reach
 from framedex.indexer.timeline import DAMAGED, RESET, Flags, packet_flags, reorder_depth_needed
 

@@ -3,8 +3,6 @@
 Replaces the tars and Parquet files of a run by what they hold: their videos, one by one, and their images.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

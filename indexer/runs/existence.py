@@ -9,8 +9,6 @@ Probes videos that are values of a compressed column of a Parquet file, from tem
 Their packets are no byte ranges of the file, so clips of them have to be copied into the dataset.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -21,13 +19,20 @@ from pathlib import Path
 from typing import Protocol, TypeGuard
 
 from framedex.errors import MediaError, StorageError
-from framedex.files.fingerprint import open_same_file
+from framedex.files.outputs import open_same_file
 from framedex.files.parquet_cells import read_cell
-from framedex.indexer.containers.opening import NeedsWholeError, ProbedObject, check_unchanged, opened_file
+from framedex.indexer.containers import NeedsWholeError, ProbedObject, check_unchanged, opened_file
 from framedex.indexer.facts import Identity, MediumFacts, Row, problem_of
 from framedex.indexer.images.probe_images import ImageTask, folder_identity, probe_images
-from framedex.indexer.probing.members import in_cell, in_file
-from framedex.indexer.probing.probe import ProbeTask, check_member, medium_of, probe_medium, probe_opened
+from framedex.indexer.probing.probe import (
+    ProbeTask,
+    check_member,
+    in_cell,
+    in_file,
+    medium_of,
+    probe_medium,
+    probe_opened,
+)
 from framedex.indexer.sources.members import FileContents, contents_of
 from framedex.indexer.sources.sequences import TIMES_NAME
 from framedex.storage.objects import Facts, at_once, children, download, exists

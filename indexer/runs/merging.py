@@ -9,8 +9,6 @@ sources with the index as it was before the run, finds the same work, and writes
 exists is done, so a slice that runs again does the rest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Decide which media a rerun skips: those whose rows in the index still answer all that the run asks.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

@@ -3,8 +3,6 @@
 Files that a search of folders skips: images beside videos, and files whose endings are not those of videos.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

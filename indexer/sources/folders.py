@@ -5,8 +5,6 @@ Search folders of a store, and expand patterns over the names of its objects.
 Find out whether something exists at a path of this machine or at a uri of object storage.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import re

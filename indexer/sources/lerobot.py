@@ -9,8 +9,6 @@ A dataset is a folder:
     videos/…                    one video for each camera; in version 3, of several episodes
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

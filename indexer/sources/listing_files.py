@@ -5,8 +5,6 @@ Read the rows of listings: CSV, JSON, JSON Lines and Parquet files.
 Listings of well-known datasets, which name videos by ids: which columns they have, and where their files may lie.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

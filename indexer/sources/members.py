@@ -7,8 +7,6 @@ Find what a tar or a Parquet file holds.
 What a file with several media holds: the members of a tar, or the values of a column of a Parquet file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import decimal

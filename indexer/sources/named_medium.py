@@ -5,8 +5,6 @@ Sidecars: the files of a webdataset sample beside its video, and the user's colu
 The files of a sample share a key: their path up to the first dot of the name. `a/b.left.mp4` has the key `a/b`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

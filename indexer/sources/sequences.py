@@ -5,8 +5,6 @@ Determine the times of images, which state none themselves: from a rate, a listi
 Sorting of numbered names as people expect: frame2 before frame10.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -34,8 +34,8 @@ from framedex.sharder.clips.labels import (
     wanted_labels,
 )
 from framedex.sharder.decoding.video import Size
-from framedex.sharder.reading.sources import HeldBytes, SourceFiles
-from framedex.storage.cache import DiskCache
+from framedex.sharder.reading import HeldBytes, SourceFiles
+from framedex.storage.reader import DiskCache
 
 LOG = logging.getLogger("framedex.loader")
 MOST_BITS = 8  # per sample of a delivered frame

@@ -3,8 +3,6 @@
 Clips on their way from a worker into a batch: the request and the result.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import Counter, defaultdict

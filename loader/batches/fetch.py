@@ -3,8 +3,6 @@
 What the loader needs from a dataset, and the parts of an item: pictures, audio, and what describes its frames.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +26,7 @@ from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.audio import ReadsRanges, read_audio
 from framedex.sharder.decoding.cutout import Cutout, cut, whole
-from framedex.sharder.reading.sources import EncodedClip, HeldBytes, SourceFiles
+from framedex.sharder.reading import EncodedClip, HeldBytes, SourceFiles
 
 Decode = Literal["cpu", "movie"]
 

@@ -3,8 +3,6 @@
 Decodes clips of several batches together on a GPU, in threads: a decoder takes what has arrived when it is free.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -21,9 +19,17 @@ from typing import Any
 import numpy as np
 
 from framedex.errors import DecodeError, FramedexError, MissingExtraError, printable
-from framedex.loader.batches.collate import JoinsViews, collate_clips, own_of, shared_of
 from framedex.loader.batches.faults import Fault, Fetched, LoaderReport
-from framedex.loader.batches.frames import BatchOptions, DecodeClips, Frames, Made
+from framedex.loader.batches.frames import (
+    BatchOptions,
+    DecodeClips,
+    Frames,
+    JoinsViews,
+    Made,
+    collate_clips,
+    own_of,
+    shared_of,
+)
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.routing.balance import Balance
 from framedex.sharder.decoding.video import Size
@@ -31,8 +37,8 @@ from framedex.sharder.decoding.video import Size
 LOG = logging.getLogger("framedex.loader")
 PATIENCE = 0.02  # seconds that a decoder waits for enough clips to be worth a run
 
+# A clip, or its replacement, with its frames on the device.
 Decoded = tuple[Fetched, Any]
-("A clip, or its replacement, with its frames on the device.")
 
 
 @dataclass(order=True, slots=True)

@@ -31,9 +31,9 @@ from typing import Any, Generic, TypeVar
 
 from framedex.errors import DecodeError, internal_error
 from framedex.execution.spawning import leave_out_pandas, spawning
-from framedex.loader.batches.collate import DrawsItems
 from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, LoaderReport, OnError, replacements
 from framedex.loader.batches.fetch import Fetcher, FetchOptions, ReadableClips
+from framedex.loader.batches.frames import DrawsItems
 from framedex.loader.routing.balance import Balance
 
 Task = TypeVar("Task")
@@ -270,8 +270,8 @@ def _places(sizes: list[int]) -> list[tuple[int, int]]:
     return places
 
 
+# Returns clips that may replace a clip: takes its number, and how many are wanted.
 Others = Callable[[int, int], list[int]]
-("Returns clips that may replace a clip: takes its number, and how many are wanted.")
 TASK_SECONDS = 600.0  # a clip may take in a worker
 LOG = logging.getLogger("framedex.loader")
 

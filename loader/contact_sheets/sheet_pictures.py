@@ -5,8 +5,6 @@ A contact sheet as one picture, drawn with the font that Pillow brings: the same
 A contact sheet as an animation: clips beside each other that play at the same time.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import math

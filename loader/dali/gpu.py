@@ -8,8 +8,6 @@ begun. So nothing of DALI's is delivered: frames are copied, and the copies are 
 What torch reports about a GPU: whether it can be used, and whether its memory is full.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -25,9 +23,8 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from framedex.errors import FramedexError
-from framedex.loader.batches.collate import Collate, greatest_shape, have_one_shape
 from framedex.loader.batches.faults import Fetched, LoaderReport
-from framedex.loader.batches.frames import DecodeClips, Finish, Made
+from framedex.loader.batches.frames import Collate, DecodeClips, Finish, Made, greatest_shape, have_one_shape
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, ImageDecoder, MovieDecoder, transformers
 from framedex.loader.pixels.options import CHANNEL_AXIS

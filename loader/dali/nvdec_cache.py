@@ -9,8 +9,6 @@ DALI loads the driver by the name libnvcuvid.so. If a library with that name in 
 earlier, DALI gets that library. It is compiled in a temporary folder, in less than 0.2 s.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import logging

@@ -9,8 +9,6 @@ mapped (`DALI_USE_VMM`). And no two runs are in progress on a GPU at the same ti
 does so after the copies, on the same stream.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import defaultdict

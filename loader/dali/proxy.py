@@ -1,7 +1,5 @@
 """Clips for DALI Proxy: workers of a torch DataLoader fetch them, a pipeline in the main process decodes on the GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

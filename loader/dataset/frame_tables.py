@@ -4,8 +4,6 @@ A row of a listing names such a file in its column `frame_table`, relative to th
 stretch's first frame in `frame_row`. The stretch is the range that the policy sampled, or the whole video.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections import OrderedDict
@@ -24,8 +22,8 @@ from framedex.errors import FormatError, FramedexError, StorageError
 from framedex.files.parquet_parts import read_group
 from framedex.indexer.schema import FRAME_ROW, FRAME_TABLE
 from framedex.sharder.clips.clip import Clip
-from framedex.storage.cache import DiskCache
 from framedex.storage.places import parquet_file, place
+from framedex.storage.reader import DiskCache
 
 FrameColumns = Sequence[str] | Mapping[str, Sequence[float] | None]
 

@@ -1,7 +1,5 @@
 """The header of a dataset, read and checked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -16,8 +14,7 @@ from framedex.records.clip import ClipRecord
 from framedex.records.columns import names_in
 from framedex.sharder import schema
 from framedex.sharder.clips.labels import Labels, stored_labels
-from framedex.sharder.packing.encode_options import EncodeOptions
-from framedex.sharder.packing.image_files import ImageOptions
+from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
 from framedex.storage.places import Place
 
 REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"

@@ -1,7 +1,5 @@
 """Reads a dataset's manifest: one clip at a time, without ever holding it in memory, or columns of all clips."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import functools
@@ -49,8 +47,8 @@ from framedex.sharder.schema import (
     SHARDS,
     SHARDS_NAME,
 )
-from framedex.storage.cache import DiskCache
 from framedex.storage.places import OWN_STORE, Access, Locations, Stored, parquet_file, place, small_bytes
+from framedex.storage.reader import DiskCache
 
 GROUP_ROWS = {
     CLIPS_FOLDER: CLIPS_PER_ROW_GROUP,

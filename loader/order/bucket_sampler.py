@@ -3,8 +3,6 @@
 Buckets of like clips, and the batches of an epoch: pure functions of values, a seed and an epoch.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
@@ -16,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
-from framedex.loader.order.elastic import ElasticSampler, Share
 from framedex.loader.order.order import RankShare, Uneven, codes_of, generator, joint_codes, numbers_of, values_of
+from framedex.loader.order.sampler import ElasticSampler, Share
 
 BUCKETS = 8  # of a number, if nothing else is said
 FINEST = 8  # batches of up to so many clips have a bucket for each number of clips; larger ones for each eighth

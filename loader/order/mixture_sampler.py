@@ -6,8 +6,6 @@ The parts have places in an endless order of their own, in which each of their c
 An epoch takes the next places of each part, so the parts' clips are used equally often, however long an epoch is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
@@ -17,8 +15,8 @@ from numpy.typing import NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
-from framedex.loader.order.elastic import ElasticSampler, Share
 from framedex.loader.order.order import RankShare, Uneven, generator
+from framedex.loader.order.sampler import ElasticSampler, Share
 
 Until = Literal["first_exhausted", "all_exhausted"]
 MOST_CLIPS = 10_000_000_000  # of a part in an epoch

@@ -7,8 +7,6 @@ How many visual tokens a model makes of clips, from their shapes.
 Which clips make each batch: those of a sampler in turn, or those that a sampler of batches names.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from framedex.core.limits import GIBIBYTE, usual_clip_bytes
 from framedex.core.words import check_choices
 from framedex.errors import DecodeError, FramedexError, TransformError
-from framedex.loader.pixels.cutouts import Draw, cutout_of
-from framedex.loader.pixels.framing import Framing, framing_of
+from framedex.loader.pixels.framing import Draw, Framing, cutout_of, framing_of
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.audio import audio_bytes, audio_text
 from framedex.sharder.decoding.cutout import Cutout
 from framedex.sharder.decoding.video import DEEP, RGB, Size, decode_deep, decode_raw, decode_rgb, raw_form
-from framedex.sharder.reading.sources import EncodedClip
+from framedex.sharder.reading import EncodedClip
 
 Layout = Literal["FHWC", "FCHW", "CFHW"]
 # Where the channels go, which lie in the last axis of decoded frames: its number, counted from the end.

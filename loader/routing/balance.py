@@ -10,8 +10,6 @@ The constants are rates of one H200 and of one core of its host. A loader correc
 (`balance`), so that only their proportions between clips matter.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What the NVIDIA driver says its video decoder supports, queried through libcuda and libnvcuvid (NVDECODE API)."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Mapping

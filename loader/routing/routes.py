@@ -6,18 +6,15 @@ So a clip goes there only if streams like it were shown to be decoded right. Eve
 Which clips the CPU decodes beside a GPU if its share is fixed: pure functions of a clip's place in the epoch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device
 from framedex.loader.routing.driver import DriverSupport
-from framedex.loader.routing.movie import Colour, colour_obstacle, is_deep
-from framedex.loader.routing.nvdec_headers import coded_picture, nvdec_record
+from framedex.loader.routing.movie import Colour, coded_picture, colour_obstacle, is_deep, nvdec_record
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.reading.sources import EncodedClip
+from framedex.sharder.reading import EncodedClip
 
 # What was decoded right in 1 178 planned clips on one H200 (docs/exactness.md).
 PROVEN_PROFILES = {

@@ -6,8 +6,6 @@ through webdataset's shuffle buffer. As the buffer holds numbers here, the order
 is read, and a resumed lane reads nothing that was delivered.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

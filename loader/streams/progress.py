@@ -9,8 +9,6 @@ What happened to a stream in all of its processes: skipped clips, states that we
 What happened in all processes of a stream: a log in memory that its workers share with the process that made it.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 From where the next iteration of a stream begins, in all of its processes: the epoch, and a state that was loaded.
 """
 
-from __future__ import annotations
-
 import random
 import secrets
 import zlib

@@ -3,13 +3,10 @@
 Which picture of a source a lossy picture is, by mean square differences. Pure functions over arrays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import av
-import av.error
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,9 +18,9 @@ from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_unique
-from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.encoders import MATRIX, RANGE_NAME, colour_of, encode
-from framedex.sharder.reading.sources import LOOSE, EncodedClip, SourceFiles, local_copy
+from framedex.sharder.packing.pack_options import EncodeOptions
+from framedex.sharder.reading import LOOSE, EncodedClip, SourceFiles, local_copy
 
 Picture = NDArray[np.uint8]
 

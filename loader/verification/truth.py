@@ -11,8 +11,6 @@ Clips are compared with this copy, so it does not use the positions in the index
 The verdict on one clip.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -28,18 +26,16 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import av
-import av.error
 from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import DecodeError, StaleError
 from framedex.files.parquet_cells import read_cell
-from framedex.indexer.containers.opening import decode_packet, demux_packets, open_container
+from framedex.indexer.containers import decode_packet, demux_packets, open_container
 from framedex.indexer.sources.sequences import group_names, visible_images
 from framedex.records.clip import PAD
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.rgb import UNSPECIFIED
-from framedex.sharder.reading.recorded_files import open_recorded
-from framedex.sharder.reading.sources import local_copy
+from framedex.sharder.reading import local_copy, open_recorded
 from framedex.storage.uris import is_remote
 
 Marked = TypeVar("Marked")

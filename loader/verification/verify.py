@@ -1,7 +1,5 @@
 """Compares clips, decoded from their byte ranges, with a full in-order decode of their sources."""
 
-from __future__ import annotations
-
 import logging
 import os
 import zlib
@@ -9,14 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import av
-import av.error
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError, StorageError
 from framedex.execution.engine import Calls
 from framedex.execution.engines import run_local
-from framedex.indexer.containers.decoders import picture_md5
+from framedex.indexer.containers import picture_md5
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of
 from framedex.loader.verification.encoded import verify_encoded
@@ -27,8 +24,8 @@ from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_md5
 from framedex.sharder.packing.encoders import encoder_version
-from framedex.sharder.packing.image_files import ImageOptions, encode_image
-from framedex.sharder.reading.sources import SourceFiles, local_copy
+from framedex.sharder.packing.pack_options import ImageOptions, encode_image
+from framedex.sharder.reading import SourceFiles, local_copy
 from framedex.storage.places import OWN_STORE, Access, Place
 
 LOG = logging.getLogger("framedex.loader")

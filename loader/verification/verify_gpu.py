@@ -1,19 +1,16 @@
 """Checks what a GPU decodes: each of its frames is nearer to the CPU's frame than to that frame's neighbours."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 import av
-import av.error
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, FramedexError, StaleError
-from framedex.indexer.containers.decoders import RANGE_NUMBERS
+from framedex.indexer.containers import RANGE_NUMBERS
 from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, LoaderReport
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.frames import Finish, Frames

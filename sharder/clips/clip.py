@@ -14,8 +14,6 @@ An interval gives samples, and samples give packets. The plan also takes earlier
 decoded for its output to equal that of a decode from the beginning.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import math

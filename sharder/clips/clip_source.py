@@ -5,8 +5,6 @@ Values that clips have beside the user's columns, by name: one value for each cl
 The clips of a dataset or a plan that `where` of a loader keeps: by the values of columns, or by an expression.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -16,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from framedex.core.arrays import as_numpy, equal_values
+from framedex.core.column_rules import as_numpy, equal_values
 from framedex.core.words import did_you_mean, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError
 from framedex.records.clip import Failure

@@ -3,8 +3,6 @@
 Counts the clips of each label in each split.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Hashable, Mapping

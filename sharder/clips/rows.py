@@ -8,8 +8,6 @@ the stream states. Two packets of a run that swapped their ranks within these li
 pictures come in the order of their ranks (see `decoding.video`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -17,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.arrays import object_bytes
-from framedex.core.column_rules import FAR, RowAt
+from framedex.core.column_rules import FAR, RowAt, object_bytes
 from framedex.core.limits import usual_clip_bytes
 from framedex.core.words import size_text
 from framedex.errors import FormatError

@@ -1,7 +1,5 @@
 """A clip on its way into a dataset, and the tar members that it becomes (in webdataset, a sample and its members)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

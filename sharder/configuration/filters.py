@@ -8,8 +8,6 @@ column  := a name, or column("any name at all")
 literal := a number, a text in quotes, True, False
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

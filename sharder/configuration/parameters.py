@@ -9,8 +9,6 @@ The JSON Schema of records, which editors use to complete and check what people 
 Mappings and values of a listing's cells in what people write.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

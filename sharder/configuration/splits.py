@@ -1,7 +1,5 @@
 """Assignment of rows to training, validation and test: by a column of the listing, or by a stable hash."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -1,7 +1,5 @@
 """Views: several cameras of one scene, whose clips are made of the same times."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any

@@ -9,8 +9,6 @@ Mixing of channels and conversion of the sample rate, in pure numpy.
 A sample has the same value in every clip that contains it.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import math
@@ -19,8 +17,6 @@ from fractions import Fraction
 from typing import Protocol
 
 import av
-import av.error
-import av.logging
 import numpy as np
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame
@@ -32,7 +28,7 @@ from framedex.core.limits import check_room
 from framedex.core.pyav import audio_plane
 from framedex.errors import DecodeError, PolicyError
 from framedex.indexer.audio.audio_times import DECODERS, make_decoder
-from framedex.indexer.containers.opening import decode_packet, packet_with
+from framedex.indexer.containers import decode_packet, packet_with
 from framedex.records.clip import NO_PTS, AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.records.medium import AudioPackets
 from framedex.sharder.clips.clip import AudioFacts, AudioOptions, ByteSource, Clip, plan_audio

@@ -7,8 +7,6 @@ intermediate values with more bits than these weights need, so the sums here are
 Importing this module imports numba, which takes about half a second.
 """
 
-from __future__ import annotations
-
 import functools
 
 import av
@@ -17,7 +15,7 @@ import numpy as np
 from numba import int32
 from numpy.typing import NDArray
 
-from framedex.indexer.containers.decoders import plane_rows
+from framedex.indexer.containers import plane_rows
 
 FORMATS = frozenset({"yuv420p", "yuvj420p"})
 FULL_RANGE = 2  # as libav numbers it

@@ -9,8 +9,6 @@ once a process has converted COMPILED_FROM pixels. The first picture of each kin
 differ, libswscale converts.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import logging
@@ -27,7 +25,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from framedex.core.limits import keep_freed_memory
-from framedex.indexer.containers.decoders import plane_rows
+from framedex.indexer.containers import plane_rows
 from framedex.sharder.clips.clip import bits_of
 
 UNSPECIFIED = 2  # matrix coefficients that are not stated, ISO/IEC 23091-2 table 4

@@ -3,8 +3,6 @@
 Frames with more than 8 bits per sample: RGB of 16 bits, or the samples of the planes as they are stored.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -14,20 +12,19 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import av
-import av.error
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.limits import check_room, pixel_array
 from framedex.errors import DecodeError, FramedexError
-from framedex.indexer.containers.decoders import RANGE_NUMBERS, RunDecoder, native_planes, picture_md5
+from framedex.indexer.containers import RANGE_NUMBERS, RunDecoder, native_planes, picture_md5
 from framedex.indexer.images.image_facts import resize_rgb, rgb_md5, rgb_of
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, bits_of
 from framedex.sharder.decoding.cutout import Cropper, Cutout, cut_into
 from framedex.sharder.decoding.rgb import RgbConverter, kept_converter
-from framedex.sharder.reading.sources import EncodedClip
+from framedex.sharder.reading import EncodedClip
 
 Size = tuple[int, int]  # height, width
 SHOWN_BY_VERIFY = "framedex verify shows which clips decode"

@@ -1,7 +1,5 @@
 """A clip as a tiny file of its own: its packets are copied, with headers around them, and play as one stream."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from framedex.records.medium import VIDEO
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.clips.samples import FileRanges, Member, Piece
 from framedex.sharder.packing import mp4
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading import SourceFiles
 
 # Codecs whose headers are written here; libavformat writes those of all others.
 OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})

@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import av
-import av.error
-import av.logging
 import numpy as np
 from av.codec.codec import Codec, UnknownCodecError
 from av.video.stream import VideoStream
@@ -32,7 +30,7 @@ from numpy.typing import NDArray
 from framedex.core.pyav import ffmpeg_version, open_encoder
 from framedex.errors import PolicyError, UncuttableError
 from framedex.indexer.bitstream.nal import join_length_prefixed, split_annex_b
-from framedex.indexer.containers.opening import memory_errors, packet_with
+from framedex.indexer.containers import memory_errors, packet_with
 from framedex.indexer.images.image_facts import resize_rgb
 from framedex.records.clip import PAD, Recipe
 from framedex.records.medium import COLOR_RANGES, VIDEO
@@ -41,8 +39,8 @@ from framedex.sharder.clips.samples import Member
 from framedex.sharder.decoding.video import Size, decode_unique
 from framedex.sharder.packing import mp4
 from framedex.sharder.packing.clip_files import ClipFile, look_of, packet_times, places, shown_seconds
-from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions
-from framedex.sharder.reading.sources import EncodedClip
+from framedex.sharder.packing.pack_options import EncodeCodec, EncodeOptions
+from framedex.sharder.reading import EncodedClip
 
 MATRIX, RANGE_NAME = 6, "limited"  # SMPTE 170M, BT.601 (ISO/IEC 23091-2 table 4)
 SHIFT = 16

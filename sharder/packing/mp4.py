@@ -7,8 +7,6 @@ timestamps are present.
 Output of libavformat's muxers, through PyAV: whole tiny files in memory, and configuration records.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Sequence
@@ -16,15 +14,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import av
-import av.container
-import av.error
 import numpy as np
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from framedex.indexer.containers.opening import demux_packets, memory_errors, open_container, packet_with
+from framedex.indexer.containers import demux_packets, memory_errors, open_container, packet_with
 from framedex.sharder.clips.clip import Medium, stale
-from framedex.sharder.reading.sources import openable
+from framedex.sharder.reading import openable
 
 TIMESCALE = 30  # without times, one rank is one unit; players show the clip at 30 frames per second
 UNSPECIFIED = 2  # code point of colour primaries, transfer and matrix (ISO/IEC 23091-2)

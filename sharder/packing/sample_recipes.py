@@ -6,8 +6,6 @@ is told of the medium. As a text, it has the same type in every sample, which re
 The audio of packed clips: one FLAC or WAV file per sample, beside its frames.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +31,7 @@ from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium,
 from framedex.sharder.clips.rows import check_audio_file, check_recipe, check_wanted
 from framedex.sharder.clips.samples import Member, Step
 from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_audio, stretches
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading import SourceFiles
 
 Row = dict[str, Any]
 

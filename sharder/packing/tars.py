@@ -3,8 +3,6 @@
 A tar is written under a temporary name, and gets its name once it is complete and on disk.
 """
 
-from __future__ import annotations
-
 import collections
 import errno
 import os
@@ -15,11 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from framedex.files.fingerprint import fingerprint
-from framedex.files.outputs import ASIDE, write_aside
+from framedex.files.outputs import ASIDE, fingerprint, write_aside
 from framedex.sharder.clips.samples import FileRanges, Member
-from framedex.sharder.reading.recorded_files import read_some
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading import SourceFiles, read_some
 
 BLOCK = 512  # tar's unit (POSIX.1-2017, pax, "ustar Interchange Format")
 TAR_END = bytes(2 * BLOCK)

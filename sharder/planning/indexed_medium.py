@@ -1,7 +1,5 @@
 """One medium of an index, ready for planning clips. Further packet headers are read if plans need them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from dataclasses import dataclass, replace
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError, StaleError
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.packets import Packets
-from framedex.indexer.probing.unread_headers import UnreadHeaders, settled
+from framedex.indexer.probing.packet_headers import UnreadHeaders, settled
 from framedex.indexer.reach import drops_leading
 from framedex.indexer.timeline import DAMAGED
 from framedex.records.clip import NO_PTS, PAD, ClipAudioPlan
@@ -24,7 +22,7 @@ from framedex.sharder.clips.clip import AudioOptions, ByteSource, Clip, Medium, 
 from framedex.sharder.decoding.audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.planning.planner import Planner
 from framedex.sharder.policies.sampling import Timeline
-from framedex.sharder.reading.sources import range_reader
+from framedex.sharder.reading import range_reader
 from framedex.sharder.schema import MEDIA
 from framedex.storage.places import OWN_STORE, Access
 from framedex.storage.uris import medium_name

@@ -6,8 +6,6 @@ of clips. Media that need more than that (damage, audio, a policy that looks at 
 Counts the clips of a policy without planning them, where that is possible.
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import copy
@@ -38,8 +36,7 @@ from framedex.sharder.planning.units import UnitClip, Units, UnitSampling, units
 from framedex.sharder.policies.policy import Terms
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Timeline
-from framedex.sharder.selection.left_out import no_clips
-from framedex.sharder.selection.mentions import KEPT_NAMES, user_columns
+from framedex.sharder.selection.mentions import KEPT_NAMES, no_clips, user_columns
 from framedex.storage.places import OWN_STORE, Access, Stored, place
 
 LENGTHS = ("frame_count", "duration_pts", "time_base_num", "time_base_den")

@@ -6,8 +6,6 @@
 4. The rest is a list of byte ranges, in one or more runs.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -3,8 +3,6 @@
 Groups the rows of a listing into scenes: the views that belong together.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,14 +22,15 @@ from framedex.sharder.policies.policy import Terms
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Missed, Sampled, Timeline
 from framedex.sharder.policies.scene_sampling import SceneView, sample_scene
-from framedex.sharder.selection.left_out import LeftOut, left_out
 from framedex.sharder.selection.mentions import (
     SPLIT_COLUMN,
+    LeftOut,
     Mention,
     MentionTable,
     all_mentions,
     check_ranges,
     check_there,
+    left_out,
 )
 from framedex.storage.uris import medium_name
 

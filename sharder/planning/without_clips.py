@@ -1,7 +1,5 @@
 """Finds the media of an index in which a policy finds no clip."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from typing import Any

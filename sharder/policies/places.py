@@ -5,8 +5,6 @@ span of the video. All clips of a span are then computed together, in blocks: ji
 padding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

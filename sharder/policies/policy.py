@@ -1,7 +1,5 @@
 """The keys that all policies share: which frame is chosen, how clips are padded, what happens to short clips."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Ranges that a listing's row names: stretches of a video. Any policy can sample such stretches."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

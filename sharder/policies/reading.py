@@ -3,8 +3,6 @@
 The policies by name, and the JSON Schema of a policy's file, which editors use to complete and check it.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import re
@@ -23,9 +21,9 @@ from framedex.sharder.configuration.filters import parse_filter
 from framedex.sharder.configuration.parameters import Json, definitions, located, record, shown
 from framedex.sharder.configuration.splits import Split
 from framedex.sharder.policies import by_time
+from framedex.sharder.policies.by_time import AroundPolicy, WindowsPolicy
 from framedex.sharder.policies.policy import Terms
 from framedex.sharder.policies.spread import RandomPolicy, UniformPolicy
-from framedex.sharder.policies.windows import AroundPolicy, WindowsPolicy
 
 POLICIES: dict[str, type[Terms]] = {
     "fps": by_time.FpsPolicy,

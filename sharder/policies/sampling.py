@@ -14,8 +14,6 @@ Input and output of policies: a video's timestamps in; clips, and the clips that
 A stretch of a video, by frame numbers and by time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

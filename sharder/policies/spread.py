@@ -5,8 +5,6 @@ Places that are spread evenly over a span: the frames of one clip, or the beginn
 How many frames a clip has whose number of frames follows from a rate: at least, at most, a multiple.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ Reads the rows of a file of explicit clips: JSON Lines, or JSON, CSV and Parquet
 An explicit clip and a video's timestamps → the frames of the clip, and which of them are padding.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

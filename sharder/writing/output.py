@@ -3,8 +3,6 @@
 The checkpoints of an unfinished dataset: one line of `progress.jsonl` each, and `job.json` with their job.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

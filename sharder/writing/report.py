@@ -1,7 +1,5 @@
 """The result of a run of `framedex shard`: counts, and what failed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +19,7 @@ from framedex.sharder.schema import (
     SCHEMA_VERSION,
     SHARDS_NAME,
 )
-from framedex.sharder.selection.left_out import LeftOut
+from framedex.sharder.selection.mentions import LeftOut
 from framedex.sharder.writing.whole import job_digest
 from framedex.storage.places import Place, parquet_file
 

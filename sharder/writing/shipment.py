@@ -3,8 +3,6 @@
 While a run writes there, `unfinished.json` says which one. A dataset exists once its header does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Clips on their way into tars: the tar of each sample, and the places of a clip's ranges in it."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +12,7 @@ from framedex.errors import StaleError
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.samples import Member
 from framedex.sharder.packing.tars import TAR_END, Tar, sample_bytes
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading import SourceFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from framedex.sharder.clips.rows import clip_row, recipe_row
 from framedex.sharder.clips.samples import Member
 from framedex.sharder.packing.tars import Tar
 from framedex.sharder.schema import CLIPS, CLIPS_PER_PART, MEDIA_FOLDER, SHARDS_FOLDER
-from framedex.sharder.selection.left_out import no_clips
+from framedex.sharder.selection.mentions import no_clips
 from framedex.sharder.writing.output import Checkpoint, check_output, note, publish, take_up, unfinished_of
 from framedex.sharder.writing.planned_rows import PlannedRows, media_columns
 from framedex.sharder.writing.report import ShardReport

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from framedex import Index
-from framedex.auditor.findings.findings import SEVERITIES, checks_of, questions
+from framedex.auditor.findings import SEVERITIES, checks_of, questions
 from tests.support.audited import found, sound_row, write_rows
 from tests.support.datasets import run
 from tests.support.media import Medium, remux

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from framedex.core.arrays import as_numpy
+from framedex.core.column_rules import as_numpy
 
 TYPES = [pa.uint8(), pa.int32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64(), pa.bool_(), pa.string()]
 
@@ -33,7 +33,7 @@ def test_pandas_is_not_imported() -> None:
 import sys
 import numpy as np
 import pyarrow as pa
-from framedex.core.arrays import as_numpy
+from framedex.core.column_rules import as_numpy
 for kind in (pa.int64(), pa.float64()):
     numbers = np.arange(3, dtype=kind.to_pandas_dtype())
     as_numpy(pa.Array.from_buffers(kind, 3, [None, pa.py_buffer(numbers)]))

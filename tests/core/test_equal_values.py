@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from framedex.core.arrays import equal_values
+from framedex.core.column_rules import equal_values
 from framedex.errors import FramedexError
 
 WHOLE = pa.chunked_array([pa.array([1, 2, None])])

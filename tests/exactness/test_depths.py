@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from framedex import Index, index
-from framedex.indexer.containers.opening import opened_file
+from framedex.indexer.containers import opened_file
 from framedex.indexer.mp4 import boxes, sample_tables
 from framedex.indexer.probing.by_tables import tabulate
 from tests.support.counted import some

@@ -22,7 +22,7 @@ import pytest
 
 from framedex import ClipDataset, Index, index, shard
 from framedex.errors import PolicyError, SourceError
-from framedex.indexer.containers import opening
+from framedex.indexer import containers
 from framedex.indexer.mp4 import boxes, sample_tables
 from tests.support.audited import write_rows
 from tests.support.datasets import run
@@ -286,7 +286,7 @@ def test_playlists_are_not_followed(name: str, spelling: str, sentinel: Path, tm
     shutil.copy(sentinel, tmp_path / "companion.sub")
     with opened(sentinel, tmp_path / "companion.sub") as found:
         with pytest.raises(av.error.FFmpegError):
-            opening.open_container(str(path))
+            containers.open_container(str(path))
         video, _ = probed(path)
     assert video["status"] in ("failed", "refused")
     assert found == [False]
@@ -295,7 +295,7 @@ def test_playlists_are_not_followed(name: str, spelling: str, sentinel: Path, tm
 def test_the_watch_sees_what_the_options_prevent(sentinel: Path, tmp_path: Path) -> None:
     path = tmp_path / "list.mp4"
     path.write_text(f"ffconcat version 1.0\nfile '{sentinel.name}'\n")
-    unlisted = {name: value for name, value in opening.OPEN_OPTIONS.items() if name != "format_whitelist"}
+    unlisted = {name: value for name, value in containers.OPEN_OPTIONS.items() if name != "format_whitelist"}
     with opened(sentinel) as found, av.open(f"file:{path}", options=unlisted) as container:
         assert container.format.name == "concat"
     assert found == [True]
@@ -310,7 +310,7 @@ def test_patterns_of_file_names_name_one_file(name: str, sentinel: Path, tmp_pat
     (tmp_path / name).write_bytes(content)
     with opened(*others) as found:
         try:
-            with av.open(f"file:{tmp_path / name}", options=opening.OPEN_OPTIONS) as container:
+            with av.open(f"file:{tmp_path / name}", options=containers.OPEN_OPTIONS) as container:
                 assert container.format.name == "mov,mp4,m4a,3gp,3g2,mj2"
         except av.error.FFmpegError:
             pass
@@ -342,7 +342,7 @@ def test_data_references_are_not_followed(
     reference = data_reference(kind, targets[spelling])
     damage(medium("h264_default.mp4"), path, lambda content: replace_dinf(content, reference))
     with opened(sentinel) as found:
-        with av.open(f"file:{path}", options=opening.OPEN_OPTIONS) as container:
+        with av.open(f"file:{path}", options=containers.OPEN_OPTIONS) as container:
             for _ in container.demux():
                 pass
         facts_of(path)

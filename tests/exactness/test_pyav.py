@@ -15,7 +15,7 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.core.pyav import ffmpeg_version, fraction_of, other_major_versions
-from framedex.indexer.containers.opening import open_container
+from framedex.indexer.containers import open_container
 from tests.support.datasets import run, write_clips
 
 

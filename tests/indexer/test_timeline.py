@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, pictures_of
+from framedex.indexer.bitstream.base import BitstreamError, Pictures, pictures_of
 from framedex.indexer.timeline import (
     CLOSED,
     CONTAINER,

@@ -24,7 +24,7 @@ OF_MEDIA = [
     ("framedex/records/medium.py", "        media_id: Stable", "        is_wide: Whether it is wider than high.\n"),
     ("indexer/facts.py", "    codec_tag: str | None = None\n    bits", "    is_wide: bool | None = None\n"),
     (
-        "indexer/probing/stream_facts.py",
+        "indexer/probing/probe.py",
         "        codec=context.codec.canonical_name,",
         "        is_wide=context.width > context.height,\n",
     ),

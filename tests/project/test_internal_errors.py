@@ -14,7 +14,7 @@ import pytest
 from framedex import ClipDataset, ClipLoader, Index
 from framedex.errors import InternalError
 from framedex.sharder.planning.indexed_medium import IndexedMedium
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading import SourceFiles
 from tests.support.datasets import run, write_clips
 from tests.support.images import encoded, write
 from tests.support.running import ROOT, outcomes

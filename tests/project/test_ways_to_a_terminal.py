@@ -36,7 +36,7 @@ OTHERS = {
     "framedex/options.py": "sends what Ray prints to standard error",
     "benchmarks/bench/cli.py": "asks whether standard error is a terminal",
     "benchmarks/bench/compare.py": "empties the buffer of a process whose output is kept in a file",
-    "auditor/findings/text.py": "asks whether standard output is a terminal",
+    "auditor/findings.py": "asks whether standard output is a terminal",
 }
 HOSTILE = "\x1b]0;owned\x07"
 

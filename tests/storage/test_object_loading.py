@@ -133,7 +133,7 @@ class TestLoading:
     def test_a_promise_that_a_later_start_point_breaks_is_a_refusal(
         self, bucket: Bucket, medium: Medium, tmp_path: Path, by_ranges: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("framedex.indexer.probing.unread_headers.check_promises", broken_promise)
+        monkeypatch.setattr("framedex.indexer.probing.packet_headers.check_promises", broken_promise)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
         index_here(tmp_path / "I", f"{bucket.uri}/v")
         clips = [{"uri": "a.mp4", "frames": [40, 41]}]

@@ -128,7 +128,7 @@ def truth(kind: Kind = "media") -> Oracle:
         found = {path.name: full_decode(path, 0) for path in sorted(media(kind).iterdir())}
         (place / "frames.json").write_text(json.dumps(found), encoding="utf-8")
 
-    sources = (*MEDIA_SOURCES, "benchmarks/exactness.py", "indexer/containers/decoders.py")
+    sources = (*MEDIA_SOURCES, "benchmarks/exactness.py", "indexer/containers.py")
     text = (folder(f"truth-{kind}", *sources, make=decode_all) / "frames.json").read_text(encoding="utf-8")
     return {(name, 0): [(pts, md5) for pts, md5 in frames] for name, frames in json.loads(text).items()}
 

@@ -16,7 +16,7 @@ from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 
 from framedex.core.pyav import open_encoder
-from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, pictures_of
+from framedex.indexer.bitstream.base import BitstreamError, Pictures, pictures_of
 from framedex.indexer.probing.every_packet import SCANNERS
 from tests.support.media import picture
 from tests.support.planes import picture_md5

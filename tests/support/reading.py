@@ -11,7 +11,7 @@ from framedex import ClipDataset, Index
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.decoding.video import decode_pictures, decode_rgb
 from framedex.sharder.planning.indexed_medium import IndexedMedium, PlanningOptions
-from framedex.sharder.reading.sources import EncodedClip, SourceFiles
+from framedex.sharder.reading import EncodedClip, SourceFiles
 from tests.support.planes import picture_md5
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.bits import BitColumns, BitReader
+from framedex.indexer.bitstream.base import BitColumns, BitReader
 
 FIELDS = st.lists(
     st.one_of(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from framedex import Index
 from framedex.indexer.bitstream import h264, h264_sets, hevc, hevc_sets, nal
-from framedex.indexer.bitstream.pictures import BitstreamError, segments, unwrap_order_counts
+from framedex.indexer.bitstream.base import BitstreamError, segments, unwrap_order_counts
 from tests.support.flags import CLOSED, LEADING, NON_REFERENCE, OPEN, START
 
 

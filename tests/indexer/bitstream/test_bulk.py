@@ -14,8 +14,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from framedex.indexer.bitstream import h264, hevc, nal
-from framedex.indexer.bitstream.bits import HEADER_BYTES
-from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.bitstream.base import HEADER_BYTES, BitstreamError
 from framedex.indexer.probing.by_packets import PIECE_BYTES, pieces
 from tests.support.depth import EXAMPLES
 from tests.support.media import RECIPES

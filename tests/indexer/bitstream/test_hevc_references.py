@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.bits import BitReader
+from framedex.indexer.bitstream.base import REFERENCE_SLOTS, SLOTS_KNOWN, BitReader
 from framedex.indexer.bitstream.hevc_sets import (
     References,
     ReferringPicture,
@@ -21,7 +21,6 @@ from framedex.indexer.bitstream.hevc_sets import (
     parse_short_term_set,
     parse_slice_references,
 )
-from framedex.indexer.bitstream.pictures import REFERENCE_SLOTS, SLOTS_KNOWN
 from framedex.indexer.reach import Reach, needed_packets
 from framedex.indexer.timeline import CLOSED, FLAGS, USED_SHIFT, Flags, packet_flags
 from tests.indexer.bitstream.test_bits import write

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from framedex import Index
-from framedex.indexer.containers.opening import demux_packets, open_container
+from framedex.indexer.containers import demux_packets, open_container
 from tests.support.datasets import run
 from tests.support.ffmpeg import ffmpeg
 

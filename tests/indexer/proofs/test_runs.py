@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex.indexer.containers.decoders import picture_print
-from framedex.indexer.containers.opening import opened_file
+from framedex.indexer.containers import opened_file, picture_print
 from framedex.indexer.facts import MediumFacts
 from framedex.indexer.proofs.full_decode import decode_all
 from framedex.indexer.proofs.runs import (
@@ -21,9 +20,9 @@ from framedex.indexer.proofs.runs import (
     differing,
     differing_samples,
     prints_of_runs,
+    shapes_of,
     stream_of,
 )
-from framedex.indexer.proofs.shapes import shapes_of
 from framedex.indexer.reach import drops_leading
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, START, USED_SHIFT
 from tests.support.probed import facts_of

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from framedex.indexer.proofs.runs import SHORT, STARTS_BACK, drawn, shapes_of_some
-from framedex.indexer.proofs.shapes import Shape, crossing_shapes, shapes_of
+from framedex.indexer.proofs.runs import SHORT, STARTS_BACK, Shape, crossing_shapes, drawn, shapes_of, shapes_of_some
 from framedex.indexer.reach import Reach
 from tests.support.flags import (
     CLOSED,

@@ -17,8 +17,7 @@ from PIL import Image
 
 from framedex import ClipDataset, Index
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, waveform
-from framedex.loader.contact_sheets.sheet_html import html_sheet
+from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, html_sheet, waveform
 from framedex.loader.contact_sheets.sheet_pictures import GROUND, png_sheet, wrapped
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.datasets import empty_dataset, run, shard_clips

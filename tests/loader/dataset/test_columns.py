@@ -16,7 +16,7 @@ import pytest
 
 import framedex
 from framedex import ClipDataset, ClipStream, FramedexError, MultiViewDataset
-from framedex.core.arrays import column_as_numpy
+from framedex.core.column_rules import column_as_numpy
 from framedex.errors import FormatError
 from framedex.sharder.clips.clip_source import FIELD_NAMES, MEDIA_FIELDS
 from tests.support.datasets import run, shard_clips

@@ -15,7 +15,7 @@ import torch
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
-from framedex.loader.batches.collate import collate_clips
+from framedex.loader.batches.frames import collate_clips
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.media import read_barcode
@@ -161,7 +161,7 @@ def test_an_iteration_broken_off_goes_on_where_it_stopped(dataset_path: Path, wo
 def test_threads_may_share_a_dataset(dataset_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr("framedex.sharder.reading.recorded_files.OPEN_FILES", 1)
+    monkeypatch.setattr("framedex.sharder.reading.OPEN_FILES", 1)
     dataset = ClipDataset(dataset_path)
     with ThreadPoolExecutor(6) as pool:
         for item in some(pool.map(dataset.__getitem__, list(range(30)) * 3)):

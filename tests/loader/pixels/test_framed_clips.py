@@ -15,7 +15,7 @@ from PIL import Image
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, Framing, Index, MultiViewDataset, SmartResize
 from framedex.errors import DecodeError, FramedexError
-from framedex.loader.pixels.cutouts import Draw, cutout_of
+from framedex.loader.pixels.framing import Draw, cutout_of
 from framedex.sharder.decoding.cutout import cut
 from tests.loader.batches.test_rotation import _turned
 from tests.support.counted import some

@@ -14,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex import ClipDataset, Index
-from framedex.loader.routing.movie import GpuMovie, MovieStream, begins_with_idr, gpu_movie, groups, movie_feed
-from framedex.loader.routing.nvdec_headers import CodedPicture
+from framedex.loader.routing.movie import (
+    CodedPicture,
+    GpuMovie,
+    MovieStream,
+    begins_with_idr,
+    gpu_movie,
+    groups,
+    movie_feed,
+)
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
 from tests.support.reading import encoded_clip, encoded_of

@@ -11,7 +11,7 @@ import av
 import pytest
 
 from framedex.indexer.bitstream import h264, hevc, nal
-from framedex.loader.routing.nvdec_headers import (
+from framedex.loader.routing.movie import (
     SCANNERS,
     SEQUENCE_SET,
     CodedPicture,

@@ -13,7 +13,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from framedex import ClipDataset, ClipStream
 from framedex.errors import FramedexError
-from framedex.sharder.reading.sources import HeldBytes
+from framedex.sharder.reading import HeldBytes
 
 RANKS, WORKERS, BATCH, STOP = 3, 2, 4, 3
 

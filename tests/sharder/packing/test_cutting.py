@@ -15,7 +15,7 @@ from framedex.errors import FramedexError
 from framedex.execution.engine import Outcome
 from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip, WantedClip
-from framedex.sharder.packing import cutting
+from framedex.sharder.packing import pack
 from framedex.sharder.planning.indexed_medium import PlanningOptions
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
@@ -23,7 +23,7 @@ from tests.support.datasets import run, write_clips
 from tests.support.media import RECIPES
 from tests.support.running import outcomes
 
-OPTIONS = cutting.ClipFileOptions(planning=PlanningOptions(one_stream="all"))
+OPTIONS = pack.ClipFileOptions(planning=PlanningOptions(one_stream="all"))
 
 
 def wanted(name: str, *frames: int) -> WantedClip:
@@ -39,20 +39,20 @@ def said(steps: list[Any]) -> list[tuple[str | None, int, list[int]]]:
 
 
 @pytest.fixture
-def task(index: Index, monkeypatch: pytest.MonkeyPatch) -> cutting.CuttingTask:
+def task(index: Index, monkeypatch: pytest.MonkeyPatch) -> pack.CuttingTask:
     """Return a task with clips of two media, one of which cannot be planned, and a clip known to be impossible."""
     monkeypatch.setattr(os, "nice", int)  # this process keeps its priority when it does the work of a worker
     first, second = index.videos["media_id"].to_pylist()[:2]
-    return cutting.CuttingTask(
+    return pack.CuttingTask(
         index=index.path,
         options=OPTIONS,
         sent=[
-            cutting.SentItem(media_id=first, wanted=wanted("a", 3, 9), done=1),
-            cutting.SentItem(media_id=first, wanted=wanted("past the end", 10**6), done=1),
-            cutting.SentItem(
+            pack.SentItem(media_id=first, wanted=wanted("a", 3, 9), done=1),
+            pack.SentItem(media_id=first, wanted=wanted("past the end", 10**6), done=1),
+            pack.SentItem(
                 media_id=None, wanted=Failure(clip_id="no medium", uri="x", kind="request", message=""), done=2
             ),
-            cutting.SentItem(media_id=second, wanted=wanted("b", 5), done=3),
+            pack.SentItem(media_id=second, wanted=wanted("b", 5), done=3),
         ],
     )
 
@@ -70,23 +70,23 @@ def test_tasks_of_any_size_give_the_same_bytes_as_one_process(
     path = write_clips(tmp_path / "clips.jsonl", clips)
     command = ["shard", index.path, "--clips", path, "--pack", "clips", "--max-failures", len(clips), "--out"]
     run(*command, tmp_path / "A", "--workers", 1)
-    monkeypatch.setattr(cutting, "CLIPS_A_TASK", 5)
-    monkeypatch.setattr(cutting, "TASKS_AT_FIRST", 1)
+    monkeypatch.setattr(pack, "CLIPS_A_TASK", 5)
+    monkeypatch.setattr(pack, "TASKS_AT_FIRST", 1)
     run(*command, tmp_path / "B", "--workers", 2)
     assert len(content(tmp_path / "A")) > 5
     assert content(tmp_path / "A") == content(tmp_path / "B")
 
 
-def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: cutting.CuttingTask) -> None:
-    steps = list(cutting._steps(Outcome(item=task, kind="crash", message="its process died")))
-    assert said(steps) == said(cutting.cut(task))
+def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: pack.CuttingTask) -> None:
+    steps = list(pack._steps(Outcome(item=task, kind="crash", message="its process died")))
+    assert said(steps) == said(pack.cut(task))
     assert [isinstance(step.outcome, Clip) for step in steps] == [True, False, False, True]
 
 
-def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: cutting.CuttingTask) -> None:
-    item = cutting.SentItem(media_id=task.sent[0].media_id, wanted=wanted("a", 3), done=1)
-    lonely = cutting.CuttingTask(index=index.path, options=OPTIONS, sent=[item])
-    [step] = cutting._steps(Outcome(item=lonely, kind="crash", message="its process died (exit code -11)"))
+def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: pack.CuttingTask) -> None:
+    item = pack.SentItem(media_id=task.sent[0].media_id, wanted=wanted("a", 3), done=1)
+    lonely = pack.CuttingTask(index=index.path, options=OPTIONS, sent=[item])
+    [step] = pack._steps(Outcome(item=lonely, kind="crash", message="its process died (exit code -11)"))
     assert isinstance(step.outcome, Failure)
     assert step.outcome.kind == "crash"
     assert step.outcome.uri == index.video(item.media_id or "")["uri"]

@@ -15,7 +15,7 @@ import pytest
 import framedex
 from framedex import ClipDataset, ClipLoader, EncodeOptions, Index
 from framedex.errors import NoClipsError, PolicyError
-from framedex.indexer.probing.stream_facts import describe_stream
+from framedex.indexer.probing.probe import describe_stream
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.encoded import CODECS, change_encoder, encode_clips, psnr
 from tests.support.gpu import gpu_obstacles

@@ -99,7 +99,7 @@ def test_sizes(index: Index, tmp_path: Path, arguments: list[object], size: tupl
 
 def test_making_frames_smaller_does_not_alias(tmp_path: Path) -> None:
     """Check that stripes of one pixel become grey and not other stripes."""
-    from framedex.sharder.packing.image_files import encode_image
+    from framedex.sharder.packing.pack_options import encode_image
 
     stripes = np.zeros((200, 200, 3), np.uint8)
     stripes[:, ::2] = 255

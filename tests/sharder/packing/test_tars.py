@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framedex.errors import StaleError
-from framedex.files.fingerprint import fingerprint
+from framedex.files.outputs import fingerprint
 from framedex.sharder.clips.clip import ByteSource
 from framedex.sharder.clips.samples import FileRanges, Member
 from framedex.sharder.packing import tars
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading import SourceFiles
 
 
 def source(path: Path) -> ByteSource:

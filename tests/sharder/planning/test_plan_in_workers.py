@@ -14,7 +14,7 @@ import pytest
 from framedex import Index
 from framedex.errors import PolicyError
 from framedex.sharder import build, schema, slices
-from framedex.sharder.planning import indexed_medium, pieces, steps, units
+from framedex.sharder.planning import indexed_medium, steps, units
 from framedex.sharder.writing import planned_rows, whole, writer
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
@@ -46,7 +46,7 @@ def test_a_policy_s_clips_are_the_same_bytes(index: Index, tmp_path: Path) -> No
 def test_explicit_clips_are_the_same_bytes(
     index: Index, truth: Callable[[str], Truth], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("framedex.sharder.planning.pieces.REQUESTS_AT_ONCE", 7)
+    monkeypatch.setattr("framedex.sharder.planning.steps.REQUESTS_AT_ONCE", 7)
     monkeypatch.setattr(slices, "MOST_CLIPS_A_TASK", 14)
     rng = np.random.default_rng(5)
     clips = [
@@ -111,7 +111,7 @@ class Strange:
         error: What it raises instead.
     """
 
-    inner: pieces.Piece
+    inner: steps.Piece
     home: int
     error: Exception | None = None
 
@@ -126,17 +126,17 @@ class Strange:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.inner.items(media)
 
-    def alone(self) -> list[pieces.Piece]:
+    def alone(self) -> list[steps.Piece]:
         return [self]
 
 
-def asked_of(index: Index, count: int) -> list[pieces.Piece]:
+def asked_of(index: Index, count: int) -> list[steps.Piece]:
     """Return what the policy wants of some media."""
     file = policy_of(POLICY)
-    return list(pieces.policy_pieces(units.units_of(index, file, pieces.PIECE_FACTS), file.policy))[:count]
+    return list(steps.policy_pieces(units.units_of(index, file, steps.PIECE_FACTS), file.policy))[:count]
 
 
-def planned(index: Index, asked: Iterable[pieces.Piece]) -> list[planned_rows.PlannedRows]:
+def planned(index: Index, asked: Iterable[steps.Piece]) -> list[planned_rows.PlannedRows]:
     how = slices.PlanningRun(
         index=index,
         options=indexed_medium.PlanningOptions(),
@@ -151,11 +151,11 @@ def media_of(rows: list[planned_rows.PlannedRows]) -> list[str]:
     return list(dict.fromkeys(medium["media_id"] for each in rows for medium in each.media))
 
 
-def names(asked: list[pieces.Piece]) -> list[str]:
+def names(asked: list[steps.Piece]) -> list[str]:
     return [
         mention.media_id
         for piece in asked
-        if isinstance(piece, pieces.PolicyPiece)
+        if isinstance(piece, steps.PolicyPiece)
         for unit in piece.units
         for mention in unit.mentions.values()
     ]
@@ -196,7 +196,7 @@ def test_an_error_ends_the_plan_behind_what_came_before(index: Index, workers_al
 def test_an_error_of_the_listing_does_not_overtake_what_came_before(index: Index, workers_alone: None) -> None:
     asked = asked_of(index, 5)
 
-    def broken() -> Iterator[pieces.Piece]:
+    def broken() -> Iterator[steps.Piece]:
         yield from asked
         raise PolicyError("the listing ends here")
 
