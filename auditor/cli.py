@@ -270,7 +270,7 @@ def _answer(
                 most = counted(int(limit[1]), "row")
                 echo(f"at most {most}; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
             if out is None and form == "table":
-                findings.print_table(queries.rows(sql, findings.SHOWN + 1, most_bytes=findings.MOST_SHOWN_BYTES))
+                findings.print_table(queries.rows(sql, findings.SHOWN + 1, most_bytes=findings.MAX_SHOWN_BYTES))
                 return
             answer = queries.reader(sql, plain=form != "parquet")
             if out is None:

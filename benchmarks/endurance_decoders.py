@@ -252,35 +252,37 @@ def fed_from_buffers(home: Path, count: int, *, gpu: bool) -> dict[str, Any]:
     movies = [(feed_of(clip), clip) for clip in clips] if gpu else list(plain_movies(home))
     found = {}
     for no_copy in (False, True):
-        for fate in FATES:
+        for short_clip in FATES:
             counted = Count()
             made: Any = None
             for number in range(count):
                 some = [movies[(3 * number + place) % len(movies)] for place in range(4)]
 
-                def one(some: list[tuple[MovieFeed, Any]] = some, fate: str = fate, no_copy: bool = no_copy) -> bool:
+                def one(
+                    some: list[tuple[MovieFeed, Any]] = some, short_clip: str = short_clip, no_copy: bool = no_copy
+                ) -> bool:
                     nonlocal made
                     made = made or movie_pipeline(no_copy=no_copy, batch_size=4, gpu=gpu)
-                    return fed_once(made, some, fate)
+                    return fed_once(made, some, short_clip)
 
                 errors = sum(counted.errors.values())
                 counted.attempt(one)
                 if sum(counted.errors.values()) > errors:
                     made = None  # DALI declares it invalid
-            found[f"no_copy={no_copy}, {fate}"] = counted.facts()
+            found[f"no_copy={no_copy}, {short_clip}"] = counted.facts()
     return found
 
 
-def fed_once(made: Any, some: list[tuple[MovieFeed, Any]], fate: str) -> bool:
-    """Feed one batch, apply `fate` to the buffers and run; return whether the pictures are right."""
+def fed_once(made: Any, some: list[tuple[MovieFeed, Any]], short_clip: str) -> bool:
+    """Feed one batch, apply `short_clip` to the buffers and run; return whether the pictures are right."""
     buffers = [movie.content.copy() for movie, _ in some]
     made.feed_input("movie", buffers)
     made.feed_input("wanted", [movie.wanted for movie, _ in some])
     others: list[NDArray[np.uint8]] = []
-    if fate == "overwritten":
+    if short_clip == "overwritten":
         for buffer in buffers:
             buffer[:] = 7
-    elif fate == "freed":
+    elif short_clip == "freed":
         sizes = [len(buffer) for buffer in buffers]
         del buffers
         others = [np.full(size, 7, np.uint8) for size in sizes for _ in range(4)]

@@ -41,7 +41,7 @@ from framedex.bench.peer import PeerOptions
 from framedex.loader.order.order import epoch_order
 
 BATCH = 64
-LEAST_SECONDS = 15  # of the budget that must be left to begin another measurement
+MIN_SECONDS = 15  # of the budget that must be left to begin another measurement
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ def main() -> None:
     for way in options.only:
         for seconds in options.seconds:
             left = options.budget - (time.perf_counter() - started)
-            if left < LEAST_SECONDS or (results.has(way, seconds) and not options.again):
+            if left < MIN_SECONDS or (results.has(way, seconds) and not options.again):
                 continue
             try:
                 row = measure_way(way, seconds, options, min(options.limit, left))

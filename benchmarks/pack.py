@@ -34,15 +34,15 @@ from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies.reading import make_policy
 
 QUALITY = 90
-LEAST_BYTES = 4_000_000_000  # of sources that are packed; smaller videos are used several times
+MIN_BYTES = 4_000_000_000  # of sources that are packed; smaller videos are used several times
 IMAGE_STRIDE, IMAGE_FRAMES = 15, 8
 READ_FRAMES = 8  # a clip's frames when reading back
 
 
 def repeated(video: Path, folder: Path) -> int:
-    """Make a folder of links to a video, LEAST_BYTES in total, and return their number."""
+    """Make a folder of links to a video, MIN_BYTES in total, and return their number."""
     folder.mkdir()
-    count = -(-LEAST_BYTES // video.stat().st_size)
+    count = -(-MIN_BYTES // video.stat().st_size)
     for number in range(count):
         (folder / f"{number}{video.suffix}").symlink_to(video.resolve())
     return count

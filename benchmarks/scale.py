@@ -34,7 +34,7 @@ from framedex.indexer.schema import FORMAT, HEADER, SCHEMA_VERSION
 from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies.reading import make_policy
 
-LEAST_FRAMES, MOST_FRAMES = 50, 150
+MIN_FRAMES, MAX_FRAMES = 50, 150
 RANKS = 1024
 LOOKUPS = 1000
 POLICY = {"policy": "uniform", "frames": 8}
@@ -48,7 +48,7 @@ def write(folder: Path, media: int) -> Facts:
     header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
     write_json_aside(folder / "INDEX" / HEADER, header)
     shared = []
-    for frames in range(LEAST_FRAMES, MOST_FRAMES + 1):
+    for frames in range(MIN_FRAMES, MAX_FRAMES + 1):
         packets = synthetic_packets(frames, seed=frames)
         video = synthetic_video("", packets) | {"damaged_gop_count": 0}
         shared.append((video, {"pts": packets.pts, "flags": packets.flags}))

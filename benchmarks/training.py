@@ -39,7 +39,7 @@ CHECKED = 2  # clips of the first batch
 WAYS = {"nvdec": ("gpu", 8), "cpu": ("cpu", 16), "auto": ("auto", 16)}  # decode=, num_workers=
 # Clips of an epoch, and the distance of frames: None is a second.
 SAMPLINGS: dict[str, tuple[int, int | None]] = {"16 consecutive": (128, 1), "stride 4": (128, 4), "1 fps": (64, None)}
-LEAST_SECONDS = 60  # of the budget that must be left to begin another row
+MIN_SECONDS = 60  # of the budget that must be left to begin another row
 
 
 def dataset_path(folder: Path, name: str, sampling: str) -> Path:
@@ -199,7 +199,7 @@ def main() -> None:
     prepare_all(folder, names)
     for sampling, name in itertools.product(options.sampling or list(SAMPLINGS), names):
         left = options.budget - (time.perf_counter() - began)
-        if left >= LEAST_SECONDS and not rows.has(format=name, sampling=sampling):
+        if left >= MIN_SECONDS and not rows.has(format=name, sampling=sampling):
             rows.add({"format": name, "sampling": sampling} | child(folder, name, sampling, options))
 
 

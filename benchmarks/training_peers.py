@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.row_file import RowFile
 from benchmarks.training import (
     BATCH,
-    LEAST_SECONDS,
+    MIN_SECONDS,
     SAMPLINGS,
     SIZE,
     dataset_path,
@@ -72,7 +72,7 @@ def main() -> None:
     ):
         left = options.budget - (time.perf_counter() - began)
         key = {"format": name, "sampling": sampling, "peer": peer}
-        if left >= min(LEAST_SECONDS, options.limit) and not rows.has(**key):
+        if left >= min(MIN_SECONDS, options.limit) and not rows.has(**key):
             rows.add(key | measure(folder, name, sampling, peer, options))
 
 

@@ -107,7 +107,7 @@ order of their ranks. What no column shows: a `position` that names another pack
 ranges that lead to other
 bytes of the same length which decode. `framedex verify` shows them, by `clips.md5` where the index has hashes, else \
 by the source.
-A picture has at most {medium.MOST_PIXELS:,} pixels, a decoder holds back at most {medium.MOST_REORDERED} \
+A picture has at most {medium.MAX_PIXELS:,} pixels, a decoder holds back at most {medium.MAX_REORDERED} \
 pictures, and a clip's
 frames must fit into the machine's memory.
 

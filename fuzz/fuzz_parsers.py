@@ -36,8 +36,7 @@ with atheris.instrument_imports(include=["framedex"]):
     from framedex.indexer.mp4 import boxes
     from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
     from framedex.indexer.mp4.sample_tables import read_layout, read_sample_table
-    from framedex.indexer.probing import packet_headers as look
-    from framedex.indexer.probing import probe
+    from framedex.indexer.probing import packet_headers, probe
     from framedex.indexer.probing.every_packet import SCANNERS
     from framedex.indexer.sources import discover, members
     from framedex.indexer.sources.named_medium import SIDECARS
@@ -110,8 +109,12 @@ def read_tables(data: bytes) -> None:
 
 def condense_h264(data: bytes) -> bytes:
     """Read the headers of one packet."""
-    return look.condense(
-        lambda offset, length: data[offset : offset + length], 0, len(data), 1 + data[0] % 4, look.IS_SLICE["h264"]
+    return packet_headers.condense(
+        lambda offset, length: data[offset : offset + length],
+        0,
+        len(data),
+        1 + data[0] % 4,
+        packet_headers.IS_SLICE["h264"],
     )
 
 

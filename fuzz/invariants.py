@@ -14,7 +14,7 @@ from framedex.indexer.timeline import (
     CLOSED,
     CONTINUES,
     DAMAGED,
-    MOST_REORDERED,
+    MAX_REORDERED,
     SKIPPED,
     START,
     UNSHOWN,
@@ -30,7 +30,7 @@ from framedex.indexer.timeline import (
 from framedex.records.clip import NO_PTS, Recipe
 from framedex.sharder.planning.planner import Planner
 
-MOST_PLANS = 12  # clips planned of one input
+MAX_PLANS = 12  # clips planned of one input
 FARTHEST = 1 << 62  # of a container's timestamps
 
 
@@ -63,7 +63,7 @@ def check_pictures(pictures: Pictures, packets: int, data: bytes) -> None:
     pts, dts, duration = timestamps(pictures, flags, random)
     try:
         pts, _ = settle_timestamps(pts, dts, duration, flags, pictures, stated=bool(random.integers(2)))
-        check_reorder_depth(flags, pictures, MOST_REORDERED)
+        check_reorder_depth(flags, pictures, MAX_REORDERED)
     except BitstreamError:
         return
     if not (flags & START).any() or not ((flags & UNSHOWN) == 0).any():
@@ -110,7 +110,7 @@ def check_plans(pictures: Pictures, pts: Pts, flags: Flags, random: np.random.Ge
     frames = np.arange(len(order))
     for keep_damaged in (False, True):
         planner = Planner(packets, drop_leading=bool(random.integers(2)), keep_damaged=keep_damaged)
-        chosen = random.permutation(frames)[:MOST_PLANS]
+        chosen = random.permutation(frames)[:MAX_PLANS]
         for clip in (frames, random.permutation(chosen), *chosen[:, None]):
             try:
                 recipe = planner.plan(clip)

@@ -17,7 +17,7 @@ from fuzz.changes import Packets, change_table, changes_of
 from fuzz.kinds import KINDS
 from tests.support.media import Recipe, make, read_packets
 
-MOST_CHANGES = 2
+MAX_CHANGES = 2
 
 
 class Factory:
@@ -45,7 +45,7 @@ class Factory:
         packets = list(self._read(recipe)[1])
         donor = self._read(source.choice(kind.recipes))
         changes = []
-        for _ in range(source.randint(1, MOST_CHANGES)):
+        for _ in range(source.randint(1, MAX_CHANGES)):
             change = source.choice(changes_of(kind.units))
             packets = change(packets, donor, source)
             changes.append(change.__name__.strip("_"))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 START_CODE = b"\0\0\1"
-LENGTH_BYTES, HEAD_BYTES, MOST_CHANGES = 4, 12, 6
+LENGTH_BYTES, HEAD_BYTES, MAX_CHANGES = 4, 12, 6
 Parts = list[bytes]
 
 
@@ -29,7 +29,7 @@ def mutate_chunks(data: bytes, seed: int) -> bytes:
     """Return chunks of which some are swapped, repeated, dropped, cut, or changed at their beginning or inside."""
     source = random.Random(seed)
     chunks = split_chunks(data) or [b""]
-    for _ in range(source.randint(1, MOST_CHANGES)):
+    for _ in range(source.randint(1, MAX_CHANGES)):
         number = source.randrange(len(chunks))
         units, join = units_of(chunks[number])
         if units and source.random() < 0.5:

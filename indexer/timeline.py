@@ -23,9 +23,9 @@ UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 CONTAINER, FILLED, JOINED, DEALT, COUNTED = "container", "filled", "joined", "dealt", "counted"
 LISTED = "listed"  # for images: a rate or a file of times states them
 
-MOST_REORDERED = 64  # more than twice the largest picture buffer; limits the work on absurd streams
+MAX_REORDERED = 64  # more than twice the largest picture buffer; limits the work on absurd streams
 VFR_TOLERANCE = 0.01  # of the median gap; containers round timestamps to their time base
-LEAST_BETWEEN_JOINTS = 8  # frames on average; timestamps of joined recordings do not step back more often
+MIN_BETWEEN_JOINTS = 8  # frames on average; timestamps of joined recordings do not step back more often
 
 Pts = NDArray[np.int64]
 Flags = NDArray[np.int32]
@@ -153,7 +153,7 @@ def settle_timestamps(
     backwards = np.flatnonzero(np.diff(times[known]) < 0)
     step = _usual_step(times, known, duration)
     if stated and known.any():
-        if len(backwards) * LEAST_BETWEEN_JOINTS > np.count_nonzero(known):
+        if len(backwards) * MIN_BETWEEN_JOINTS > np.count_nonzero(known):
             packet = int(order[np.flatnonzero(known)[backwards[0] + 1]])
             raise picture_facts.BitstreamError(
                 "output_order",
@@ -245,7 +245,7 @@ def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
     place = np.arange(len(rank))
     reach = int(np.abs(rank - place).max(initial=0))  # pictures further apart than twice this are always in order
     held = np.zeros(len(rank), np.int64)
-    for lag in range(1, min(2 * reach, MOST_REORDERED) + 1):
+    for lag in range(1, min(2 * reach, MAX_REORDERED) + 1):
         held[lag:] += rank[:-lag] > rank[lag:]
     return int(held.max(initial=0))
 

@@ -313,7 +313,7 @@ class ClipLoader:
         self._count_delivered(clips=batch.items - batch.padding, batches=1)
         if self._order is not None and self._order.remaining < self._least:
             self._ended = self._order.epoch
-        return made.hand_over()
+        return made.wait()
 
 
 def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:

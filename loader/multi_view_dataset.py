@@ -12,7 +12,7 @@ from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, read_or_replaced, replacements
-from framedex.loader.batches.frames import AudioShape, blank, joined, own_of, quarter_turns, shared_of
+from framedex.loader.batches.frames import AudioShape, blank, common, joined, per_view, quarter_turns
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Draw
 from framedex.loader.pixels.options import PixelOptions, sendable
@@ -189,8 +189,8 @@ class MultiViewDataset:
         numbers = self.numbers(number)
         there = {view: self.clips.item(clip) for view, clip in numbers.items()}
         leading = there[self.leading(numbers)]
-        own = {view: own_of(there[view] if view in there else self._blank_item(view, leading)) for view in self.views}
-        return joined(own, shared_of(leading), axis=0 if self.stack else None)
+        own = {view: per_view(there[view] if view in there else self._blank_item(view, leading)) for view in self.views}
+        return joined(own, common(leading), axis=0 if self.stack else None)
 
     @staticmethod
     def leading(numbers: dict[str, int]) -> str:

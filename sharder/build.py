@@ -44,7 +44,7 @@ from framedex.sharder.planning.steps import (
 from framedex.sharder.planning.units import units_of
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Choose
-from framedex.sharder.schema import CLIPS, MOST_VIEWS, SCHEMA_VERSION
+from framedex.sharder.schema import CLIPS, MAX_VIEWS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.selection.mentions import user_columns
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
@@ -138,12 +138,12 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     total = len(index) - index.unusable - units.left_out.count
     if units.scenes is not None and views is not None:
         names, total = units.scenes.names, len(units)
-        if len(names) > MOST_VIEWS:
+        if len(names) > MAX_VIEWS:
             raise PolicyError(
                 "there are more views than a clip may have",
                 where=f"column {views.view!r}",
                 found=f"{len(names):,}",
-                allowed=f"at most {MOST_VIEWS}",
+                allowed=f"at most {MAX_VIEWS}",
             )
         facts["views"] = {"names": names, "missing": views.missing}
     report = _build(index, out, file.resolved, schema, policy_pieces(units, file.policy), total, options, facts)

@@ -14,7 +14,7 @@ from framedex.sharder.packing.pack_options import (
     DEFAULT_CRF,
     ENCODE_CODECS,
     FORMATS,
-    MOST_CRF,
+    MAX_CRF,
     EncodeCodec,
     EncodeOptions,
     ImageFormat,
@@ -74,7 +74,7 @@ IMAGE_OPTIONS = (
     ),
     click.option(
         "--crf",
-        type=click.IntRange(1, max(MOST_CRF.values())),
+        type=click.IntRange(1, max(MAX_CRF.values())),
         help="With --encode: the constant rate factor. A lower one gives better pictures and more bytes.  "
         f"[default: {', '.join(f'{crf} for {codec}' for codec, crf in DEFAULT_CRF.items())}]",
     ),

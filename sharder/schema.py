@@ -20,7 +20,7 @@ HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.pa
 SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "fields.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
 
-MOST_VIEWS = 256
+MAX_VIEWS = 256
 Missing = Literal["error", "skip", "mask"]  # how a clip is treated if a view has no frame for it
 
 # `clips` has these columns, and then the user's own, with their original types.

@@ -34,9 +34,9 @@ from framedex.storage.objects import delete
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place, Stored, names_in
 
-MOST_CLIPS_A_TASK = 20_000  # by frames; a policy that takes 16 frames in a row gives a sixteenth of them
+MAX_CLIPS_A_TASK = 20_000  # by frames; a policy that takes 16 frames in a row gives a sixteenth of them
 STEPS_AT_ONCE = 4096  # that become rows together, of what this process plans
-MOST_CLIPS_SENT = 400_000  # of a medium; one that may have more is planned in this process, clip by clip
+MAX_CLIPS_SENT = 400_000  # of a medium; one that may have more is planned in this process, clip by clip
 TASKS_AT_FIRST = 8  # planned in this process: the workers' start would take longer
 TASKS_IN_FLIGHT = 3  # per worker
 MEDIA_IN_MEMORY = 256  # media whose packets are kept while explicit clips switch between them; fewer in workers
@@ -130,7 +130,7 @@ def _tasks(run: PlanningRun, pieces: Iterable[Piece | ReadGroup], media: OpenMed
             yield replace(task, own=own)
             continue
         assert not isinstance(piece, list)
-        if sum(each.weight for each in gathered) + piece.weight > MOST_CLIPS_A_TASK:
+        if sum(each.weight for each in gathered) + piece.weight > MAX_CLIPS_A_TASK:
             yield from flush()
         gathered.append(piece)
     yield from flush()
@@ -140,7 +140,7 @@ def _own(piece: Piece | ReadGroup, media: OpenMedia) -> Iterable[ReadGroup] | No
     """Return what this process plans of a piece itself; None if a worker may plan it."""
     if isinstance(piece, list):
         return [piece]
-    return (each.items(media) for each in [piece]) if piece.weight > MOST_CLIPS_SENT else None
+    return (each.items(media) for each in [piece]) if piece.weight > MAX_CLIPS_SENT else None
 
 
 def _until_error(pieces: Iterable[Piece | ReadGroup]) -> Iterator[Piece | ReadGroup | Exception]:
@@ -202,7 +202,7 @@ def _open_media(path: Place, options: PlanningOptions) -> OpenMedia:
     return OpenMedia(Index(path, access=options.access), options)
 
 
-MOST_FRAMES_A_GROUP = 1_000_000  # of the media of a group, unless it has one medium alone
+MAX_FRAMES_A_GROUP = 1_000_000  # of the media of a group, unless it has one medium alone
 PLAN_NAME = "slices.json"
 ROWS_FOLDER = "rows"
 
@@ -284,7 +284,7 @@ def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     group: list[Piece] = []
     weight = 0
     for piece in pieces:
-        if group and weight + piece.weight > MOST_FRAMES_A_GROUP:
+        if group and weight + piece.weight > MAX_FRAMES_A_GROUP:
             yield group
             group, weight = [], 0
         group.append(piece)

@@ -48,8 +48,8 @@ AREAS = {
     "writing": ("sharder/writing", "sharder/packing", "indexer/parts", "framedex/files"),
 }  # fmt: skip
 COUNT = 40
-MOST_SECONDS = 600
-MOST_BYTES = 12 << 30  # a mutant that allocates without end must not take the machine with it
+MAX_SECONDS = 600
+MAX_BYTES = 12 << 30  # a mutant that allocates without end must not take the machine with it
 
 
 # Which tests reach a line
@@ -168,9 +168,9 @@ def attempt(mutation: Mutation, tests: list[str], clone: Path) -> Verdict:
     while True:
         restore(mutation, clone)
         mutation.apply(clone)
-        outcome, failed = pytest_of(left, clone, MOST_SECONDS - (time.monotonic() - begun))
+        outcome, failed = pytest_of(left, clone, MAX_SECONDS - (time.monotonic() - begun))
         restore(mutation, clone)
-        if outcome != "caught" or failed not in left or pytest_of([failed], clone, MOST_SECONDS)[0] == "missed":
+        if outcome != "caught" or failed not in left or pytest_of([failed], clone, MAX_SECONDS)[0] == "missed":
             break
         failing.append(failed)
         left = left[left.index(failed) + 1 :]
@@ -213,7 +213,7 @@ def pytest_of(tests: list[str], clone: Path, seconds: float) -> tuple[str, str]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES)),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES, MAX_BYTES)),
         )
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(seconds, 0))

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from framedex.auditor.browser.selections import ANSWER_BYTES, Selections, bare, wanted_of
-from framedex.auditor.browser.shown import MOST_CLIP_BYTES, Shown, whole_number
+from framedex.auditor.browser.shown import MAX_CLIP_BYTES, Shown, whole_number
 from framedex.auditor.tables.database import EXPLANATION, Result
 from framedex.core.words import size_text
 from framedex.errors import FramedexError, printable
@@ -97,7 +97,7 @@ class Findings:
         }
 
 
-MOST_BYTES = MOST_CLIP_BYTES + (256 << 20)  # of all clips that are kept
+MAX_BYTES = MAX_CLIP_BYTES + (256 << 20)  # of all clips that are kept
 POSTER_SIDE = 320
 POSTER_QUALITY = 82
 
@@ -177,7 +177,7 @@ class Pictures:
     def _keep(self, name: Key, found: Shown) -> None:
         with self._lock:
             self._kept[name] = found
-            while len(self._kept) > 1 and sum(one.size_bytes for one in self._kept.values()) > MOST_BYTES:
+            while len(self._kept) > 1 and sum(one.size_bytes for one in self._kept.values()) > MAX_BYTES:
                 self._kept.popitem(last=False)
 
 
@@ -199,7 +199,7 @@ def poster_file(shown: Shown) -> bytes | None:
 
 PAGE = 24  # clips or media
 ROWS = 1000  # of the answer to a query
-MOST_TEXT_BYTES = 4 * ANSWER_BYTES  # of the answer as JSON
+MAX_TEXT_BYTES = 4 * ANSWER_BYTES  # of the answer as JSON
 FINDING_ROWS = 50  # of what a check found, per page
 NOT_FINITE = {math.inf: "inf", -math.inf: "-inf"}  # numbers that JSON lacks, beside NaN
 EXACT_DIGITS = 15  # of a decimal number, which JavaScript holds
@@ -269,11 +269,11 @@ def _cell(value: object, *, lines: bool = False) -> object:
 
 def _bounded(answer: Answer) -> Answer:
     """Return an answer. Raises FramedexError if its text is too large: lists of booleans are longer as text."""
-    if len(answer.content) > MOST_TEXT_BYTES:
+    if len(answer.content) > MAX_TEXT_BYTES:
         raise FramedexError(
             "the answer is too large to show",
             found=size_text(len(answer.content)),
-            allowed=f"up to {size_text(MOST_TEXT_BYTES)}",
+            allowed=f"up to {size_text(MAX_TEXT_BYTES)}",
             remedy="choose fewer columns, or a part of a list: list[:100]",
         )
     return answer

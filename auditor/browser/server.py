@@ -32,7 +32,7 @@ from framedex.storage.places import OWN_STORE, Access, Place
 
 LOG = logging.getLogger(__name__)
 
-MOST_BODY_BYTES = 1 << 18
+MAX_BODY_BYTES = 1 << 18
 IDLE_SECONDS = 60.0  # of a connection
 HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",  # the page itself has the other rules
@@ -108,8 +108,8 @@ class Handler(BaseHTTPRequestHandler):
         if length is None:
             self._refuse(HTTPStatus.BAD_REQUEST, "Content-Length is missing, or no whole number of bytes")
             return
-        if length > MOST_BODY_BYTES:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY_BYTES} bytes")
+        if length > MAX_BODY_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MAX_BODY_BYTES} bytes")
             return
         try:
             self.body = orjson.loads(self.rfile.read(length))

@@ -33,7 +33,7 @@ from framedex.sharder.planning.steps import Spools
 from framedex.sharder.reading import SourceFiles
 from framedex.storage.places import Access, Place
 
-MOST_CLIP_BYTES = 512 << 20  # of a clip's pictures; those of a larger clip are scaled down
+MAX_CLIP_BYTES = 512 << 20  # of a clip's pictures; those of a larger clip are scaled down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ def fitting_size(medium: Medium, frames: int, longest_side: int | None) -> Size 
         longest_side: limit of a picture's longer side, in pixels. None: no limit.
     """
     height, width = medium.height, medium.width
-    scale = min(1.0, (MOST_CLIP_BYTES / max(1, 3 * height * width * frames)) ** 0.5)
+    scale = min(1.0, (MAX_CLIP_BYTES / max(1, 3 * height * width * frames)) ** 0.5)
     if longest_side is not None:
         scale = min(scale, longest_side / max(height, width))
     return None if scale >= 1 else (max(1, int(height * scale)), max(1, int(width * scale)))
@@ -129,7 +129,7 @@ def facts_of(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
 
 SPREAD = 16  # frames of a medium as a whole
 CONSECUTIVE = 64  # frames from a chosen one on
-MOST_COPIED_BYTES = 1 << 30  # the size of a medium whose packets must be demuxed first
+MAX_COPIED_BYTES = 1 << 30  # the size of a medium whose packets must be demuxed first
 
 
 class Media:
@@ -197,12 +197,12 @@ class Media:
             medium = IndexedMedium(self._index, video, PlanningOptions(keep_damaged=True))
             if not medium.addressable:
                 size_bytes = video["member_bytes"] or video["size_bytes"] or 0
-                if size_bytes > MOST_COPIED_BYTES:
+                if size_bytes > MAX_COPIED_BYTES:
                     raise FramedexError(
                         "the packets are not byte ranges of the file, which is too large to copy them",
                         where=medium.medium.path,
                         found=size_text(size_bytes),
-                        allowed=f"up to {size_text(MOST_COPIED_BYTES)}",
+                        allowed=f"up to {size_text(MAX_COPIED_BYTES)}",
                         remedy="pack its clips into a dataset (framedex shard --pack), and browse that",
                     )
                 self._spools.make_addressable(medium)

@@ -29,7 +29,7 @@ def histogram(shown: Histogram) -> Element:
     return _standing(shown) if shown.is_binned else _lying(shown)
 
 
-def said_of(shown: Histogram) -> str:
+def alt_text(shown: Histogram) -> str:
     """Return a description of a chart in one sentence, for screen readers."""
     highest = max(shown.bars, key=lambda bar: bar.count)
     parts = [f"{shown.counted.title} of {shown.total:,} {shown.counted.of}"]
@@ -86,7 +86,7 @@ def _standing(shown: Histogram) -> Element:
     parts += _ticks(edges, places, logarithmic=shown.logarithmic, taken=zero)
     axis = shown.counted.axis + (" (logarithmic)" if shown.logarithmic else "")
     parts.append(_text((LEFT + RIGHT) / 2, HEIGHT - 8, axis, "middle name"))
-    return drawing(*parts, size=(WIDTH, HEIGHT), label=said_of(shown), class_="chart")
+    return drawing(*parts, size=(WIDTH, HEIGHT), label=alt_text(shown), class_="chart")
 
 
 def _edges(shown: Histogram) -> list[float]:
@@ -155,7 +155,7 @@ def _lying(shown: Histogram) -> Element:
     if shown.counted.axis:
         height += 18
         parts.append(_text(left, height - 6, shown.counted.axis, "name"))
-    return drawing(*parts, size=(WIDTH, height), label=said_of(shown), class_="chart")
+    return drawing(*parts, size=(WIDTH, height), label=alt_text(shown), class_="chart")
 
 
 def frames_timeline(shown: FramesTimeline) -> Element:

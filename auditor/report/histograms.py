@@ -11,8 +11,8 @@ from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 
 Form = Literal["numbers", "values", "names"]
-MOST_VALUES = 12  # bars of values or names; rarer ones are counted together
-MOST_BINS = 16
+MAX_VALUES = 12  # bars of values or names; rarer ones are counted together
+MAX_BINS = 16
 COMMON = 0.8  # if the commonest values have at least this share, they get bars, and the others are counted together
 DECADES = 2  # values that span more decades are drawn on a logarithmic axis
 FINE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # the beginnings of the bins in a decade
@@ -207,10 +207,10 @@ def of_names(counted: Counted, names: Sequence[str | None], counts: Sequence[int
     If there are too many, only the first ones get a bar.
     """
     bars = [Bar(label="(none)" if name is None else name, count=n) for name, n in zip(names, counts, strict=True)]
-    rest = bars[MOST_VALUES:]
+    rest = bars[MAX_VALUES:]
     return Histogram(
         counted=counted,
-        bars=bars[:MOST_VALUES],
+        bars=bars[:MAX_VALUES],
         total=sum(counts),
         others=len(rest),
         other_count=sum(bar.count for bar in rest),
@@ -230,10 +230,10 @@ def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
         "greatest": float(values.max()),
     }
     distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) == 1 or (counted.form == "values" and len(distinct) <= MOST_VALUES):
+    if len(distinct) == 1 or (counted.form == "values" and len(distinct) <= MAX_VALUES):
         bars = [Bar(label=f"{v:,.9g}", count=n) for v, n in zip(distinct.tolist(), counts.tolist(), strict=True)]
         return Histogram(bars=bars, **facts)
-    commonest = np.sort(np.argsort(-counts, kind="stable")[: MOST_VALUES - 1])
+    commonest = np.sort(np.argsort(-counts, kind="stable")[: MAX_VALUES - 1])
     if counted.form == "values" and counts[commonest].sum() >= COMMON * len(values):
         pairs = zip(distinct[commonest].tolist(), counts[commonest].tolist(), strict=True)
         rest = len(values) - int(counts[commonest].sum())
@@ -273,7 +273,7 @@ def linear_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     low, high = float(values.min()), float(values.max())
     whole = bool((values == np.round(values)).all())
-    step = round_step((high - low) / (MOST_BINS - 1), whole=whole)
+    step = round_step((high - low) / (MAX_BINS - 1), whole=whole)
     first, last = np.floor(low / step), np.floor(high / step) + 1
     return _rounded(np.arange(first, last + 1) * step)
 

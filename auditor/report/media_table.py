@@ -14,7 +14,7 @@ from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind, quoted
 from framedex.html.document import safe
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 LONGEST_NAME = 300
 DIGITS = 6
 Form = Literal["text", "number"]
@@ -88,7 +88,7 @@ def media_table(db: Database, found: Audit) -> MediaTable:
 
 
 def _of_index(db: Database, found: Audit) -> MediaTable:
-    sql = TABLE_SQL["index"].format(found=_found_sql(found, "index"), most=len(found.findings), rows=MOST_ROWS)
+    sql = TABLE_SQL["index"].format(found=_found_sql(found, "index"), most=len(found.findings), rows=MAX_ROWS)
     uri, member, stream, codec, width, height, seconds, frames, gop, megabits, status, numbers = _transposed(
         db, sql, 12
     )
@@ -114,7 +114,7 @@ def _of_dataset(db: Database, found: Audit) -> MediaTable:
     sql = TABLE_SQL["dataset"].format(
         found=_found_sql(found, "dataset"),
         most=len(found.findings),
-        rows=MOST_ROWS,
+        rows=MAX_ROWS,
         own="".join(f", {quoted(name)}" for name in own),
     )
     clip, uri, member, codec, begin, seconds, frames, padded, cost, kilobytes, numbers, *rest = _transposed(

@@ -46,7 +46,7 @@ from framedex.html.document import (
 from framedex.storage.places import Access
 
 SUMMARY_ROWS = 8  # of a table before it is unfolded
-MOST_SUMMARY_ROWS = 200
+MAX_SUMMARY_ROWS = 200
 BAD = ("failed", "failures", "refused")  # facts that should be 0
 SPREAD = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
 
@@ -110,10 +110,10 @@ def _spreads(parts: Sequence[Section]) -> Element:
 
 def _table(part: Section) -> Element:
     title = part.question.title
-    rest = part.rows[SUMMARY_ROWS:MOST_SUMMARY_ROWS]
+    rest = part.rows[SUMMARY_ROWS:MAX_SUMMARY_ROWS]
     made = element("div", element("h3", title), table(part.names, part.rows[:SUMMARY_ROWS], caption=title))
     if rest:
-        left = len(part.rows) - MOST_SUMMARY_ROWS
+        left = len(part.rows) - MAX_SUMMARY_ROWS
         more = counted(len(part.rows) - SUMMARY_ROWS, "more row")
         note = element("p", f"… and {left:,} more; the .json beside this page has all", class_="soft")
         made.append(folded(more, table(part.names, rest, caption=f"{title}, more"), note if left > 0 else None))
@@ -496,7 +496,7 @@ def _footer(found: Audit) -> Element:
     )
 
 
-MOST_BYTES = 1_000_000  # of a page without its pictures
+MAX_BYTES = 1_000_000  # of a page without its pictures
 SUFFIX = ".html"
 
 
@@ -544,7 +544,7 @@ def _within_budget(shown: Shown, rows: MediaTable) -> tuple[bytes, MediaTable]:
     pictures = sum(len(jpeg_uri(jpeg)) for jpeg in different)
     while True:
         content = page(shown, rows)
-        excess = len(content) - pictures - MOST_BYTES
+        excess = len(content) - pictures - MAX_BYTES
         if excess <= 0 or not len(rows):
             return content, rows
         each = len(as_script(rows)) / len(rows)

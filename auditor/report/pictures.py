@@ -32,11 +32,11 @@ from framedex.storage.places import Access, Place
 
 FRAMES = 4  # of a medium
 EXAMPLES = 3  # of a finding
-MOST_MEDIA = 60  # of a report; those of the most severe findings come first
+MAX_MEDIA = 60  # of a report; those of the most severe findings come first
 LONGEST_SIDE = 160
 JPEG_QUALITY = 70
-MOST_PIXELS = 4e9  # of a medium
-MOST_COPIED = 64 << 20  # the size in bytes of a medium whose packets must be demuxed first
+MAX_PIXELS = 4e9  # of a medium
+MAX_COPIED = 64 << 20  # the size in bytes of a medium whose packets must be demuxed first
 WORKERS, WORKER_MEMORY_BYTES = 4, 8 << 30
 SECONDS_A_MEDIUM = 60.0
 SCATTERED = "its packets are not byte ranges of the file, which is too large to copy them for a picture"
@@ -98,7 +98,7 @@ def pictured(found: Audit) -> dict[str, list[str]]:
     seen: set[str] = set()
     for finding in found.findings:
         for identity in _named(finding, column):
-            if identity in seen or len(seen) < MOST_MEDIA:
+            if identity in seen or len(seen) < MAX_MEDIA:
                 seen.add(identity)
                 wanted.setdefault(finding.check.name, []).append(identity)
     return wanted
@@ -134,7 +134,7 @@ def strips(db: Database, identities: list[str], access: Access) -> dict[str, Str
                 access=access,
                 identity=identity,
                 folder=folder,
-                most_pixels=MOST_PIXELS,
+                most_pixels=MAX_PIXELS,
             )
             for identity in identities
         ]
@@ -205,7 +205,7 @@ def _of_medium(task: PictureTask) -> list[Strip]:
         medium = IndexedMedium(index, video, PlanningOptions(keep_damaged=True))
         if medium.addressable:
             return [_drawn(name, _plan(medium, video, task.most_pixels))]
-        if (video["member_bytes"] or video["size_bytes"] or 0) > MOST_COPIED:
+        if (video["member_bytes"] or video["size_bytes"] or 0) > MAX_COPIED:
             return [Strip(name=name, pictures=[], reason=SCATTERED)]
         with tempfile.TemporaryDirectory(dir=task.folder) as own:
             Spools(Path(own), needed=True, settle=lambda: None).make_addressable(medium)

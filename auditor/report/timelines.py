@@ -12,8 +12,8 @@ from framedex.auditor.findings import Audit
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import literal
 
-MOST_FRAMES = 2000  # drawn at most
-MOST_CLIPS = 60
+MAX_FRAMES = 2000  # drawn at most
+MAX_CLIPS = 60
 LONG_GAP = 3.0  # a gap is marked if it is longer than this many times the median
 NOT_KNOWN, CLOSED, OPEN = -1, 0, 1
 
@@ -176,7 +176,7 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
         return None
     gaps = frames["gap_seconds"].fill_null(np.nan).to_numpy()
     first = _most_telling(gaps)
-    shown = frames.slice(first, MOST_FRAMES)
+    shown = frames.slice(first, MAX_FRAMES)
     packets = shown["packet"].to_numpy()
     opened = {
         packet: OPEN if is_open else CLOSED
@@ -192,7 +192,7 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
         total=len(frames),
         first=first,
         seconds=shown["seconds"].to_numpy(),
-        gap_seconds=gaps[first : first + MOST_FRAMES],
+        gap_seconds=gaps[first : first + MAX_FRAMES],
         size_bytes=shown["size_bytes"].to_numpy().astype(np.int64),
         start=start,
         is_start=shown["is_start"].to_numpy().astype(np.bool_),
@@ -202,10 +202,10 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
 
 def _most_telling(gaps: NDArray[np.float64]) -> int:
     """Return the first frame to show: frame 0 if all frames fit, else one that puts the longest gap in the middle."""
-    if len(gaps) <= MOST_FRAMES:
+    if len(gaps) <= MAX_FRAMES:
         return 0
     longest = int(np.argmax(np.nan_to_num(gaps)))
-    return max(0, min(longest - MOST_FRAMES // 2, len(gaps) - MOST_FRAMES))
+    return max(0, min(longest - MAX_FRAMES // 2, len(gaps) - MAX_FRAMES))
 
 
 def _clips_timeline(db: Database) -> ClipsTimeline | None:
@@ -222,7 +222,7 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
     clips = db.ask(f"""
         WITH chosen AS (
             SELECT clip, clip_id, begin_seconds FROM clips WHERE media_id = {known} AND begin_seconds IS NOT NULL
-            ORDER BY begin_seconds, clip LIMIT {MOST_CLIPS}
+            ORDER BY begin_seconds, clip LIMIT {MAX_CLIPS}
         )
         SELECT clip_id, list(seconds ORDER BY place) AS seconds
         FROM chosen JOIN (SELECT clip_id, place, seconds FROM clip_frames WHERE NOT is_padding) USING (clip_id)

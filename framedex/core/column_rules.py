@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import FormatError, FramedexError
 
-MOST_SHOWN = 80  # characters of a value in a message
+MAX_SHOWN = 80  # characters of a value in a message
 # The sum of two such values does not overflow int64, and no file or clock reaches this value.
 FAR = 1 << 61
 
@@ -78,7 +78,7 @@ class RowAt:
         return FormatError(
             "holds what cannot be",
             where=f"{self.file}, row {self.row}, column {column}",
-            found=text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…",
+            found=text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…",
             allowed=allowed,
             remedy=self.remedy,
         )
@@ -217,7 +217,7 @@ def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, 
         if value is None and not key.needed:
             continue
         if not key.holds(value):
-            found = "nothing" if name not in header else repr(value)[:MOST_SHOWN]
+            found = "nothing" if name not in header else repr(value)[:MAX_SHOWN]
             raise FormatError(
                 "holds what cannot be", where=f"{file}, key {name}", found=found, allowed=key.allowed(), remedy=remedy
             )

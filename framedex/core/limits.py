@@ -19,7 +19,7 @@ from framedex.errors import DecodeError, FramedexError
 
 GIBIBYTE = 1 << 30
 KEPT_BYTES = 31 << 20  # below the 32 MiB up to which glibc adapts (mallopt(3), M_MMAP_THRESHOLD)
-MOST_KEPT_BLOCKS = 256 << 20  # bytes, of arrays that glibc would return to the system
+MAX_KEPT_BLOCKS = 256 << 20  # bytes, of arrays that glibc would return to the system
 
 _free_blocks: dict[int, NDArray[np.uint8]] = {}
 
@@ -79,7 +79,7 @@ def pixel_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return an uint8 array of a shape, with any content.
 
     Large arrays lie in memory that is kept when they and all their views are freed, and then used for the next ones, up
-    to `MOST_KEPT_BLOCKS`. The system would clear 100 MB for each clip of 16 frames of 1080p.
+    to `MAX_KEPT_BLOCKS`. The system would clear 100 MB for each clip of 16 frames of 1080p.
     """
     size_bytes = math.prod(shape)
     if size_bytes <= KEPT_BYTES:
@@ -95,7 +95,7 @@ class _Loan:
         where: tuple[int, bool] = (block.__array_interface__["data"][0], False)
         self.__array_interface__: dict[str, Any] = {"shape": shape, "typestr": "|u1", "data": where, "version": 3}
 
-    def __del__(self, kept: dict[int, NDArray[np.uint8]] = _free_blocks, most: int = MOST_KEPT_BLOCKS) -> None:
+    def __del__(self, kept: dict[int, NDArray[np.uint8]] = _free_blocks, most: int = MAX_KEPT_BLOCKS) -> None:
         if self._block.nbytes + sum(block.nbytes for block in list(kept.values())) <= most:
             kept[id(self._block)] = self._block
 
@@ -111,17 +111,17 @@ def _block(size_bytes: int) -> NDArray[np.uint8]:
 
 # Levels. Parquet's reader accepts 100 levels of a schema, and a list takes up to three of them. orjson stops at 254
 # levels, and pyarrow's JSON reader overflows its stack at a greater depth.
-MOST_NESTED = 32
+MAX_NESTED = 32
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def json_depth(text: str) -> int:
     """Return the nesting depth of a JSON text. An object or list of plain values has depth 1.
 
-    The result is an upper bound if it is at most MOST_NESTED. For a text that is not JSON, the result has no meaning.
+    The result is an upper bound if it is at most MAX_NESTED. For a text that is not JSON, the result has no meaning.
     """
     depth = deepest = 0
-    if text.count("[") + text.count("{") <= MOST_NESTED:  # cannot be too deep
+    if text.count("[") + text.count("{") <= MAX_NESTED:  # cannot be too deep
         return text.count("[") + text.count("{")
     for token in _TOKENS.finditer(text):
         if token[0] in "[{":
@@ -142,11 +142,11 @@ def type_depth(kind: pa.DataType) -> int:
 
 def check_depth(levels: int, where: str, error: type[FramedexError]) -> None:
     """Raise an error of this type if the columns at a place have too many levels."""
-    if levels > MOST_NESTED:
+    if levels > MAX_NESTED:
         raise error(
             "a user column is nested too deeply",
             where=where,
             found=f"{levels} levels",
-            allowed=f"up to {MOST_NESTED}",
+            allowed=f"up to {MAX_NESTED}",
             remedy="store it as a text, or as columns of its own",
         )

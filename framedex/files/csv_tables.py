@@ -13,8 +13,8 @@ from framedex.core.words import counted
 NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 LEADING_ZERO = r"^\s*[-+]?0\d+\s*$"
 WHOLE_NUMBER = r"^\s*[-+]?\d+\s*$"
-MOST_DIGITS = 15  # float64 has whole numbers of up to 15 digits exactly
-MOST_EXACT = float(1 << 53)  # float64 has all whole numbers up to this one
+MAX_DIGITS = 15  # float64 has whole numbers of up to 15 digits exactly
+MAX_EXACT = float(1 << 53)  # float64 has all whole numbers up to this one
 # A column of numbers may have one text for each hundred numbers, and one text beside two numbers.
 NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2
 
@@ -107,7 +107,7 @@ def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
 
 def _texts_lose_digits(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return whether each text would have fewer digits as a number."""
-    is_long = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(cells)), MOST_DIGITS)
+    is_long = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(cells)), MAX_DIGITS)
     is_whole = pc.match_substring_regex(cells, WHOLE_NUMBER)
     return pc.or_(pc.match_substring_regex(cells, LEADING_ZERO), pc.and_(is_whole, is_long))
 
@@ -136,7 +136,7 @@ def _loses_digits(numbers: pa.ChunkedArray, spelled: pa.ChunkedArray) -> bool:
     lost = pc.match_substring_regex(spelled, LEADING_ZERO)
     if pa.types.is_floating(numbers.type):
         is_whole = pc.match_substring_regex(spelled, WHOLE_NUMBER)
-        lost = pc.or_kleene(lost, pc.and_kleene(is_whole, pc.greater_equal(pc.abs(numbers), MOST_EXACT)))
+        lost = pc.or_kleene(lost, pc.and_kleene(is_whole, pc.greater_equal(pc.abs(numbers), MAX_EXACT)))
     return bool(pc.any(lost).as_py())
 
 

@@ -16,7 +16,7 @@ from framedex.storage.places import Place, small_text
 VIDEO_ENDINGS = frozenset(
     (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv", ".ogv", ".3gp")
 )
-MOST_ENTRIES = 1000  # entries of a folder
+MAX_ENTRIES = 1000  # entries of a folder
 DEFAULT = "check the path, or make it anew"
 
 
@@ -41,13 +41,13 @@ def remedy_for(place: Place) -> str:
 def _has_videos(folder: Path) -> bool:
     """Return whether a folder, or a folder in it, has files that are named like videos."""
     with os.scandir(folder) as entries:
-        here = list(itertools.islice(entries, MOST_ENTRIES))
+        here = list(itertools.islice(entries, MAX_ENTRIES))
     if any(_is_video(entry) for entry in here):
         return True
     for entry in here:
         if entry.is_dir():
             with os.scandir(entry.path) as inner:
-                if any(_is_video(one) for one in itertools.islice(inner, MOST_ENTRIES)):
+                if any(_is_video(one) for one in itertools.islice(inner, MAX_ENTRIES)):
                     return True
     return False
 

@@ -226,7 +226,7 @@ OBJECT_TAGS = (
     "modified ",
 )  # the beginnings of the tags that are recorded of objects, which their store supplies
 FIRST_PACKETS = 256  # some seconds of video; two streams whose packet sizes agree that far are the same
-LEAST_SIZES = 8  # of different values; still pictures have packets of few sizes, whatever they show
+MIN_SIZES = 8  # of different values; still pictures have packets of few sizes, whatever they show
 
 
 def is_object_tag(recorded: str) -> bool:
@@ -285,6 +285,6 @@ def first_packets(size: NDArray[np.int64], crc32: NDArray[np.int64] | None = Non
         crc32: int64 [packets], the checksums of images. None: the medium is not images.
     """
     said = size if crc32 is None else crc32
-    if crc32 is None and len(np.unique(size[:FIRST_PACKETS])) < LEAST_SIZES:
+    if crc32 is None and len(np.unique(size[:FIRST_PACKETS])) < MIN_SIZES:
         return None
     return hashlib.blake2b(said[:FIRST_PACKETS].astype("<i8").tobytes(), digest_size=8).hexdigest()

@@ -105,7 +105,7 @@ def _column(where: Place, state: str | None, column: str, row_group: int) -> Any
 HEADER_BYTES = 16 << 10  # of a page; its statistics may hold two values of some kilobytes
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3  # parquet.thrift, PageType
 PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8  # parquet.thrift, Encoding
-MOST_NESTED = 16  # structs of a page header; real ones have 3
+MAX_NESTED = 16  # structs of a page header; real ones have 3
 
 
 class ScatteredError(ValueError):
@@ -300,7 +300,7 @@ class _Compact:
 
     def struct(self, depth: int = 0) -> tuple[dict[int, Any], int]:
         """Return (its fields by number, where it ends)."""
-        if depth > MOST_NESTED:
+        if depth > MAX_NESTED:
             raise ValueError("a page header is nested too deeply")
         fields: dict[int, Any] = {}
         number = 0

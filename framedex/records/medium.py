@@ -26,10 +26,10 @@ EVERY_FRAME, SAMPLED = "every_frame", "sampled"  # values of `proof`
 MEDIA = "media"  # the table of a dataset's media has the column
 IN_TARS_TOO = (MEDIA, SAMPLE)
 # The values that `videos` may hold for a usable medium, and `media` of a dataset.
-# MOST_PIXELS: av_image_check_size2 of FFmpeg's libavutil allows no picture of 2^28 pixels, and Pillow's limit is lower.
-# MOST_REORDERED: no H.264, HEVC or VVC decoder holds back more than 16 pictures. FFmpeg's H.264 decoder ends its
+# MAX_PIXELS: av_image_check_size2 of FFmpeg's libavutil allows no picture of 2^28 pixels, and Pillow's limit is lower.
+# MAX_REORDERED: no H.264, HEVC or VVC decoder holds back more than 16 pictures. FFmpeg's H.264 decoder ends its
 # process if it is told to hold back more (MAX_DELAYED_PIC_COUNT).
-MOST_PIXELS, MOST_REORDERED, MOST_FRAMES = 1 << 28, 16, (1 << 31) - 1
+MAX_PIXELS, MAX_REORDERED, MAX_FRAMES = 1 << 28, 16, (1 << 31) - 1
 CODE_POINT = ColumnRule(least=0, most=255, needed=True)  # of ISO/IEC 23091-2, in eight bits
 FURTHEST = 1 << 62  # the largest timestamp; real files state absurd ones
 TIME = ColumnRule(least=-FURTHEST, most=FURTHEST)
@@ -166,7 +166,7 @@ class MediumRecord:
     member_bytes: int | None = column(pa.int64(), unit="bytes", rule=ColumnRule(least=0, most=FAR), also_in=(MEDIA,))
     sidecars: str | None = column(pa.string())
     stream_index: int = column(
-        pa.int32(), nullable=False, rule=ColumnRule(least=-1, most=MOST_FRAMES, needed=True), also_in=(MEDIA,)
+        pa.int32(), nullable=False, rule=ColumnRule(least=-1, most=MAX_FRAMES, needed=True), also_in=(MEDIA,)
     )
     video_streams: int | None = column(pa.int32())
     status: str = column(pa.string(), nullable=False, of_table=True)
@@ -185,18 +185,18 @@ class MediumRecord:
     hashed: bool | None = column(pa.bool_())
     proof: str | None = column(pa.string(), rule=ColumnRule(among=frozenset({EVERY_FRAME, SAMPLED})))
     proved_by: str | None = column(pa.string())
-    not_reproducible_gop_count: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=MOST_FRAMES))
-    first_difference: int | None = column(pa.int64(), rule=ColumnRule(least=0, most=MOST_FRAMES))
+    not_reproducible_gop_count: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=MAX_FRAMES))
+    first_difference: int | None = column(pa.int64(), rule=ColumnRule(least=0, most=MAX_FRAMES))
     codec: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=IN_TARS_TOO)
     codec_tag: str | None = column(pa.string(), also_in=IN_TARS_TOO)
     bits_per_coded_sample: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=256), also_in=IN_TARS_TOO)
     profile: str | None = column(pa.string(), also_in=(MEDIA,))
     pixel_format: str | None = column(pa.string(), also_in=IN_TARS_TOO)
     width: int = column(
-        pa.int32(), unit="px", rule=ColumnRule(least=1, most=MOST_PIXELS, needed=True), also_in=IN_TARS_TOO
+        pa.int32(), unit="px", rule=ColumnRule(least=1, most=MAX_PIXELS, needed=True), also_in=IN_TARS_TOO
     )
     height: int = column(
-        pa.int32(), unit="px", rule=ColumnRule(least=1, most=MOST_PIXELS, needed=True), also_in=IN_TARS_TOO
+        pa.int32(), unit="px", rule=ColumnRule(least=1, most=MAX_PIXELS, needed=True), also_in=IN_TARS_TOO
     )
     rotation_degrees: int = column(
         pa.int32(),
@@ -231,7 +231,7 @@ class MediumRecord:
     extradata: bytes | None = column(pa.binary(), also_in=(MEDIA,))
     states: list[bytes] = column(list_of(pa.binary()), rule=ColumnRule(needed=True), also_in=(MEDIA,))
     reorder_depth: int = column(
-        pa.int32(), unit="frames", rule=ColumnRule(least=0, most=MOST_REORDERED, needed=True), also_in=IN_TARS_TOO
+        pa.int32(), unit="frames", rule=ColumnRule(least=0, most=MAX_REORDERED, needed=True), also_in=IN_TARS_TOO
     )
     inband_parameter_sets: bool = column(pa.bool_(), also_in=(MEDIA,))
     inner_start_codes: bool = column(pa.bool_(), also_in=(MEDIA,))
@@ -247,7 +247,7 @@ class MediumRecord:
     packet_bytes: int | None = column(pa.int64(), unit="bytes")
     first_packets: str | None = column(pa.string())
     frame_count: int = column(
-        pa.int64(), unit="frames", rule=ColumnRule(least=0, most=MOST_FRAMES, needed=True), also_in=IN_TARS_TOO
+        pa.int64(), unit="frames", rule=ColumnRule(least=0, most=MAX_FRAMES, needed=True), also_in=IN_TARS_TOO
     )
     keyframe_count: int | None = column(pa.int64())
     min_gap_seconds: float | None = column(pa.float64(), unit="s")
@@ -261,13 +261,13 @@ class MediumRecord:
     non_reference_share: float | None = column(pa.float64())
     open_gop_count: int | None = column(pa.int32())
     damaged_gop_count: int = column(
-        pa.int32(), rule=ColumnRule(least=0, most=MOST_FRAMES, needed=True), also_in=(MEDIA,)
+        pa.int32(), rule=ColumnRule(least=0, most=MAX_FRAMES, needed=True), also_in=(MEDIA,)
     )
     byte_addressable: bool | None = column(pa.bool_())
-    audio_stream_index: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=MOST_FRAMES), also_in=(MEDIA,))
+    audio_stream_index: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=MAX_FRAMES), also_in=(MEDIA,))
     audio_codec: str | None = column(pa.string(), also_in=(MEDIA,))
     audio_codec_tag: str | None = column(pa.string(), also_in=(MEDIA,))
-    audio_rate: int | None = column(pa.int32(), unit="Hz", rule=ColumnRule(least=1, most=MOST_FRAMES), also_in=(MEDIA,))
+    audio_rate: int | None = column(pa.int32(), unit="Hz", rule=ColumnRule(least=1, most=MAX_FRAMES), also_in=(MEDIA,))
     audio_channels: int | None = column(pa.int32(), rule=ColumnRule(least=1, most=1024), also_in=(MEDIA,))
     audio_layout: str | None = column(pa.string(), also_in=(MEDIA,))
     audio_sample_format: str | None = column(pa.string(), also_in=(MEDIA,))
@@ -282,7 +282,7 @@ class MediumRecord:
 
 AUDIO = "audio_"  # prefix of the columns of audio packets
 UNREAD = -1  # flags that were not read
-SIZE = ColumnRule(least=0, most=MOST_FRAMES)
+SIZE = ColumnRule(least=0, most=MAX_FRAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ _STORES = ("AWS_", "AZURE_", "GOOGLE_", "GCS_", "HF_", "HUGGING_FACE_")
 _QUERY = re.compile(r"\?[^\s\"']*")
 _USER = re.compile(r"//[^/@\s]*@")
 _LEAST_SECRET = 6  # characters; shorter values are not secrets and would match everywhere
-MOST_TEXT = 600
+MAX_TEXT = 600
 # Statuses and codes with which stores refuse credentials; some answer 400 for an expired token.
 REFUSED = re.compile(
     r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|TokenRefreshRequired|InvalidToken|status code: 40[13]"
@@ -87,7 +87,7 @@ def without_secrets(text: str) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     text = _USER.sub("//…@", _QUERY.sub("?…", text))
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
 def answer_in(text: str) -> str:

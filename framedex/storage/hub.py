@@ -24,7 +24,7 @@ ENDPOINT = "HF_ENDPOINT"  # the variable of huggingface_hub
 DATASET = re.compile(r"hf://datasets/(?P<owner>[^/@]+)/(?P<name>[^/@]+)(?:@(?P<revision>[^/]+))?(?P<path>(?:/.*)?)")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FRESH_SECONDS = 60.0  # how long a revision is taken for the commit that it was
-MOST_SIGNED = 1024  # addresses that are kept
+MAX_SIGNED = 1024  # addresses that are kept
 KEPT_SECONDS = 240.0  # how long a signed address is used; the Hub signs them for an hour
 CHUNK = 1000  # files of a listing
 
@@ -164,7 +164,7 @@ class HubStore(web.WebStore):
         address = f"{self._home}/{quote(key)}"
         home = web.origin_of(urlsplit(address))
         meta: dict[str, Any] = {}
-        for _ in range(web.MOST_REDIRECTS + 1):
+        for _ in range(web.MAX_REDIRECTS + 1):
             at_home = web.origin_of(urlsplit(address)) == home
             sent = headers | (_credentials() if at_home else {})
             status, reason, found, content = self._exchange(method, urlsplit(address), sent, most)
@@ -174,7 +174,7 @@ class HubStore(web.WebStore):
             if status not in web.REDIRECTING:
                 answer = web.answer_of(method, key, headers, status, reason, found, content)
                 if not at_home:
-                    if len(self._signed) >= MOST_SIGNED:
+                    if len(self._signed) >= MAX_SIGNED:
                         self._signed.clear()
                     self._signed[key] = (time.monotonic(), address, meta)
                 return self._checked(answer, meta, expected)

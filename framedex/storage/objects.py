@@ -108,7 +108,7 @@ def _store(name: str, allowed: StoreLimits) -> Any:
 
 GAP_BYTES = 256 << 10  # the largest gap that is read: reading it takes about as long as the latency of a request
 WASTE = 0.5  # the maximum of unwanted bytes, as a share of the wanted ones
-MOST_BYTES = 8 << 20  # of a request; larger ones are split into parallel requests
+MAX_BYTES = 8 << 20  # of a request; larger ones are split into parallel requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ def coalesce(
     *,
     gap: int = GAP_BYTES,
     waste: float = WASTE,
-    most: int = MOST_BYTES,
+    most: int = MAX_BYTES,
 ) -> RangeRequests:
     """Return the requests that fetch some ranges. The ranges may be in any order and may overlap.
 

@@ -30,9 +30,9 @@ from framedex.storage.objects import Facts, at_once, exists, head, listing, whol
 from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader
 from framedex.storage.uris import absolute, checked, goes_up, is_inside, is_remote, joined, local_path, split
 
-MOST_BYTES = 1 << 28  # of a file that is read at once
+MAX_BYTES = 1 << 28  # of a file that is read at once
 END_BYTES = 8  # the last bytes of a Parquet file: the size of its metadata, and PAR1
-MOST_FOOTER_BYTES = 1 << 29  # of metadata
+MAX_FOOTER_BYTES = 1 << 29  # of metadata
 FOOTER_BYTES = 64 << 10  # at the end of a Parquet file, which pyarrow reads first
 KEPT_BYTES = 1 << 20  # per open file: its last row groups
 COPIED_BYTES = 8 << 20  # per read of a copy
@@ -85,7 +85,7 @@ class Stored:
 
     def read_bytes(self) -> bytes:
         with _as_of_files(self.uri):
-            return whole(self.uri, most=MOST_BYTES)[0]
+            return whole(self.uri, most=MAX_BYTES)[0]
 
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
@@ -162,9 +162,9 @@ def small_bytes(where: Place) -> bytes:
     if isinstance(where, Stored):
         return where.read_bytes()
     with open_regular(where) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise OSError(f"{where} has more than {MOST_BYTES} bytes")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(f"{where} has more than {MAX_BYTES} bytes")
     return content
 
 
@@ -212,8 +212,8 @@ def _check_footer(file: BinaryIO, where: Path) -> None:
         file.seek(-END_BYTES, os.SEEK_END)
         end = file.read(END_BYTES)
         size_bytes = int.from_bytes(end[:4], "little")
-        if end[4:] == b"PAR1" and size_bytes > MOST_FOOTER_BYTES:
-            raise OSError(f"{where} has {size_bytes:,} bytes of metadata; {MOST_FOOTER_BYTES:,} are allowed")
+        if end[4:] == b"PAR1" and size_bytes > MAX_FOOTER_BYTES:
+            raise OSError(f"{where} has {size_bytes:,} bytes of metadata; {MAX_FOOTER_BYTES:,} are allowed")
 
 
 @contextlib.contextmanager
@@ -231,7 +231,7 @@ Root = str | os.PathLike[str] | Mapping[str, str]
 
 ALLOW_REMOTE = "FRAMEDEX_ALLOW_REMOTE"
 THIS_MACHINE = "this machine"
-MOST_SHOWN = 5  # stores in a message
+MAX_SHOWN = 5  # stores in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +334,7 @@ class Locations:
     def _refusal(self, stores: Mapping[str, int]) -> StorageError:
         """Return the error for sources that must not be read. `stores`: how many of them each store has."""
         ordered = sorted(stores.items(), key=lambda item: (-item[1], item[0]))
-        shown = [f"{store} ({count:,} source{'s' * (count != 1)})" for store, count in ordered[:MOST_SHOWN]]
+        shown = [f"{store} ({count:,} source{'s' * (count != 1)})" for store, count in ordered[:MAX_SHOWN]]
         more = len(ordered) - len(shown)
         return StorageError(
             "sources lie in another store, and a stranger may have written their uris",

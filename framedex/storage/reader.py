@@ -28,7 +28,7 @@ Read = Callable[[int, int], bytes]  # (offset, length) → bytes, fewer at the e
 
 FIRST_BYTES = 256 << 10  # of an object, read by the request that returns its facts
 BLOCK_BYTES = 128 << 10  # are read if fewer are needed
-NEXT_BYTES, MOST_NEXT_BYTES = (
+NEXT_BYTES, MAX_NEXT_BYTES = (
     256 << 10,
     1 << 20,
 )  # are read where the previous read ended; a quarter more each time
@@ -103,7 +103,7 @@ class ObjectReader:
             if begin is None:
                 begin, block, self._next = offset, BLOCK_BYTES, NEXT_BYTES
             else:
-                block, self._next = self._next, min(self._next * 5 // 4, MOST_NEXT_BYTES)
+                block, self._next = self._next, min(self._next * 5 // 4, MAX_NEXT_BYTES)
             if size - begin <= TAIL_BYTES:  # the rest of the object, and the block before it
                 before = max((at + len(data) for at, data in self._kept if at + len(data) <= begin), default=0)
                 self._get([(max(begin - BLOCK_BYTES, before), size)])

@@ -25,13 +25,13 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from framedex.errors import FramedexError, StorageError
 
 REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # further servers that redirects may lead to
-MOST_REDIRECTS = 3  # of one request; a server that renamed an object needs one
+MAX_REDIRECTS = 3  # of one request; a server that renamed an object needs one
 REDIRECTING = frozenset({301, 302, 303, 307, 308})
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 PORTS = {"http": 80, "https": 443}
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 15.0
 CHUNK_BYTES = 1 << 20
-MOST_IDLE = 32  # connections that are kept open
+MAX_IDLE = 32  # connections that are kept open
 CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 NO_TIME = datetime.fromtimestamp(0, UTC)
 
@@ -143,7 +143,7 @@ class WebStore:
         """Return the answer at the end of the redirects. Raises StorageError for a redirect that is not followed."""
         address = f"{self._name}/{quote(key)}"
         home = origin_of(urlsplit(address))
-        for _ in range(MOST_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             status, reason, found, content = self._exchange(method, urlsplit(address), headers, most)
             if status not in REDIRECTING:
                 return answer_of(method, key, headers, status, reason, found, content)
@@ -215,7 +215,7 @@ class WebStore:
             connection[0].close()
             raise
         with self._lock:
-            if len(idle) < MOST_IDLE:
+            if len(idle) < MAX_IDLE:
                 idle.append(connection)
                 return
         connection[0].close()
@@ -293,6 +293,6 @@ def _not_followed(what: str, address: str, found: str) -> StorageError:
         kind="redirected",
         where=address.partition("?")[0],
         found=f"{to.scheme}://{to.netloc.rpartition('@')[2]}{to.path}",
-        allowed=f"up to {MOST_REDIRECTS} redirects within the same scheme, host and port, and to those in {REDIRECTS}",
+        allowed=f"up to {MAX_REDIRECTS} redirects within the same scheme, host and port, and to those in {REDIRECTS}",
         remedy=f"name the other address itself, or set {REDIRECTS}=scheme://host:port where it is to be trusted",
     )

@@ -27,10 +27,10 @@ from framedex.indexer.bitstream.base import (
 SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, REDUNDANT_FRAME_HEADER, TILE_LIST = 1, 3, 4, 6, 7, 8  # 6.2.2
 RESERVED = frozenset({0, *range(9, 15)})  # types that encoders do not write, and decoders ignore
 CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # in an av1C box (AV1-ISOBMFF 2.3.3), before its configOBUs
-MOST_SIZE_BYTES = 8  # in a leb128(), 4.10.5
+MAX_SIZE_BYTES = 8  # in a leb128(), 4.10.5
 FORBIDDEN, EXTENDED, SIZED = 0x80, 0x04, 0x02  # bits of an OBU header's first byte, 5.3.2
 
-MOST_SEQUENCES = 1000  # different sequence headers in a stream
+MAX_SEQUENCES = 1000  # different sequence headers in a stream
 
 Obu = tuple[int, int, int, int]
 
@@ -71,7 +71,7 @@ def split_obus(data: bytes) -> list[Obu]:
 def _leb128(data: bytes, at: int) -> tuple[int, int]:
     """Return the number at position `at` and the position after it (4.10.5). Raises ValueError if it has no end."""
     value = 0
-    for number in range(MOST_SIZE_BYTES):
+    for number in range(MAX_SIZE_BYTES):
         value |= (data[at + number] & 127) << 7 * number
         if data[at + number] < 128:
             return value, at + number + 1
@@ -185,8 +185,8 @@ class Av1Scanner:
         """Return the number of a sequence header, and parse a new one. Raises ValueError."""
         number = self._payloads.get(payload)
         if number is None:
-            if len(self._sequences) >= MOST_SEQUENCES:
-                raise BitstreamError("parameter_sets", f"the stream has more than {MOST_SEQUENCES} sequence headers")
+            if len(self._sequences) >= MAX_SEQUENCES:
+                raise BitstreamError("parameter_sets", f"the stream has more than {MAX_SEQUENCES} sequence headers")
             sequence = parse_sequence_header(payload)
             number = self._payloads[payload] = len(self._sequences)
             self._sequences.append(sequence)

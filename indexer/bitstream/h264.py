@@ -25,7 +25,7 @@ from framedex.indexer.bitstream.base import (
 )
 from framedex.indexer.bitstream.h264_references import (
     Coded,
-    Slice,
+    SliceHeader,
     Start,
     compare_starts,
     false_starts,
@@ -35,7 +35,7 @@ from framedex.indexer.bitstream.h264_references import (
 )
 from framedex.indexer.bitstream.h264_sets import (
     IDR,
-    MOST_PPS,
+    MAX_PPS,
     PARTITION_A,
     PPS,
     SEI,
@@ -59,7 +59,7 @@ from framedex.indexer.bitstream.nal import (
 from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 
 TOP_AND_BOTTOM = 3  # the sum of two fields' parities
-MOST_ORDER_COUNT = 1 << 31  # 8.2.1
+MAX_ORDER_COUNT = 1 << 31  # 8.2.1
 
 Columns = dict[str, NDArray[np.int64]]  # one array per slice header field, one row per slice
 
@@ -184,7 +184,7 @@ def order_counts_of_type_1(
             whole, part = divmod(absolute - 1, len(cycle))
             expected = whole * sum(cycle) + sum(cycle[: part + 1])
         counts.append(expected + (0 if referenced else sequence.non_ref_offset) + delta)
-        if abs(counts[-1]) >= MOST_ORDER_COUNT:
+        if abs(counts[-1]) >= MAX_ORDER_COUNT:
             raise BitstreamError("output_order", f"a picture order count of {counts[-1]}", damaged=True)
     return np.array(counts, np.int64)
 
@@ -234,7 +234,7 @@ class H264Scanner(NalScanner):
             elif kind == PARTITION_A:
                 raise BitstreamError("data_partitioning", f"packet {number} uses data partitioning")
             elif kind in (SPS, PPS):
-                self._meet_set(data[start:end], number, late=is_coded)
+                self._on_parameter_set(data[start:end], number, late=is_coded)
 
     def _take(self, nal: bytes) -> None:
         if nal[0] & 31 == SEI:
@@ -252,7 +252,7 @@ class H264Scanner(NalScanner):
             of_it = {key: pps for key, pps in facts.items() if isinstance(pps, Pps) and pps.sps_id == set_id}
             self._sets.renew({key: replace(pps, outlived=True) for key, pps in of_it.items()})
 
-    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+    def _classify_units(self, data: NDArray[np.uint8], units: Units) -> Sorted:
         kind = data[units.start] & 31
         apart = (kind == SPS) | (kind == PPS) | (kind == PARTITION_A)
         sei = np.flatnonzero(kind == SEI)
@@ -318,7 +318,7 @@ class H264Scanner(NalScanner):
         picture = np.flatnonzero((count > 0) & ~continues)
         order = np.zeros(n, np.int64)
         order[picture] = order_counts(self._sequences, facts, picture, idr[picture], referenced[picture])
-        lies = self._lies(slices, order, idr, recovery, continues, count)
+        lies = self._false_recovery_points(slices, order, idr, recovery, continues, count)
         damaged |= marked(self._resets, n)
         start, leading = start_points(idr, recovery & ~lies, order, continues, count)
         segment = segments(start)
@@ -395,7 +395,7 @@ class H264Scanner(NalScanner):
             "referenced": (header >> 5 & 3 != 0).astype(np.int64),
             "sequence": sequence,
             "offset_for_ref": bits.se(where=of_sequence(lambda sps: sps.deltas_follow) != 0),
-            "pps": slices.epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS),
+            "pps": slices.epoch * (MAX_PPS + 1) + np.minimum(pps_id, MAX_PPS),
             "row": np.arange(len(header)),
             "position": bits.position,
         }
@@ -409,10 +409,10 @@ class H264Scanner(NalScanner):
     def _sequences_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64 [slices]: the number in `_sequences` of each slice's SPS, -1 if it or the PPS is missing."""
         self._sequences: list[Sps] = []
-        keys, which = distinct(epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS))
+        keys, which = distinct(epoch * (MAX_PPS + 1) + np.minimum(pps_id, MAX_PPS))
         numbers = []
         known: dict[Sps, int] = {}
-        for age, pps in (divmod(key, MOST_PPS + 1) for key in keys.tolist()):
+        for age, pps in (divmod(key, MAX_PPS + 1) for key in keys.tolist()):
             facts = self._sets.epochs[age]
             found = facts.get((PPS, pps))
             if isinstance(found, Pps) and found.outlived:
@@ -425,7 +425,7 @@ class H264Scanner(NalScanner):
         self._sequences += known
         return np.array(numbers, np.int64)[which]
 
-    def _lies(
+    def _false_recovery_points(
         self,
         slices: Columns,
         order: NDArray[np.int64],
@@ -469,7 +469,7 @@ class H264Scanner(NalScanner):
             for number, begin, end in zip(numbers, begins.tolist(), ends.tolist(), strict=True):
                 sequence = self._sequences[slices["sequence"][begin]]
                 try:
-                    headers: list[Slice] | None = [self._header(slices, row) for row in range(begin, end)]
+                    headers: list[SliceHeader] | None = [self._header(slices, row) for row in range(begin, end)]
                 except ValueError:
                     headers = None
                 if headers and headers[0].resets:
@@ -488,13 +488,13 @@ class H264Scanner(NalScanner):
 
         return compare_starts(coded(), set(np.flatnonzero(recovery).tolist()), in_middle=self._in_middle)
 
-    def _header(self, slices: Columns, row: int) -> Slice:
+    def _header(self, slices: Columns, row: int) -> SliceHeader:
         """Return the rest of a slice header.
 
         Raises:
             ValueError: if the header is longer than the bytes that were kept of it, or the picture has slice groups.
         """
-        epoch, pps_id = divmod(int(slices["pps"][row]), MOST_PPS + 1)
+        epoch, pps_id = divmod(int(slices["pps"][row]), MAX_PPS + 1)
         pps = self._sets.epochs[epoch][PPS, pps_id]
         sps = self._sequences[slices["sequence"][row]]
         if not isinstance(pps, Pps) or not pps.plain:

@@ -21,10 +21,10 @@ from framedex.indexer.bitstream.base import CLOSED_START, NO_START, OPEN_START, 
 from framedex.indexer.bitstream.h264_sets import Pps
 
 P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
-MOST_OPERATIONS = 66  # of one list, or of marking: twice 32 fields, and the end code
+MAX_OPERATIONS = 66  # of one list, or of marking: twice 32 fields, and the end code
 
 
-class Slice(NamedTuple):
+class SliceHeader(NamedTuple):
     """The reference information of a slice header.
 
     Attributes:
@@ -56,7 +56,7 @@ def parse_slice(
     order_type: int,
     deltas: bool,
     chroma: bool,
-) -> Slice:
+) -> SliceHeader:
     """Return the rest of a slice header, after pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
 
     Args:
@@ -93,11 +93,11 @@ def parse_slice(
             long_idr = bits.flag()
         elif bits.flag():
             marking = tuple(_marking(bits))
-    return Slice(kind, tuple(lists), marking, long_idr)
+    return SliceHeader(kind, tuple(lists), marking, long_idr)
 
 
 def _operations(bits: BitReader) -> Iterator[tuple[int, int]]:
-    for _ in range(MOST_OPERATIONS):
+    for _ in range(MAX_OPERATIONS):
         operation = bits.ue()
         if operation == 3:
             return
@@ -106,7 +106,7 @@ def _operations(bits: BitReader) -> Iterator[tuple[int, int]]:
 
 
 def _marking(bits: BitReader) -> Iterator[tuple[int, int, int]]:
-    for _ in range(MOST_OPERATIONS):
+    for _ in range(MAX_OPERATIONS):
         operation = bits.ue()
         if not operation:
             return
@@ -170,7 +170,7 @@ class Coded:
     referenced: bool
     max_frame_num: int
     max_refs: int
-    slices: list[Slice] | None
+    slices: list[SliceHeader] | None
 
 
 Entry = tuple[int, int, bool]  # picture, parity, whether it is a long-term reference
@@ -352,7 +352,7 @@ class Buffer:
                 self._frames.remove(held)
 
 
-MOST_ROUNDS = 16  # of rejecting recovery points, each one without those rejected before
+MAX_ROUNDS = 16  # of rejecting recovery points, each one without those rejected before
 FIRST_ORDER = -(1 << 62)  # order of the pictures that FFmpeg makes up: before all others
 
 
@@ -507,7 +507,7 @@ def false_starts(
     lies = np.zeros(len(idr), np.bool_)
     candidates = np.flatnonzero(recovery)
     first = int(np.argmax(idr | recovery))
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         start, leading = start_points(idr, recovery & ~lies, order, continues, count)
         base = np.where(leading, _segments_before(start), segments(start))
         believed = candidates[~lies[candidates] & ((candidates > first) | in_middle)]

@@ -10,8 +10,8 @@ from framedex.indexer.bitstream.nal import unescape
 
 SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
 LOSSLESS_PROFILES = (44, 244)  # those of 4:4:4 with lossless coding, annex A
-MOST_COUNT_BITS = 16  # log2_max_frame_num and log2_max_pic_order_cnt_lsb, 7.4.2.1.1
-MOST_SPS, MOST_PPS = 32, 256  # numbers of ids, 7.4.2.1.1 and 7.4.2.2
+MAX_COUNT_BITS = 16  # log2_max_frame_num and log2_max_pic_order_cnt_lsb, 7.4.2.1.1
+MAX_SPS, MAX_PPS = 32, 256  # numbers of ids, 7.4.2.1.1 and 7.4.2.2
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
 
 
@@ -66,7 +66,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     profile = bits.u(8)
     bits.u(16)
     sps_id, separate_planes = bits.ue(), False
-    if sps_id >= MOST_SPS:
+    if sps_id >= MAX_SPS:
         raise ValueError(f"seq_parameter_set_id {sps_id}")
     shape = [1, 0, 0]
     if profile in HIGH_PROFILES:
@@ -88,7 +88,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         non_ref_offset = bits.se()
         bits.se()
         ref_frame_offsets = [bits.se() for _ in range(bits.ue())]
-    if frame_num_bits > MOST_COUNT_BITS or count_bits > MOST_COUNT_BITS or count_type > 2:
+    if frame_num_bits > MAX_COUNT_BITS or count_bits > MAX_COUNT_BITS or count_type > 2:
         raise ValueError("an absurd picture order count")
     max_ref_frames, gaps_allowed = bits.ue(), bits.flag()
     shape += [bits.ue(), bits.ue()]
@@ -128,7 +128,7 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
     """Return (pic_parameter_set_id, fields) of a PPS NAL unit (7.3.2.2), header byte included. Raises ValueError."""
     bits = BitReader(unescape(nal[1:]))
     pps_id, sps_id = bits.ue(), bits.ue()
-    if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
+    if pps_id >= MAX_PPS or sps_id >= MAX_SPS:
         raise ValueError(f"pic_parameter_set_id {pps_id}, seq_parameter_set_id {sps_id}")
     try:
         return pps_id, parse_pps_fields(bits, sps_id)

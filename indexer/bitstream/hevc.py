@@ -124,7 +124,7 @@ class HevcScanner(NalScanner):
                     head = nal.unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
                     self._slices.append(number, header, len(self._sets.epochs) - 1, head)
             elif kind in self.set_parsers:
-                self._meet_set(data[start:end], number, late=bool(kinds))
+                self._on_parameter_set(data[start:end], number, late=bool(kinds))
                 if kinds:
                     self._late_sets.add(number)
             elif kind == PREFIX_SEI:
@@ -137,7 +137,7 @@ class HevcScanner(NalScanner):
             self._lone_ends.add(number)
         self._check_packet(number, pictures, kinds)
 
-    def _sort_out(self, data: NDArray[np.uint8], units: nal.Units) -> Sorted:
+    def _classify_units(self, data: NDArray[np.uint8], units: nal.Units) -> Sorted:
         n, last = len(units.damaged), len(data) - 1
         header = data[units.start].astype(np.int64) << 8 | data[np.minimum(units.start + 1, last)]
         whole = units.end - units.start >= 3

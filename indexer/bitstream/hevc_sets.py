@@ -18,10 +18,10 @@ from framedex.indexer.bitstream.nal import unescape
 
 Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
 
-MOST_LONG_TERM = 32  # 7.4.3.2.1
-MOST_SETS, MOST_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
-MOST_LENGTHS = 64  # of codes that are remembered
-MOST_ANCHORS = 64  # that are remembered; the one that a picture refers to is nearly always the last or the one before
+MAX_LONG_TERM = 32  # 7.4.3.2.1
+MAX_SETS, MAX_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
+MAX_LENGTHS = 64  # of codes that are remembered
+MAX_ANCHORS = 64  # that are remembered; the one that a picture refers to is nearly always the last or the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +57,14 @@ class ShortTermSet:
 def parse_reference_sets(bits: BitReader, order_count_bits: int) -> ReferenceSets:
     """Return the reference sets of an SPS, from num_short_term_ref_pic_sets on (7.3.2.2.1). Raises ValueError."""
     count = bits.ue()
-    if count > MOST_SETS:
+    if count > MAX_SETS:
         raise ValueError(f"{count} short-term reference picture sets")
     sets: list[ShortTermSet] = []
     for _ in range(count):
         sets.append(parse_short_term_set(bits, sets, in_slice=False))
     present = bits.flag()
     count = bits.ue() if present else 0
-    if count > MOST_LONG_TERM:
+    if count > MAX_LONG_TERM:
         raise ValueError(f"{count} long-term reference pictures")
     long_term = [(bits.u(order_count_bits), bits.flag()) for _ in range(count)]
     return ReferenceSets(
@@ -83,7 +83,7 @@ def parse_short_term_set(bits: BitReader, earlier: list[ShortTermSet], *, in_sli
             raise ValueError("a reference picture set predicted from none")
         return _predicted_set(bits, earlier[-back])
     negative, positive = bits.ue(), bits.ue()
-    if negative + positive > MOST_ENTRIES:
+    if negative + positive > MAX_ENTRIES:
         raise ValueError(f"a reference picture set of {negative + positive} pictures")
     return ShortTermSet(before=_listed(bits, negative, -1), after=_listed(bits, positive, 1))
 
@@ -144,7 +144,7 @@ def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: in
 def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> tuple[tuple[int, bool, bool], ...]:
     from_sps = bits.ue() if sets.long_term else 0
     total = from_sps + bits.ue()
-    if total > MOST_ENTRIES + len(sets.long_term):
+    if total > MAX_ENTRIES + len(sets.long_term):
         raise ValueError(f"a slice with {total} long-term references")
     found: list[tuple[int, bool, bool]] = []
     cycles = 0
@@ -188,7 +188,7 @@ class ReferencesReader:
             found = parse_slice_references(reader, self._sets, order_count)
         except ValueError:
             return UNREADABLE
-        if not self._sets.long_term_present and len(self._known) < MOST_LENGTHS:  # those depend on the order count
+        if not self._sets.long_term_present and len(self._known) < MAX_LENGTHS:  # those depend on the order count
             length = left - reader.left
             self._known.setdefault(length, {})[bits >> (left - length)] = found
         return found
@@ -228,7 +228,7 @@ class PictureBuffer:
         if picture.references is None:
             return True
         named, _, complete = _named(picture, self._held)
-        if len(named) > MOST_ENTRIES:  # more than any picture buffer holds
+        if len(named) > MAX_ENTRIES:  # more than any picture buffer holds
             named, complete = set(), False
         self._held = named | {picture.order_count}
         return complete
@@ -245,7 +245,7 @@ class PictureSlots:
 
     def __init__(self) -> None:
         self._slots: dict[int, int | None] = {}  # by order count; None: no slot was left
-        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MOST_ANCHORS)  # (order count, is a start point)
+        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MAX_ANCHORS)  # (order count, is a start point)
 
     def next(self, picture: ReferringPicture) -> int:
         """Take in the next picture; return its bits of `frames.slots`, 0 where it is not known what it needs."""
@@ -323,7 +323,7 @@ def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int]
 
 
 VPS, SPS, PPS = 32, 33, 34  # nal_unit_type, table 7-1
-MOST_SPS, MOST_PPS = 16, 64  # 7.4.3.2.1, 7.4.3.3.1
+MAX_SPS, MAX_PPS = 16, 64  # 7.4.3.2.1, 7.4.3.3.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +366,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     bits.u(1)
     _skip_profile_tier_level(bits, sub_layers)
     sps_id, chroma = bits.ue(), bits.ue()
-    if sps_id >= MOST_SPS:
+    if sps_id >= MAX_SPS:
         raise ValueError(f"sps_seq_parameter_set_id {sps_id}")
     separate_planes = chroma == 3 and bits.flag()
     width, height = bits.ue(), bits.ue()
@@ -433,7 +433,7 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
     """Return (pic_parameter_set_id, fields) of a PPS NAL unit, header bytes included. Raises ValueError."""
     bits = BitReader(unescape(nal[2:]))
     pps_id, sps_id = bits.ue(), bits.ue()
-    if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
+    if pps_id >= MAX_PPS or sps_id >= MAX_SPS:
         raise ValueError(f"pps_pic_parameter_set_id {pps_id}, pps_seq_parameter_set_id {sps_id}")
     bits.flag()
     return pps_id, Pps(sps_id=sps_id, output_flag_present=bits.flag(), extra_bits=bits.u(3))

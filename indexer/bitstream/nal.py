@@ -87,8 +87,8 @@ def join_annex_b(nals: Iterable[bytes]) -> bytes:
 Key = tuple[int, int]  # (nal_unit_type, id)
 InForce = tuple[tuple[Key, bytes], ...]  # parameter sets by key, in an order in which a decoder accepts them
 
-MOST_EPOCHS = 10_000  # a stream that changes what slice headers mean more often is an attack
-MOST_LISTED = 1_000_000  # entries of all the lists of sets in force, which are kept
+MAX_EPOCHS = 10_000  # a stream that changes what slice headers mean more often is an attack
+MAX_LISTED = 1_000_000  # entries of all the lists of sets in force, which are kept
 
 
 class ParameterSets:
@@ -147,15 +147,15 @@ class ParameterSets:
         self._inband[key] = nal
         self.in_force = self._beyond_the_record()
         self._listed += len(self.in_force)
-        if self._listed > MOST_LISTED:
+        if self._listed > MAX_LISTED:
             raise BitstreamError("parameter_sets", "too many parameter sets change too often")
         return before != nal
 
     def renew(self, facts: Mapping[Key, object]) -> None:
         """Update the facts that are in force from here on. Raises BitstreamError if they change too often."""
         if any(self.epochs[-1].get(key) != value for key, value in facts.items()):
-            if len(self.epochs) >= MOST_EPOCHS:
-                raise BitstreamError("parameter_sets", f"parameter sets change more than {MOST_EPOCHS} times")
+            if len(self.epochs) >= MAX_EPOCHS:
+                raise BitstreamError("parameter_sets", f"parameter sets change more than {MAX_EPOCHS} times")
             self.epochs.append({**self.epochs[-1], **facts})
 
 
@@ -202,8 +202,8 @@ def heads_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDAr
     return heads
 
 
-MOST_ROUNDS = 64  # units of a packet that are read in step; packets with more are read one by one
-LEAST_IN_STEP = 8  # packets; for fewer, columns cost more than they save
+MAX_ROUNDS = 64  # units of a packet that are read in step; packets with more are read one by one
+MIN_IN_STEP = 8  # packets; for fewer, columns cost more than they save
 BLOCK_BYTES = 1 << 16  # searched at once, so that all passes over them stay in the processor's cache
 _KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)  # row k keeps the first k bytes
 
@@ -229,12 +229,14 @@ class Units:
     escapes: NDArray[np.int64]
 
 
-def are_apart(offset: NDArray[np.int64], size: NDArray[np.int64]) -> bool:
-    """Return whether packets follow each other in the bytes without overlap, as `take_apart` requires."""
+def are_disjoint(offset: NDArray[np.int64], size: NDArray[np.int64]) -> bool:
+    """Return whether packets follow each other in the bytes without overlap, as `split_nal_units` requires."""
     return bool((offset[1:] >= offset[:-1] + size[:-1]).all())
 
 
-def take_apart(data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], length_size: int) -> Units:
+def split_nal_units(
+    data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], length_size: int
+) -> Units:
     """Return the NAL units of packets (ISO/IEC 14496-15 5.3.3), as `nal.split_length_prefixed` finds them one by one.
 
     Args:
@@ -247,11 +249,11 @@ def take_apart(data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray
     damaged, unread = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     packet, at, end = np.arange(n), offset, offset + size
     found: list[tuple[NDArray[np.int64], ...]] = []
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         going = at < end
         if not going.all():
             packet, at, end = packet[going], at[going], end[going]
-        if len(packet) < LEAST_IN_STEP:
+        if len(packet) < MIN_IN_STEP:
             break
         start = at + length_size
         stop = start + _lengths(data, at, length_size)

@@ -16,20 +16,20 @@ from framedex.indexer.bitstream.nal import (
     SliceRows,
     Span,
     Units,
-    are_apart,
+    are_disjoint,
     heads_of,
     join_annex_b,
     join_length_prefixed,
     split_annex_b,
     split_length_prefixed,
-    take_apart,
+    split_nal_units,
 )
 
 Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (id, facts); raises ValueError
 
 Sorted = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
 
-MOST_STATES = 1000  # decoder states that one stream may need at its start points
+MAX_STATES = 1000  # decoder states that one stream may need at its start points
 
 
 class NalScanner:
@@ -95,7 +95,7 @@ class NalScanner:
         if length_size != self._length_size:
             raise BitstreamError("parameter_sets", f"the NAL unit lengths change their size at packet {self._packets}")
         for nal in nals:
-            self._meet_set(nal, None)
+            self._on_parameter_set(nal, None)
 
     def begin_with(self, state: bytes, *, in_middle: bool, consecutive: bool) -> None:
         """Put in force, before packet 0, the state that a decoder must be given before it starts there.
@@ -115,7 +115,7 @@ class NalScanner:
 
     def _take(self, nal: bytes) -> None:
         """Put one unit of a state in force."""
-        self._meet_set(nal, None)
+        self._on_parameter_set(nal, None)
 
     def feed(self, data: bytes) -> None:
         """Read the next packet in decode order. Raises BitstreamError."""
@@ -130,12 +130,12 @@ class NalScanner:
             size: int64 [n], size of each packet in bytes.
         """
         one_by_one = np.ones(len(offset), np.bool_)
-        if not self._length_size or not are_apart(offset, size):
+        if not self._length_size or not are_disjoint(offset, size):
             self._pass(data, offset, size, one_by_one)
             return
         first = self._packets
-        units = take_apart(data, offset, size, self._length_size)
-        is_slice, apart, damaged = self._sort_out(data, units)
+        units = split_nal_units(data, offset, size, self._length_size)
+        is_slice, apart, damaged = self._classify_units(data, units)
         one_by_one[:] = units.unread
         one_by_one[units.packet[apart]] = True
         epoch = self._pass(data, offset, size, one_by_one)
@@ -150,7 +150,7 @@ class NalScanner:
             SliceColumns(packet=first + packet, header=header, epoch=epoch[packet], heads=heads, length=length)
         )
 
-    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+    def _classify_units(self, data: NDArray[np.uint8], units: Units) -> Sorted:
         """Find the slices to collect, and the packets that `feed` must read.
 
         Returns:
@@ -200,7 +200,7 @@ class NalScanner:
         except ValueError as error:
             raise BitstreamError("parameter_sets", f"{self.set_parsers[kind][0]}: {error}", damaged=True) from error
 
-    def _meet_set(self, nal: bytes, packet: int | None, *, late: bool = False) -> None:
+    def _on_parameter_set(self, nal: bytes, packet: int | None, *, late: bool = False) -> None:
         """Note a parameter set that a packet carries; ignore other units.
 
         Args:
@@ -250,8 +250,8 @@ class NalScanner:
             nals = [nal for key, nal in self._in_force[start] if key not in carried]
             nals += extra if start else []
             state[start] = numbers.setdefault(self._joined(nals), len(numbers))
-            if len(numbers) > MOST_STATES:
-                raise BitstreamError("parameter_sets", f"start points need more than {MOST_STATES} decoder states")
+            if len(numbers) > MAX_STATES:
+                raise BitstreamError("parameter_sets", f"start points need more than {MAX_STATES} decoder states")
         return tuple(numbers), state
 
     def _joined(self, nals: Iterable[bytes]) -> bytes:

@@ -22,9 +22,9 @@ from framedex.indexer.sources.sequences import TIMES_NAME, ImageTimes, at_rate, 
 from framedex.indexer.timeline import CLOSED, DAMAGED, summarise
 from framedex.records.medium import IMAGES, PacketColumns
 
-MOST_IMAGE_BYTES = 1 << 30
-MOST_TIMES_BYTES = 1 << 28
-MOST_SIZES = 3  # of different sizes, how many a message names
+MAX_IMAGE_BYTES = 1 << 30
+MAX_TIMES_BYTES = 1 << 28
+MAX_SIZES = 3  # of different sizes, how many a message names
 NOT_STATED = 2  # ISO/IEC 23091-2
 
 
@@ -119,7 +119,7 @@ def _unreadable(name: str, error: OSError) -> MediaError:
     return MediaError(kind, f"{name} cannot be opened: {error.strerror}")
 
 
-def _read(folder: str, name: str, most: int = MOST_IMAGE_BYTES) -> bytes:
+def _read(folder: str, name: str, most: int = MAX_IMAGE_BYTES) -> bytes:
     """Return a file's bytes. Raises MediaError."""
     try:
         descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -136,7 +136,7 @@ def _read(folder: str, name: str, most: int = MOST_IMAGE_BYTES) -> bytes:
             raise _unreadable(name, error) from error
 
 
-def _check_size(name: str, size: int, most: int = MOST_IMAGE_BYTES) -> None:
+def _check_size(name: str, size: int, most: int = MAX_IMAGE_BYTES) -> None:
     if size > most:
         raise MediaError("too_large", f"{name} has {size} bytes; at most {most} are read at once", refused=True)
 
@@ -158,7 +158,7 @@ def _folder_times(path: str, task: ImageTask) -> ImageTimes:
         return at_seconds(task.seconds, count)
     if task.may_have_times_file and os.path.lexists(os.path.join(path, TIMES_NAME)):
         try:
-            text = _read(path, TIMES_NAME, MOST_TIMES_BYTES).decode("utf-8-sig")
+            text = _read(path, TIMES_NAME, MAX_TIMES_BYTES).decode("utf-8-sig")
         except UnicodeDecodeError:
             raise MediaError("timestamps", f"{TIMES_NAME} is not valid UTF-8", refused=True) from None
         return at_seconds(read_times(text, task.names), count)
@@ -374,6 +374,6 @@ def _remarks(names: Sequence[str], known: Sequence[ImageFacts], problems: dict[i
         remarks.append(f"{len(problems)} of {len(names)} images are damaged, first {names[number]}: {reason}")
     sizes = list(dict.fromkeys(f"{one.width}x{one.height}" for one in known))
     if len(sizes) > 1:
-        more = ", …" if len(sizes) > MOST_SIZES else ""
-        remarks.append(f"images of {len(sizes)} sizes: {', '.join(sizes[:MOST_SIZES])}{more}")
+        more = ", …" if len(sizes) > MAX_SIZES else ""
+        remarks.append(f"images of {len(sizes)} sizes: {', '.join(sizes[:MAX_SIZES])}{more}")
     return Problem(status=None, kind=kind, message="; ".join(remarks)) if remarks else None

@@ -84,7 +84,7 @@ TS_SYNC, TS_PACKET_SIZES = 0x47, (188, 192, 204)
 FLV_TAG_HEADER = 11  # bytes; Adobe FLV 10.1 E.4.1
 
 
-MOST_BOXES = 1_000_000  # two for each fragment
+MAX_BOXES = 1_000_000  # two for each fragment
 SEGMENT_ID = 0x18538067
 
 
@@ -98,7 +98,7 @@ def file_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
             raise TruncatedError(f"the file has {len(data)} of {length} bytes at byte {offset}")
         return data
 
-    return iter_boxes(read, start, end, limit=MOST_BOXES)
+    return iter_boxes(read, start, end, limit=MAX_BOXES)
 
 
 def mp4_ending(file: BinaryIO, size: int) -> str | None:

@@ -41,7 +41,7 @@ from framedex.indexer.schema import (
     VIDEOS_FOLDER,
     read_header,
 )
-from framedex.records.medium import EVERY_FRAME, GONE, MOST_PIXELS, OK, REFUSED, VIDEO, AudioPackets
+from framedex.records.medium import EVERY_FRAME, GONE, MAX_PIXELS, OK, REFUSED, VIDEO, AudioPackets
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, parquet_file, place, read_each, state_of
 
 KEPT_GROUPS = 4  # row groups that are kept in memory
@@ -206,10 +206,10 @@ class Index:
                 at = RowAt(file=where, row=int(rows[usable[wrong[0]]]), remedy=REMEDY)
                 raise at.wrong(name, chosen[name][int(wrong[0])].as_py(), rule.allowed())
         pixels = chosen["width"].to_numpy().astype(np.float64) * chosen["height"].to_numpy()
-        if len(pixels) and pixels.max() > MOST_PIXELS:
+        if len(pixels) and pixels.max() > MAX_PIXELS:
             place = int(np.argmax(pixels))
             at = RowAt(file=where, row=int(rows[usable[place]]), remedy=REMEDY)
-            raise at.wrong("width", f"{pixels[place]:,.0f} pixels", f"up to {MOST_PIXELS:,} in all")
+            raise at.wrong("width", f"{pixels[place]:,.0f} pixels", f"up to {MAX_PIXELS:,} in all")
 
     def video(self, media_id: str) -> dict[str, Any]:
         """Return one medium's row of `videos`. Raises KeyError for an unknown medium."""

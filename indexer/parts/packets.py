@@ -23,8 +23,8 @@ PER_PACKET = ("gap", "size", "flags", "slots", "md5", "path", "crc32")
 
 def check_video(row: Row, at: RowAt) -> None:
     """Check that the columns of a usable row of `videos`, or of `media`, agree. Raises FormatError."""
-    if row["width"] * row["height"] > medium.MOST_PIXELS:
-        raise at.wrong("width", f"{row['width']} × {row['height']} pixels", f"up to {medium.MOST_PIXELS:,} in all")
+    if row["width"] * row["height"] > medium.MAX_PIXELS:
+        raise at.wrong("width", f"{row['width']} × {row['height']} pixels", f"up to {medium.MAX_PIXELS:,} in all")
     if not row["states"] or None in row["states"]:
         raise at.wrong("states", row["states"], "one or more, of which the first is empty")
     if row["audio_stream_index"] is not None and row["audio_problem"] is None:

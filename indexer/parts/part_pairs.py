@@ -108,7 +108,7 @@ def _gaps(frames: Row) -> Row:
     }
 
 
-MOST_COLUMNS = 500  # of sidecars; if they have more keys, their objects stay JSON texts
+MAX_COLUMNS = 500  # of sidecars; if they have more keys, their objects stay JSON texts
 
 
 def listing_table(
@@ -136,7 +136,7 @@ def listing_table(
         OutputError: if a column changed its type.
     """
     rows, of_sidecars = _rows(listed, root, members, sidecars, flat=True)
-    if len(of_sidecars) > MOST_COLUMNS:
+    if len(of_sidecars) > MAX_COLUMNS:
         rows, of_sidecars = _rows(listed, root, members, sidecars, flat=False)
     inside = {media_id(uri, member=name): text for uri, some in members.items() for name, text in some.items()}
     if old is not None:

@@ -20,7 +20,7 @@ from framedex.indexer.mp4.sample_tables import Layout, SampleTable, read_sample_
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.probing import packet_facts
 from framedex.indexer.probing.by_packets import Demuxed, demuxed_of
-from framedex.indexer.probing.packet_headers import SCANNERS, UnreadHeaders, find_lasting, judge, look, scan
+from framedex.indexer.probing.packet_headers import SCANNERS, UnreadHeaders, find_lasting, flags_of, scan, scan_gop
 from framedex.indexer.proofs.runs import differing_samples, drawn, needed_for, packets_in_ranges, stream_of
 from framedex.indexer.reach import drops_leading
 from framedex.indexer.schema import INTRA
@@ -46,10 +46,10 @@ from framedex.indexer.timeline import (
 from framedex.records.medium import SAMPLED
 from framedex.storage.reader import Read
 
-MOST_LOOKED_AT = 16  # packets of the first GOP; all reorderings that a GOP shows appear within them
+MAX_LOOKED_AT = 16  # packets of the first GOP; all reorderings that a GOP shows appear within them
 # If the tables call every sample a sync sample, the headers of all samples are read. The mean sample must have at least
 # this many bytes, so that headers are a small part of the file.
-LEAST_MEAN_BYTES = 20_000
+MIN_MEAN_BYTES = 20_000
 READ_AT_ONCE = 192 << 10  # bytes read from the beginning of the first GOP of an object, where requests are expensive
 HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, which may be lossless (H.264 A.2.7)
 COUNT_MODULUS = 16  # the least MaxPicOrderCntLsb of HEVC (7.4.3.2.1)
@@ -109,7 +109,7 @@ def tabulate(
             return _intra(table, demuxed)
         if table.configurations[int(table.sample_entry[0])] != configuration:
             raise UntrustedTables("the sample entry has another configuration than the demuxer says")
-        if not table.sync_stated and demuxed.size.mean() < LEAST_MEAN_BYTES:
+        if not table.sync_stated and demuxed.size.mean() < MIN_MEAN_BYTES:
             raise UntrustedTables("nothing says which samples are sync samples")
         return _predicted(read, table, demuxed, codec, configuration, reorder_depth, file)
     except (picture_facts.BitstreamError, TruncatedError) as error:
@@ -170,7 +170,7 @@ def _predicted(
     flags[sync[seen:]] |= STATED
     is_read = np.zeros(len(size), np.bool_)
     first = slice(0, len(beginning.start))
-    flags[first] = judge(beginning, flags[first], demuxed.pts[first], at_first_start=True)
+    flags[first] = flags_of(beginning, flags[first], demuxed.pts[first], at_first_start=True)
     if (flags[first] & CONTINUES).any():
         raise UntrustedTables("samples hold single fields, two of which make a frame")
     is_read[first] = True
@@ -178,7 +178,7 @@ def _predicted(
         if file is None and begin != sync[0]:  # its start point was not read: it may differ from the first one
             raise UntrustedTables("an edit list hides samples behind the first start points")
         part = slice(begin, end)
-        flags[part] = look(
+        flags[part] = scan_gop(
             read,
             codec,
             configuration,
@@ -231,7 +231,7 @@ def _scan_some(
     """
     assert demuxed.offset is not None  # tables always locate the samples
     n = len(demuxed.size)
-    first = min(MOST_LOOKED_AT, int(sync[1]) if len(sync) > 1 else n)
+    first = min(MAX_LOOKED_AT, int(sync[1]) if len(sync) > 1 else n)
     chosen = np.zeros(n, np.bool_)
     chosen[sync] = True
     sizes = np.where(chosen, 0, demuxed.size)
@@ -263,7 +263,7 @@ def _scan_beginning(
     assert demuxed.offset is not None  # tables always locate the samples
     if codec == "h264" and configuration[1:2] == HIGH_444:
         raise UntrustedTables("a decoder may have to be told which encoder wrote the pictures")
-    most = min(MOST_LOOKED_AT, int(sync[1]) if len(sync) > 1 else len(demuxed.size))
+    most = min(MAX_LOOKED_AT, int(sync[1]) if len(sync) > 1 else len(demuxed.size))
     begin = demuxed.offset[: most + 1]
     near = np.abs(begin - begin[1:2].sum()) < READ_AT_ONCE if most > 1 else np.ones(1, np.bool_)
     first = max(1, int(np.argmin(near[1:most]) + 1 if not near[1:most].all() else most))
@@ -433,5 +433,5 @@ def _hide_unordered(found: Tabulated) -> bool:
     """Return whether hidden packets are output in another order than their timestamps say."""
     if len(found.pictures.start) == len(found.flags):  # one picture per packet; otherwise start points alone
         return has_unordered_hidden(found.demuxed.pts, found.flags, found.pictures)
-    # All headers of GOPs with hidden packets were read. `judge` rejects a wrong order, unless packets are damaged.
+    # All headers of GOPs with hidden packets were read. `flags_of` rejects a wrong order, unless packets are damaged.
     return bool((found.flags & HIDDEN).any() and (found.flags & DAMAGED).any())

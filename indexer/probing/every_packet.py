@@ -34,7 +34,7 @@ from framedex.indexer.proofs import full_decode, runs
 from framedex.indexer.proofs.runs import crossing_shapes, shapes_of
 from framedex.indexer.reach import Numbers, drops_leading
 from framedex.indexer.schema import IN_NO_FILE, SCANNED
-from framedex.records.medium import EVERY_FRAME, MOST_REORDERED, SAMPLED
+from framedex.records.medium import EVERY_FRAME, MAX_REORDERED, SAMPLED
 from framedex.storage.reader import RangedFile
 
 SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
@@ -190,10 +190,8 @@ def _as_decoded(described: facts.StreamFacts, decoded: full_decode.Decoded) -> f
         BitstreamError: pictures are reordered further than a decoder may hold them back.
     """
     depth = max(described.reorder_depth, full_decode.reorder_depth_of(decoded))
-    if depth > MOST_REORDERED:
-        raise BitstreamError(
-            "output_order", f"pictures are reordered over {depth} places; {MOST_REORDERED} are covered"
-        )
+    if depth > MAX_REORDERED:
+        raise BitstreamError("output_order", f"pictures are reordered over {depth} places; {MAX_REORDERED} are covered")
     if len(decoded.colours) > 1:  # each picture's own are taken where the stream states none
         described = replace(described, color_range=None, color_matrix=UNSPECIFIED)
     return replace(described, reorder_depth=depth)

@@ -36,11 +36,11 @@ NalScanners = type[H264Scanner] | type[HevcScanner]
 # The codecs whose packets can be read in part.
 SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}
 CHEAP_BYTES = 4096  # mean packet size up to which whole packets cost less to read than their headers
-MOST_AT_ONCE = 64 << 20
+MAX_AT_ONCE = 64 << 20
 FIRST_BYTES = 192  # of a packet, read at once: the units before the first slice, and its header
 SLICE_BYTES = 80  # of a coded slice: two bytes of NAL header, and more than any slice header field read here needs
-MOST_WHOLE_BYTES = 1 << 15  # of a slice in which further units behind start codes are searched for
-MOST_UNIT_BYTES = 1 << 16  # of a unit that is no slice; a larger one holds several units behind one length
+MAX_WHOLE_BYTES = 1 << 15  # of a slice in which further units behind start codes are searched for
+MAX_UNIT_BYTES = 1 << 16  # of a unit that is no slice; a larger one holds several units behind one length
 
 
 def condense(
@@ -81,7 +81,7 @@ def condense(
             at += length_size
             continue
         if len(unit) < length and not is_slice(unit[0]):
-            if length > MOST_UNIT_BYTES:
+            if length > MAX_UNIT_BYTES:
                 raise BitstreamError("large_unit", f"a unit of {length} bytes is no slice")
             unit = read(at + length_size, length)
         parts.append(len(unit).to_bytes(length_size, "big") + unit)
@@ -119,7 +119,7 @@ def scan(
         configuration: the decoder's configuration record.
         offset: int64 [packets], where each packet begins in the file.
         size: int64 [packets], in bytes.
-        more: bool [packets], packets of whose slices `MOST_WHOLE_BYTES` are read. None: none of them.
+        more: bool [packets], packets of whose slices `MAX_WHOLE_BYTES` are read. None: none of them.
         state: what a decoder must be given before the first packet.
         in_middle: the first packet is a start point after others.
         consecutive: no packet between them is left out.
@@ -134,13 +134,13 @@ def scan(
         raise BitstreamError("codec", "the stream is not length-prefixed")
     scanner.begin_with(state, in_middle=in_middle, consecutive=consecutive)
     begin, end = int(offset[0]), int((offset + size)[-1])
-    if end - begin <= min(len(size) * CHEAP_BYTES, MOST_AT_ONCE) and (offset[1:] >= (offset + size)[:-1]).all():
+    if end - begin <= min(len(size) * CHEAP_BYTES, MAX_AT_ONCE) and (offset[1:] >= (offset + size)[:-1]).all():
         data = np.frombuffer(read(begin, end - begin), np.uint8)
         if len(data) == end - begin:
             scanner.feed_many(data, offset - begin, size)
             return scanner.finish()
     prepare(read, offset, np.minimum(size, FIRST_BYTES))
-    slices = np.where(False if more is None else more, MOST_WHOLE_BYTES, SLICE_BYTES)
+    slices = np.where(False if more is None else more, MAX_WHOLE_BYTES, SLICE_BYTES)
     rows = zip(offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True)
     condensed = [condense(read, at, length, scanner.length_size, IS_SLICE[codec], kept) for at, length, kept in rows]
     lengths = np.array([len(data) for data in condensed], np.int64)
@@ -191,7 +191,7 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
         raise BitstreamError("promise", f"start points {' and '.join(found)}")
 
 
-def look(
+def scan_gop(
     read: Read,
     codec: str,
     configuration: bytes,
@@ -218,11 +218,11 @@ def look(
         BitstreamError: a ValueError. The pictures contradict the tables: in their order, or by not being output.
     """
     pictures = scan(read, codec, configuration, offset, size, in_middle=not at_first_start)
-    return judge(pictures, known, pts, at_first_start=at_first_start)
+    return flags_of(pictures, known, pts, at_first_start=at_first_start)
 
 
-def judge(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
-    """Return the flags of consecutive packets from the facts of their pictures. Arguments and errors: see `look`."""
+def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
+    """Return the flags of consecutive packets from the facts of their pictures. For arguments, see `scan_gop`."""
     if pictures.carries_over:
         raise BitstreamError("promise", "decoders carry film grain or parameter sets of other layers over start points")
     flags = packet_flags(pictures, (known & HIDDEN) != 0)
@@ -251,7 +251,7 @@ SEI = {"h264": _by_header(H264Scanner, {H264_SEI}), "hevc": _by_header(HevcScann
 ENDING = {"h264": np.zeros(256, np.bool_), "hevc": _by_header(HevcScanner, SEQUENCE_ENDS)}
 # All units that change how later pictures are decoded: those above, and parameter sets.
 LASTING = {codec: _by_header(scanner, scanner.set_parsers) | ENDING[codec] for codec, scanner in SCANNERS.items()}
-MOST_UNITS = 4096  # in a sample; a sample with more counts as found
+MAX_UNITS = 4096  # in a sample; a sample with more counts as found
 SPARSE_BYTES = 64 << 10  # mean sample size; of larger samples, single pages are read concurrently
 
 Heads = Callable[[NDArray[np.int64], int], NDArray[np.uint8]]  # (offsets [n], bytes) → uint8 [n, bytes]
@@ -311,7 +311,7 @@ def _find(
     found, ended = np.zeros(len(offset), np.bool_), np.zeros(len(offset), np.bool_)
     slices = np.zeros(len(offset), np.int64)
     sample, at, end = np.arange(len(offset)), offset, offset + size
-    for _ in range(MOST_UNITS):
+    for _ in range(MAX_UNITS):
         whole = at + length_size < end
         sample, at, end = sample[whole], at[whole], end[whole]
         if not len(sample):
@@ -339,7 +339,7 @@ def _find(
     return found
 
 
-MOST_BYTES = 16 << 20  # of GOPs that are read together
+MAX_BYTES = 16 << 20  # of GOPs that are read together
 
 
 class Headed(Protocol):
@@ -445,7 +445,7 @@ class UnreadHeaders:
         return True
 
     def _joined(self, unread: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MOST_BYTES.
+        """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MAX_BYTES.
 
         The rest of a GOP between two stretches is read as well, which costs less than two reads.
         """
@@ -453,7 +453,7 @@ class UnreadHeaders:
         assert offset is not None  # sample tables always say where samples lie
         before, begin, until = unread[0]
         for gop, first, end in unread[1:]:
-            if gop > before + 1 or offset[end - 1] - offset[begin] > MOST_BYTES:
+            if gop > before + 1 or offset[end - 1] - offset[begin] > MAX_BYTES:
                 yield begin, until
                 begin = first
             before, until = gop, max(until, end)
@@ -485,7 +485,7 @@ class UnreadHeaders:
             if not packets.read[part][(packets.flags[part] & START) != 0].all():
                 check_promises(pictures, inband_sets=self._medium.inband_parameter_sets)
                 self._check_ends(first)
-            found = judge(pictures, packets.flags[part], packets.pts[part], at_first_start=at_first_start)
+            found = flags_of(pictures, packets.flags[part], packets.pts[part], at_first_start=at_first_start)
             # Frames were numbered by what the tables show.
             if ((found ^ packets.flags[part]) & UNSHOWN).any():
                 raise ValueError("some samples present no picture of their own")

@@ -109,7 +109,7 @@ def _with_remark(problem: Problem | None, remark: str | None) -> Problem | None:
 # Containers whose headers state how long a stream is. For others, libavformat guesses.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
 CLOCKED = frozenset({"h263"})  # codecs that state the rate of a clock instead of a frame rate
-MOST_STATED_RATE = 1000  # frames per second; streams of variable rate state their clock, such as 90 000
+MAX_STATED_RATE = 1000  # frames per second; streams of variable rate state their clock, such as 90 000
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 
@@ -198,7 +198,7 @@ def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> 
     return Stated(
         stated_frames=frames,
         stated_duration_seconds=seconds if seconds is not None and seconds > 0 else None,
-        stated_rate=None if rate is None or not 0 < rate <= MOST_STATED_RATE else float(rate),
+        stated_rate=None if rate is None or not 0 < rate <= MAX_STATED_RATE else float(rate),
     )
 
 

@@ -47,7 +47,7 @@ from framedex.indexer.timeline import (
 from framedex.storage.reader import Read
 
 # One run in a medium goes on over the next start point for so many packets, at least so many runs do, and so far.
-CROSSING_SHARE, LEAST_CROSSINGS, CROSSING_FRAMES = 60, 2, 3
+CROSSING_SHARE, MIN_CROSSINGS, CROSSING_FRAMES = 60, 2, 3
 SEED = 22  # which half a picture belongs to, and which ones are reached alone, does not change from run to run
 NONE: Numbers = np.zeros(0, np.int64)
 
@@ -145,7 +145,7 @@ def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple
     first = np.searchsorted(own, crossed)
     can = first < np.searchsorted(own, end)
     can &= (flags[np.minimum(crossed, len(flags) - 1)] & RESET) == 0
-    chosen = np.random.default_rng(SEED).permutation(np.flatnonzero(can))[: max(LEAST_CROSSINGS, count)]
+    chosen = np.random.default_rng(SEED).permutation(np.flatnonzero(can))[: max(MIN_CROSSINGS, count)]
     behind = [own[first[at] : np.searchsorted(own, end[at])][:CROSSING_FRAMES] for at in chosen.tolist()]
     return np.concatenate([NONE, *behind]), np.repeat(begins[chosen], [len(some) for some in behind])
 
@@ -293,7 +293,9 @@ def prints_of_runs(
             decoder does not.
     """
     sides = [
-        _Side(stream, shape, threads=1 if number else THREADS, keeps=not number, goes_on=number in going_on)
+        RunsDecoder(
+            stream, shape, threads=1 if number else THREADS, keeps=not number, continue_on_error=number in going_on
+        )
         for number, shape in enumerate(shapes)
     ]
     for number, data in packets:
@@ -323,7 +325,7 @@ def differing(
     return differs
 
 
-class _Side:
+class RunsDecoder:
     """The runs of one shape.
 
     Args:
@@ -331,14 +333,14 @@ class _Side:
         shape: which packets each gets.
         threads: how many each decoder uses.
         keeps: whether to keep pictures, up to `HELD_BYTES`.
-        goes_on: whether decoders go on after errors.
+        continue_on_error: whether decoders go on after errors.
 
     Attributes:
         prints: hashes of wanted pictures.
     """
 
-    def __init__(self, stream: Stream, shape: Shape, *, threads: int, keeps: bool, goes_on: bool) -> None:
-        self.stream, self.threads, self.goes_on = stream, threads, goes_on
+    def __init__(self, stream: Stream, shape: Shape, *, threads: int, keeps: bool, continue_on_error: bool) -> None:
+        self.stream, self.threads, self.continue_on_error = stream, threads, continue_on_error
         self.prints: Prints = {}
         self._keeps, self._kept, self._kept_bytes = keeps, collections.deque[av.VideoFrame](), 0
         columns = (shape.packet, shape.run, shape.wanted, shape.whole, shape.last)
@@ -387,7 +389,7 @@ def _bytes_of(picture: av.VideoFrame) -> int:
 class _Run:
     """One run: a decoder, and what it still has to give."""
 
-    def __init__(self, side: _Side, number: int) -> None:
+    def __init__(self, side: RunsDecoder, number: int) -> None:
         self._side, self._number = side, number
         self.left: set[int] = set()
         self._data, self._packet = b"", -1
@@ -395,7 +397,7 @@ class _Run:
         self._decoder: RunDecoder | None
         try:
             self._decoder = RunDecoder(
-                side.stream.coded, where=side.stream.where, threads=side.threads, keep_damaged=side.goes_on
+                side.stream.coded, where=side.stream.where, threads=side.threads, keep_damaged=side.continue_on_error
             )
         except DecodeError:
             self._decoder = None
@@ -424,7 +426,7 @@ class _Run:
                 self._fail()
 
     def _fail(self) -> None:
-        if not self._side.goes_on:
+        if not self._side.continue_on_error:
             self._decoder = None
 
     def _give(self, pictures: list[av.VideoFrame]) -> None:
@@ -435,13 +437,13 @@ class _Run:
         place = self._side.stream.place
         for picture in pictures:
             number = picture.pts
-            if picture.is_corrupt and not self._side.goes_on:
+            if picture.is_corrupt and not self._side.continue_on_error:
                 self._decoder = None
                 return
             if number is None or picture.is_corrupt:
                 continue
             if self._side.stream.ordered and self._given and place[number] <= place[self._given[-1]]:
-                if not self._side.goes_on:
+                if not self._side.continue_on_error:
                     self._decoder = None
                     for late in self._given:
                         if place[late] >= place[number]:
@@ -454,7 +456,7 @@ class _Run:
                 self._side.take(number, self._number, picture)
 
 
-MOST_BYTES = 16 << 20  # of neighbouring packets that are read together
+MAX_BYTES = 16 << 20  # of neighbouring packets that are read together
 STARTS_BACK = 2  # the decode to compare with begins at least so many start points before a clip's
 SHORT = 300  # packets; in a medium of no more it begins with the first one
 
@@ -496,7 +498,7 @@ def packets_in_ranges(
     """
     begin, length = offset[numbers], size[numbers]
     apart = begin[1:] != begin[:-1] + length[:-1]
-    piece = (begin - begin[0]) // MOST_BYTES if len(begin) else begin
+    piece = (begin - begin[0]) // MAX_BYTES if len(begin) else begin
     edges = np.flatnonzero(apart | (np.diff(piece) != 0)) + 1
     for part in np.split(np.arange(len(numbers)), edges):
         if not len(part):

@@ -89,7 +89,7 @@ def probe_cell(task: ProbeTask, where: Place, medium: MediumFacts, *, tag: str |
 OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that are not due to one object
 WHOLE_BYTES = 1 << 20  # objects up to this size are copied at once: a second request costs more
 HOLDER_KEPT_BYTES = 4 << 20  # of a file whose headers are read one after the other
-MOST_REQUESTS = 64  # for sample tables; more requests cost more than a copy
+MAX_REQUESTS = 64  # for sample tables; more requests cost more than a copy
 
 
 def probe_object(task: ProbeTask) -> list[MediumFacts]:
@@ -108,7 +108,7 @@ def probe_object(task: ProbeTask) -> list[MediumFacts]:
         facts, part = (None, None) if member is None else (task.facts, member.part)
         if is_cell(task):
             return _probe_cell(task, medium)
-        reader = ObjectReader(task.path, facts, part=part, most_requests=MOST_REQUESTS)
+        reader = ObjectReader(task.path, facts, part=part, most_requests=MAX_REQUESTS)
         medium = replace(medium, identity=identity_of(reader.facts))
         check_member(task, identity_of(reader.facts))
         found = _probe_one(task, reader, medium)

@@ -151,7 +151,7 @@ def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
 
 
 UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, StorageError)
-MOST_OF_A_HEADER = 1 << 20  # characters
+MAX_OF_A_HEADER = 1 << 20  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +221,10 @@ def as_dicts(table: pa.Table, path: Place) -> list[dict[str, Any]]:
 
 
 def _csv_rows(file: BinaryIO, own: str) -> Rows:
-    text = file.read(MOST_OF_A_HEADER).decode("utf-8-sig", "replace").rstrip()
+    text = file.read(MAX_OF_A_HEADER).decode("utf-8-sig", "replace").rstrip()
     lines = csv.reader(io.StringIO(text, newline=""))
     names = next(lines, [])
-    if next(lines, None) is None and len(text) < MOST_OF_A_HEADER:  # pyarrow says that columns are unknown
+    if next(lines, None) is None and len(text) < MAX_OF_A_HEADER:  # pyarrow says that columns are unknown
         return Rows(table=pa.table({name: pa.nulls(0) for name in names}), numbers=[], wrong={})
     kind = None if own in names else recognised(names)
     found = read_csv(file, [own] if kind is None else kind.texts)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from framedex.core.limits import MOST_NESTED, machine_bytes, type_depth
+from framedex.core.limits import MAX_NESTED, machine_bytes, type_depth
 from framedex.errors import MediaError
 from framedex.files.parquet_cells import cell_name, is_binary, leaf_of, value_ranges
 from framedex.files.parquet_parts import checked_group, read_group
@@ -32,7 +32,7 @@ from framedex.indexer.sources import named_medium
 from framedex.storage.objects import ByteRange
 from framedex.storage.reader import RangedFile, Read
 
-MOST_MEDIA = 10_000_000  # limits the memory that a malicious file takes
+MAX_MEDIA = 10_000_000  # limits the memory that a malicious file takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class FileContents:
 
 
 BLOCK = 512
-MOST_ENDING_BYTES = 21 * BLOCK  # of what follows a tar's end; it is filled up with zeros to records of 20 blocks
+MAX_ENDING_BYTES = 21 * BLOCK  # of what follows a tar's end; it is filled up with zeros to records of 20 blocks
 # The first bytes of compressed files, and what decompresses them.
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gunzip"),
@@ -120,7 +120,7 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
             expects them.
 
     Raises:
-        MediaError: the file is not a tar, is compressed, or holds more than `MOST_MEDIA` images and videos.
+        MediaError: the file is not a tar, is compressed, or holds more than `MAX_MEDIA` images and videos.
     """
     _check_not_compressed(read(0, 8))
     images: list[FileImage] = []
@@ -148,8 +148,8 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
                             sample.videos.append(_video(image, member.size, size_bytes))
                         elif ending in sidecars and ending != named_medium.KEY:
                             _take_sidecar(sample, ending, image, read)
-                    if len(images) + len(videos) + len(sample.videos) > MOST_MEDIA:
-                        raise MediaError("tar", f"the tar has more than {MOST_MEDIA} images and videos", refused=True)
+                    if len(images) + len(videos) + len(sample.videos) > MAX_MEDIA:
+                        raise MediaError("tar", f"the tar has more than {MAX_MEDIA} images and videos", refused=True)
                     tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all members
                     end = tar.offset
         except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
@@ -207,8 +207,8 @@ def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
 
 def _take_sidecar(sample: _Sample, kind: str, place: FileImage, read: Read) -> None:
     """Read a sidecar into its sample."""
-    if place.problem is not None or place.size > named_medium.MOST_SIDECAR_BYTES:
-        said = place.problem or f"has {place.size} bytes; at most {named_medium.MOST_SIDECAR_BYTES} are read"
+    if place.problem is not None or place.size > named_medium.MAX_SIDECAR_BYTES:
+        said = place.problem or f"has {place.size} bytes; at most {named_medium.MAX_SIDECAR_BYTES} are read"
         sample.problems.append(f"{named_medium.readable_name(place.name)} {said}")
     elif kind in sample.contents:
         sample.problems.append(f"{named_medium.readable_name(place.name)} is there twice")
@@ -249,7 +249,7 @@ def _ending(read: Read, end: int, size_bytes: int) -> str | None:
         return f"it ends at byte {size_bytes}, within a member that goes to byte {end}"
     if end >= 0 and any(read(end, BLOCK)):
         return f"there is no member's header at byte {end}"
-    if end >= 0 and any(read(end, MOST_ENDING_BYTES)):
+    if end >= 0 and any(read(end, MAX_ENDING_BYTES)):
         return f"behind its end at byte {end} lies something else, such as another tar; write one tar of both"
     return None
 
@@ -305,8 +305,8 @@ def read_parquet(read: Read, size_bytes: int) -> FileContents:
     if not columns:
         said = "it is a listing: name it as a source" if "uri" in schema.names else f"columns {', '.join(schema.names)}"
         raise MediaError("empty", f"no column of the Parquet file holds videos ({said})", refused=True)
-    if file.metadata.num_rows * len(columns) > MOST_MEDIA:
-        raise MediaError("too_large", f"the Parquet file has more than {MOST_MEDIA} values", refused=True)
+    if file.metadata.num_rows * len(columns) > MAX_MEDIA:
+        raise MediaError("too_large", f"the Parquet file has more than {MAX_MEDIA} values", refused=True)
     leaves = {column: _leaf(file, column) for column in columns}
     videos: list[FileMember] = []
     first = 0
@@ -467,7 +467,7 @@ def _value(scalar: pa.Scalar | None, column: str, row: int, rows: _Rows) -> Any:
 
 def _is_plain(kind: pa.DataType) -> bool:
     """Return whether a type holds no binaries and is not nested too deeply."""
-    if type_depth(kind) > MOST_NESTED:
+    if type_depth(kind) > MAX_NESTED:
         return False
     if isinstance(kind, pa.BaseExtensionType):
         return _is_plain(kind.storage_type)

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-from framedex.core.limits import MOST_NESTED, json_depth
+from framedex.core.limits import MAX_NESTED, json_depth
 from framedex.errors import MediaError
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.records.medium import SAMPLE_KEYS
@@ -175,7 +175,7 @@ COLUMNS = "columns"  # of a Parquet file, beside its videos
 # Names of the stretch that policies take from a listing. A key of a sidecar takes none of these and of SAMPLE_KEYS:
 # whoever wrote it did not have framedex in mind.
 OF_STRETCHES = frozenset({"start", "end"})
-MOST_SIDECAR_BYTES = 1 << 20
+MAX_SIDECAR_BYTES = 1 << 20
 SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.DOTALL)
 
 
@@ -233,8 +233,8 @@ def _parsed(kind: str, content: bytes) -> Any:
             return int(text)
         except ValueError:
             raise ValueError(f"holds no whole number, but {text[:40]!r}") from None
-    if json_depth(text) > MOST_NESTED:
-        raise ValueError(f"is nested more than {MOST_NESTED} levels deep")
+    if json_depth(text) > MAX_NESTED:
+        raise ValueError(f"is nested more than {MAX_NESTED} levels deep")
     try:
         value = json.loads(text, parse_constant=lambda name: None, parse_float=_finite)
     except ValueError as error:

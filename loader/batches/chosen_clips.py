@@ -38,7 +38,7 @@ from framedex.sharder.reading import HeldBytes, SourceFiles
 from framedex.storage.reader import DiskCache
 
 LOG = logging.getLogger("framedex.loader")
-MOST_BITS = 8  # per sample of a delivered frame
+MAX_BITS = 8  # per sample of a delivered frame
 
 
 class PixelArguments(TypedDict, total=False):
@@ -269,10 +269,10 @@ class LostBits:
 
         The warning names the line that opened the dataset, because a worker process has no line of the user.
         """
-        if medium.bits <= MOST_BITS or not self._warned.claim():
+        if medium.bits <= MAX_BITS or not self._warned.claim():
             return
         message = (
-            f"{self._place}: the samples of {medium.uri} have more than {MOST_BITS} bits "
+            f"{self._place}: the samples of {medium.uri} have more than {MAX_BITS} bits "
             f"({medium.bits}, {medium.pixel_format}); frames are uint8, and the lower bits are lost. "
             "ClipDataset(dtype='uint16') keeps them. `framedex audit --check more_than_8_bits` lists all such media"
         )

@@ -111,7 +111,7 @@ ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": De
 OF_THE_RUN = frozenset({"denied", "forked", "foreign"})
 
 TRIES = 8  # other clips that are tried in place of a bad one
-MOST_FAULTS = 1000  # how many a report keeps
+MAX_FAULTS = 1000  # how many a report keeps
 _COUNTING = threading.Lock()  # held briefly, by the threads of all loaders
 LOG = logging.getLogger("framedex.loader")
 
@@ -221,7 +221,7 @@ class LoaderReport:
         bytes_read: bytes read from sources.
         packets: packets that were decoded.
         frames: frames that were wanted from these packets.
-        faults: the first MOST_FAULTS clips that were not available.
+        faults: the first MAX_FAULTS clips that were not available.
     """
 
     decoded: Counter[str] = field(default_factory=Counter)
@@ -262,6 +262,6 @@ class LoaderReport:
         """Count and log a clip that is not available. Safe to call from threads."""
         with _COUNTING:
             self.failures[fault.kind] += 1
-            if len(self.faults) < MOST_FAULTS:
+            if len(self.faults) < MAX_FAULTS:
                 self.faults.append(fault)
         LOG.warning("clip %d cannot be loaded (%s): %s", fault.number, fault.kind, fault.message)

@@ -155,12 +155,12 @@ class JoinsViews(DrawsItems, Protocol):
         ...
 
 
-def own_of(item: Item) -> Item:
+def per_view(item: Item) -> Item:
     """Return what a view has for itself."""
     return {key: value for key, value in item.items() if key in PER_VIEW}
 
 
-def shared_of(item: Item) -> Item:
+def common(item: Item) -> Item:
     """Return what a view's item has in common with the other views of the clip."""
     return {key: value for key, value in item.items() if key not in PER_VIEW and key != NAME_KEY}
 
@@ -402,12 +402,12 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class PendingBatch:
     """A finished batch. Some of its work may still be in progress on a GPU."""
 
     content: dict[str, Any]
 
-    def hand_over(self) -> dict[str, Any]:
+    def wait(self) -> dict[str, Any]:
         """Return the batch, ready for use in the caller's thread."""
         return self.content
 
@@ -444,7 +444,7 @@ class Frames(Protocol):
         """Return the context in which a thread calls the other methods."""
         ...
 
-    def made(self, content: dict[str, Any]) -> Made:
+    def made(self, content: dict[str, Any]) -> PendingBatch:
         """Return a finished batch, ready to be handed over."""
         ...
 
@@ -498,9 +498,9 @@ class CpuFrames:
         """Return a context that does nothing."""
         return contextlib.nullcontext()
 
-    def made(self, content: dict[str, Any]) -> Made:
+    def made(self, content: dict[str, Any]) -> PendingBatch:
         """Return the batch, which is complete already."""
-        return Made(content=content)
+        return PendingBatch(content=content)
 
     def memory_left(self, error: BaseException) -> str | None:
         """Return None, because errors of main memory are MemoryErrors, which reach the caller unchanged."""

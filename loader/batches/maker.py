@@ -25,10 +25,10 @@ from framedex.loader.batches.frames import (
     DecodeClips,
     Frames,
     JoinsViews,
-    Made,
+    PendingBatch,
     collate_clips,
-    own_of,
-    shared_of,
+    common,
+    per_view,
 )
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.routing.balance import Balance
@@ -178,7 +178,7 @@ class Batch:
     padding: int
     fetched: list[Future[Fetched | Fault]]
     views: list[dict[str, int]] | None = None
-    made: Future[Made] | None = None
+    made: Future[PendingBatch] | None = None
 
     @property
     def items(self) -> int:
@@ -233,7 +233,7 @@ class BatchMaker:
         if self._threads is not None:
             batch.made = self._threads.submit(self._make, batch)
 
-    def result(self, batch: Batch) -> Made:
+    def result(self, batch: Batch) -> PendingBatch:
         """Return a batch as delivered: wait for the thread that makes it, or make it here."""
         return self._make(batch) if batch.made is None else batch.made.result()
 
@@ -250,7 +250,7 @@ class BatchMaker:
         if self._gpu is not None:
             self._gpu.close()
 
-    def _make(self, batch: Batch) -> Made:
+    def _make(self, batch: Batch) -> PendingBatch:
         try:
             with self._frames.working():
                 return self._frames.made(self._content(batch))
@@ -338,12 +338,12 @@ class BatchMaker:
         for item, clip in zip(items, leading, strict=True):
             item |= {view: self._blank(view, clip) for view in self._views.views if view not in item}
         of_view = {view: self._finished_view([item[view] for item in items]) for view in self._views.views}
-        shared = self._marked([shared_of(clip.item) for clip in leading], is_padding)
+        shared = self._marked([common(clip.item) for clip in leading], is_padding)
         return self._views.join(of_view, self._tensors(self._collated(shared)))
 
     def _finished_view(self, decoded: list[Decoded]) -> dict[str, Any]:
         """Return what the clips of one view have for themselves, as a batch."""
-        return self._finished(decoded, [own_of(clip.item) for clip, _ in decoded])
+        return self._finished(decoded, [per_view(clip.item) for clip, _ in decoded])
 
     def _another_item(self, number: int) -> dict[str, Decoded]:
         """Return a clip of several views that replaces one that is not available."""

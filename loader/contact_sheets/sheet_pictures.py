@@ -145,8 +145,8 @@ def _short_settings(settings: str) -> str:
 
 
 COLUMNS = 8
-LEAST_CELL, LEAST_WIDTH = 104, 760
-MOST_SIDE, MOST_PIXELS = 32_767, 80_000_000  # cairo draws no longer side; from 89 478 485 on Pillow warns of a bomb
+MIN_CELL, MIN_WIDTH = 104, 760
+MAX_SIDE, MAX_PIXELS = 32_767, 80_000_000  # cairo draws no longer side; from 89 478 485 on Pillow warns of a bomb
 CAPTION = 36
 WAVE_HEIGHT = 48
 
@@ -163,9 +163,9 @@ def png_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None)
         OutputError: the sheet is too large.
     """
     kept = list(_while_they_fit(clips))
-    cells = max((_cell_width(clip) for clip in kept), default=LEAST_CELL)
+    cells = max((_cell_width(clip) for clip in kept), default=MIN_CELL)
     most = max((len(clip.frames) for clip in kept), default=1)
-    width = max(LEAST_WIDTH, 2 * MARGIN + min(columns or COLUMNS, max(1, most)) * (cells + GAP) - GAP)
+    width = max(MIN_WIDTH, 2 * MARGIN + min(columns or COLUMNS, max(1, most)) * (cells + GAP) - GAP)
     blocks = [heading_block(heading, width)]
     for clip in kept:
         blocks.append(_clip_block(clip, width, columns or COLUMNS))
@@ -186,13 +186,13 @@ def _while_they_fit(clips: Iterable[ShownClip]) -> Iterator[ShownClip]:
     for clip in clips:
         height, width = (side * clip.magnified for side in clip.size)
         pixels += height * width * len(clip.frames)
-        if pixels > MOST_PIXELS:
+        if pixels > MAX_PIXELS:
             raise _too_large(f"more than {pixels:,} pixels")
         yield clip
 
 
 def _check_size(width: int, height: int) -> None:
-    if max(width, height) > MOST_SIDE or width * height > MOST_PIXELS:
+    if max(width, height) > MAX_SIDE or width * height > MAX_PIXELS:
         raise _too_large(f"at least {width:,} x {height:,} pixels")
 
 
@@ -200,7 +200,7 @@ def _too_large(found: str) -> OutputError:
     return OutputError(
         "the sheet is too large for one picture",
         found=found,
-        allowed=f"sides of {MOST_SIDE:,}, {MOST_PIXELS:,} pixels in all",
+        allowed=f"sides of {MAX_SIDE:,}, {MAX_PIXELS:,} pixels in all",
         remedy="show fewer clips, pass a smaller --size, or write .html",
     )
 
@@ -235,14 +235,14 @@ def _clip_block(clip: ShownClip, width: int, columns: int) -> Image.Image:
 
 
 def _cell_width(clip: ShownClip) -> int:
-    return max(LEAST_CELL, clip.size[1] * clip.magnified)
+    return max(MIN_CELL, clip.size[1] * clip.magnified)
 
 
 def _draw_frame(image: Image.Image, clip: ShownClip, frame: ShownFrame, left: int, top: int) -> None:
     height, width = (side * clip.magnified for side in clip.size)
     image.paste(place_picture(clip, frame), (left, top))
     pen, below = ImageDraw.Draw(image), top + height + 4
-    right = left + max(LEAST_CELL, width)
+    right = left + max(MIN_CELL, width)
     number = "" if frame.frame_index is None else f"#{frame.frame_index}"
     time = "" if frame.seconds is None else f"{frame.seconds:.3f} s"
     gap = "" if frame.gap_seconds is None else f"{frame.gap_seconds:+.3f} s"
@@ -262,7 +262,7 @@ def _draw_sound(image: Image.Image, audio: Waveform, top: int) -> None:
 
 
 WEBP_COLUMNS = 6
-LEAST_WEBP_CELL, LEAST_WEBP_WIDTH = 150, 480
+MIN_WEBP_CELL, MIN_WEBP_WIDTH = 150, 480
 NAME, WEBP_CAPTION = 20, 24  # heights above and below a picture
 TICK_MS = 20  # the shortest time of a picture; browsers show pictures of up to 10 ms for 100 ms
 REST_MS = 1000  # at the end, before all clips begin again
@@ -346,10 +346,10 @@ def _layout(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -
         pixels += clip.size[0] * clip.size[1] * sum(frame.frame_index is not None for frame in clip.frames)
         _check(pixels)
     a_line = min(columns or min(WEBP_COLUMNS, math.ceil(math.sqrt(len(kept)))), max(1, len(kept)))
-    cell_width = max([LEAST_WEBP_CELL, *(clip.size[1] * clip.magnified for clip in kept)])
+    cell_width = max([MIN_WEBP_CELL, *(clip.size[1] * clip.magnified for clip in kept)])
     cell_height = max([1, *(clip.size[0] * clip.magnified for clip in kept)]) + NAME + WEBP_CAPTION
     lines = -(-len(kept) // max(1, a_line))
-    width = max(LEAST_WEBP_WIDTH, 2 * MARGIN + a_line * (cell_width + GAP) - GAP)
+    width = max(MIN_WEBP_WIDTH, 2 * MARGIN + a_line * (cell_width + GAP) - GAP)
     head = heading_block(heading, width)
     height = head.height + lines * (cell_height + GAP) + MARGIN
     shown = [_places(clip) for clip in kept]

@@ -24,7 +24,7 @@ from torch.utils.dlpack import from_dlpack
 
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, LoaderReport
-from framedex.loader.batches.frames import Collate, DecodeClips, Finish, Made, greatest_shape, have_one_shape
+from framedex.loader.batches.frames import Collate, DecodeClips, Finish, PendingBatch, greatest_shape, have_one_shape
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, ImageDecoder, MovieDecoder, transformers
 from framedex.loader.pixels.options import CHANNEL_AXIS
@@ -186,7 +186,7 @@ FEWEST_CLIPS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnStream(Made):
+class OnStream(PendingBatch):
     """A batch that a CUDA stream of the loader works on.
 
     Attributes:
@@ -197,7 +197,7 @@ class OnStream(Made):
     event: torch.cuda.Event
     device: torch.device
 
-    def hand_over(self) -> dict[str, Any]:
+    def wait(self) -> dict[str, Any]:
         """Let the caller's stream wait until the batch is complete, and own the batch from then on."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(self.event)
@@ -250,7 +250,7 @@ class GpuFrames:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
 
-    def made(self, content: dict[str, Any]) -> Made:
+    def made(self, content: dict[str, Any]) -> PendingBatch:
         """Return a batch that is complete when the loader's stream has finished the work submitted so far."""
         return OnStream(content=content, event=self._stream.record_event(), device=self._device)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
 from framedex.loader.dali.nvdec_cache import cache_nvdec
-from framedex.loader.routing.movie import MOST_PACKETS, MovieFeed
+from framedex.loader.routing.movie import MAX_PACKETS, MovieFeed
 from framedex.sharder.decoding.video import Size
 
 os.environ["DALI_USE_VMM"] = "0"  # read when DALI allocates for the first time
@@ -174,7 +174,7 @@ class MovieDecoder:
 
     def __init__(self, *, scaled: bool, batch_size: int, device_id: int) -> None:
         self._scaled = scaled
-        self.most_packets = 0 if cache_nvdec() else MOST_PACKETS
+        self.most_packets = 0 if cache_nvdec() else MAX_PACKETS
         self._most = min(batch_size, MOVIES_AT_ONCE)
         threads = min(self._most, os.cpu_count() or 1)
         self._pipeline = _Pipeline(_movies, scaled, batch_size=self._most, threads=threads, device_id=device_id)

@@ -28,8 +28,8 @@ from framedex.storage.reader import DiskCache
 FrameColumns = Sequence[str] | Mapping[str, Sequence[float] | None]
 
 TIME, NUMBER = "timestamp", "frame_index"  # columns that a table may have: seconds and numbers within the stretch
-MOST_FILES = 64  # that are kept open
-MOST_KEPT_BYTES = 256 << 20  # of columns, in each worker
+MAX_FILES = 64  # that are kept open
+MAX_KEPT_BYTES = 256 << 20  # of columns, in each worker
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 
 
@@ -59,7 +59,7 @@ class FrameTables:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()  # pyarrow's readers must not be shared by several threads at once
-        self._file = functools.lru_cache(MOST_FILES)(self._open)
+        self._file = functools.lru_cache(MAX_FILES)(self._open)
         self._kept: OrderedDict[tuple[str, int, str], NDArray[Any]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class FrameTables:
         if key not in self._kept:
             self._kept[key] = self._read_group(path, group, name)
         self._kept.move_to_end(key)
-        while len(self._kept) > 1 and sum(values.nbytes for values in self._kept.values()) > MOST_KEPT_BYTES:
+        while len(self._kept) > 1 and sum(values.nbytes for values in self._kept.values()) > MAX_KEPT_BYTES:
             self._kept.popitem(last=False)
         return self._kept[key]
 

@@ -87,8 +87,8 @@ def _views(stored: dict[str, Any] | None) -> tuple[list[str], schema.Missing] | 
     names, missing = stored["names"], stored["missing"]
     if not all(isinstance(name, str) for name in names) or missing not in get_args(schema.Missing):
         raise ValueError(f"views {names}, missing {missing}")
-    if len(names) > schema.MOST_VIEWS:
-        raise ValueError(f"{len(names):,} views; {schema.MOST_VIEWS} are allowed")
+    if len(names) > schema.MAX_VIEWS:
+        raise ValueError(f"{len(names):,} views; {schema.MAX_VIEWS} are allowed")
     return list(names), missing
 
 

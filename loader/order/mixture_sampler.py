@@ -19,7 +19,7 @@ from framedex.loader.order.order import RankShare, Uneven, generator
 from framedex.loader.order.sampler import ElasticSampler, Share
 
 Until = Literal["first_exhausted", "all_exhausted"]
-MOST_CLIPS = 10_000_000_000  # of a part in an epoch
+MAX_CLIPS = 10_000_000_000  # of a part in an epoch
 PLACES_AT_ONCE = 4096  # of the order of a small part, at least, that are made with one generator
 
 
@@ -48,11 +48,11 @@ def epoch_counts(
         return counts
     passes = sizes / rates
     whole = int(np.argmin(passes) if until == "first_exhausted" else np.argmax(passes))
-    if rates.max() * passes[whole] > MOST_CLIPS:
+    if rates.max() * passes[whole] > MAX_CLIPS:
         raise FramedexError(
             "an epoch of these rates has too many clips",
             found=f"{rates.max() * passes[whole]:.3g} clips of one dataset",
-            allowed=f"{MOST_CLIPS:,}",
+            allowed=f"{MAX_CLIPS:,}",
             remedy="choose rates that differ less, until='first_exhausted', or a length",
         )
     counts = np.floor(rates * passes[whole] + 0.5).astype(np.int64)

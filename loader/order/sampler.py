@@ -19,7 +19,7 @@ from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order import order
 from framedex.loader.order.order import RankShare
 
-MOST_EPOCHS = 1 << 63
+MAX_EPOCHS = 1 << 63
 Entry = TypeVar("Entry")
 
 try:
@@ -123,8 +123,8 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration visit this epoch, from its start unless that iteration continues the same epoch."""
-        if not 0 <= epoch < MOST_EPOCHS:
-            raise FramedexError("epoch is out of range", found=epoch, allowed=f"0 to {MOST_EPOCHS - 1}")
+        if not 0 <= epoch < MAX_EPOCHS:
+            raise FramedexError("epoch is out of range", found=epoch, allowed=f"0 to {MAX_EPOCHS - 1}")
         coming, start = self._next()
         self._begin(epoch, start if epoch == coming else 0)
 

@@ -21,10 +21,10 @@ from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.sampling import below, draws
 
 # Of qwen-vl-utils 0.0.14, in pixels of `factor` × `factor`.
-LEAST_TOKENS, MOST_TOKENS = 128, 768  # of a frame
-MOST_TOKENS_OF_CLIP, SHARE_FOR_VIDEO = 128_000, 0.9
-LEAST_ROOM = 1.05  # the limit of a frame is at least this many times `min_pixels`
-MOST_RATIO = 200  # of the longer side to the shorter one
+MIN_TOKENS, MAX_TOKENS = 128, 768  # of a frame
+MAX_TOKENS_OF_CLIP, SHARE_FOR_VIDEO = 128_000, 0.9
+MIN_ROOM = 1.05  # the limit of a frame is at least this many times `min_pixels`
+MAX_RATIO = 200  # of the longer side to the shorter one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +74,14 @@ class SmartResize:
     @property
     def least_pixels(self) -> int:
         """Least pixels of a frame."""
-        return LEAST_TOKENS * self.factor**2 if self.min_pixels is None else self.min_pixels
+        return MIN_TOKENS * self.factor**2 if self.min_pixels is None else self.min_pixels
 
     def most_pixels(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return float64 [clips]: the most pixels that each frame of a clip of so many frames may have."""
         area = self.factor**2
-        total = MOST_TOKENS_OF_CLIP * area * SHARE_FOR_VIDEO if self.total_pixels is None else self.total_pixels
-        limit = np.minimum(float(MOST_TOKENS * area), total / frames * self.frames_merged)
-        limit = np.maximum(limit, int(self.least_pixels * LEAST_ROOM))
+        total = MAX_TOKENS_OF_CLIP * area * SHARE_FOR_VIDEO if self.total_pixels is None else self.total_pixels
+        limit = np.minimum(float(MAX_TOKENS * area), total / frames * self.frames_merged)
+        limit = np.maximum(limit, int(self.least_pixels * MIN_ROOM))
         return limit if self.max_pixels is None else np.minimum(limit, self.max_pixels)
 
 
@@ -100,13 +100,13 @@ def smart_sizes(
         FramedexError: a picture is more than 200 times as long as it is wide.
     """
     longer, shorter = np.maximum(heights, widths), np.minimum(heights, widths)
-    too_thin = np.flatnonzero(longer > MOST_RATIO * shorter)
+    too_thin = np.flatnonzero(longer > MAX_RATIO * shorter)
     if len(too_thin):
         first = too_thin[0]
         raise FramedexError(
             "smart_resize does not take pictures of these proportions",
             found=f"{widths[first]} × {heights[first]}",
-            allowed=f"a longer side of at most {MOST_RATIO} times the shorter one",
+            allowed=f"a longer side of at most {MAX_RATIO} times the shorter one",
         )
     factor, least, most = rule.factor, rule.least_pixels, rule.most_pixels(frames)
     # `rint` rounds halves to even, as Python's `round` does in qwen-vl-utils.
@@ -127,7 +127,7 @@ Position = Literal["center", "random", "three", "five", "ten"]
 CROPS: dict[str, int] = {"three": 3, "five": 5, "ten": 10}  # crops of a clip, by position
 RATIO = (3 / 4, 4 / 3)  # of random-resized crops, as in torchvision
 SIZES = ("size", "short_side", "long_side", "smart_resize")  # at most one is given
-MOST_SIDE = 1 << 16  # pixels
+MAX_SIDE = 1 << 16  # pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -282,7 +282,7 @@ def _check_size(name: str, size: object) -> None:
 
 
 def _is_side(side: object) -> bool:
-    return type(side) is int and 1 <= side <= MOST_SIDE
+    return type(side) is int and 1 <= side <= MAX_SIDE
 
 
 def _is_range(value: object, most: float) -> bool:
@@ -364,7 +364,7 @@ def _rounded(numerator: Sides, denominator: Sides) -> Sides:
 
 
 TRIES = 10  # of a random-resized crop, as in torchvision
-MOST_PIXELS, MOST_SCALED_SIDE = 1 << 28, 1 << 15  # of a scaled picture; libswscale refuses larger ones
+MAX_PIXELS, MAX_SCALED_SIDE = 1 << 28, 1 << 15  # of a scaled picture; libswscale refuses larger ones
 UNIT = 2.0**-53  # the distance of numbers that `uniform` returns
 
 
@@ -412,11 +412,11 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     """
     found = _cutout(framing, size, frames, draw)
     height, width = found.scaled
-    if framing.scales and (height * width > MOST_PIXELS or max(height, width) > MOST_SCALED_SIDE):
+    if framing.scales and (height * width > MAX_PIXELS or max(height, width) > MAX_SCALED_SIDE):
         raise FramedexError(
             "frames would be scaled to too many pixels",
             found=f"{width} × {height} of {size[1]} × {size[0]} (width × height)",
-            allowed=f"{MOST_PIXELS:,} pixels, and sides of {MOST_SCALED_SIDE:,}",
+            allowed=f"{MAX_PIXELS:,} pixels, and sides of {MAX_SCALED_SIDE:,}",
             remedy="choose a smaller size, or a greater scale",
         )
     return found

@@ -138,7 +138,7 @@ def _seeded(draw: Draw) -> Iterator[None]:
 
 
 Dtype = Literal["uint8", "uint16", "raw"]
-MOST_SEED = 1 << 64
+MAX_SEED = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class PixelOptions:
         if self.layout is not None:
             check_choices(layout=(self.layout, get_args(Layout)))
         check_transform(self.transform)
-        if type(self.seed) is not int or not 0 <= self.seed < MOST_SEED:
+        if type(self.seed) is not int or not 0 <= self.seed < MAX_SEED:
             raise FramedexError("seed is out of range", found=repr(self.seed), allowed="0 to 2**64 - 1")
         if self.clip_bytes is not None and (type(self.clip_bytes) is not int or self.clip_bytes < 1):
             raise FramedexError("clip_bytes is a number of bytes", found=repr(self.clip_bytes), allowed="1 or more")

@@ -85,7 +85,7 @@ def clip_cost(clip: Clip) -> ClipCost:
 
 # Seconds of work that the GPU always has before workers decode anything. It decodes many clips at once nearly as fast
 # as a few, and takes them one after the other where its queue is short.
-LEAST_QUEUE = 0.04
+MIN_QUEUE = 0.04
 CPU_MEMORY = 0.9  # the weight of what was known when a worker has decoded another clip
 GPU_MEMORY = 0.8  # the same for each part that a GPU decoded
 
@@ -128,7 +128,7 @@ class Balance:
             factor = self._gpu_factor()
             by_cpu = cost.cpu * self._cpu_factors.get(cost.codec, 1.0)
             by_gpu = self._waiting(factor) + cost.gpu * factor
-            if max(by_cpu, LEAST_QUEUE) < by_gpu:
+            if max(by_cpu, MIN_QUEUE) < by_gpu:
                 return False
             if batch in self._queued:
                 self._queued[batch] += cost.gpu

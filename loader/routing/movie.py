@@ -474,8 +474,8 @@ def begins_with_idr(configuration: bytes, encoded: EncodedClip) -> bool:
 # Most packets of a movie of several clips, where each movie costs 8 ms before it is decoded. One of a GPU's decoders
 # decodes a movie, one picture after another, so longer movies would leave the other decoders without work
 # (benchmarks/nvdec.py).
-MOST_PACKETS = 128
-MOST_PIXELS = 500_000_000  # 1.5 GB of RGB, below the 2³¹ bytes that a 32-bit number can count
+MAX_PACKETS = 128
+MAX_PIXELS = 500_000_000  # 1.5 GB of RGB, below the 2³¹ bytes that a 32-bit number can count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,7 +528,7 @@ def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) 
 
 
 def groups(
-    movies: Sequence[GpuMovie], kinds: Sequence[Hashable], *, most_packets: int = MOST_PACKETS
+    movies: Sequence[GpuMovie], kinds: Sequence[Hashable], *, most_packets: int = MAX_PACKETS
 ) -> list[list[int]]:
     """Return which movies are decoded as one: groups of their numbers. Each number occurs once, in ascending order.
 
@@ -541,7 +541,7 @@ def groups(
     open_groups: dict[Hashable, tuple[list[int], int]] = {}
     for number, (movie, kind) in enumerate(zip(movies, kinds, strict=True)):
         picture = movie.stream.picture
-        most = min(most_packets, MOST_PIXELS // (picture.width * picture.height))
+        most = min(most_packets, MAX_PIXELS // (picture.width * picture.height))
         key, packets = (movie.stream, kind), len(movie.packet_size)
         group, total = open_groups.get(key, ([], 0))
         if group and movie.can_follow and total + packets <= most:

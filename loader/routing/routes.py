@@ -29,7 +29,7 @@ PROVEN_FORMATS = {
 }
 PROVEN_CONTAINERS = ("mp4", "matroska")  # where packets are length-prefixed
 PROVEN_JPEGS = ("rgb24", None)  # colour; no format is recorded for images that framedex stored
-LEAST_SIZE = {"h264": 48, "hevc": 144, "vp9": 128}
+MIN_SIZE = {"h264": 48, "hevc": 144, "vp9": 128}
 GREATEST_SIZE = {"h264": 4096, "hevc": 8192, "vp9": 8192}
 CHROMA_420 = 1
 # The first byte of a VP9 frame of profiles 0 to 2 (VP9 6.2): frame_marker, profile, show_existing_frame, show_frame.
@@ -109,7 +109,7 @@ def _unproven_profile(clip: Clip) -> str | None:
 def _unproven_size(clip: Clip) -> str | None:
     medium = clip.medium
     sides, codec = (medium.width, medium.height), medium.codec
-    if all(LEAST_SIZE[codec] <= side <= GREATEST_SIZE[codec] for side in sides):
+    if all(MIN_SIZE[codec] <= side <= GREATEST_SIZE[codec] for side in sides):
         return None
     return f"{medium.width}x{medium.height}"
 

@@ -26,7 +26,7 @@ from framedex.sharder.reading import HeldBytes, SourceFiles
 from framedex.storage.objects import GAP_BYTES
 
 REQUEST_BYTES = 8 << 20  # of a tar that are read at once; at 30 ms a request, 250 MB/s at most
-MOST_CLIPS = 256  # that are read at once
+MAX_CLIPS = 256  # that are read at once
 AHEAD = 2  # requests in progress or waiting to be used
 
 
@@ -103,7 +103,7 @@ class LaneReader:
             found = self._found(place)
             begin, end = (0, 0) if found.clip is None else extent(found.clip)
             path = tar if found.clip is None else found.clip.source.path
-            if group and (path != tar or end - begin > left or len(group) == MOST_CLIPS):
+            if group and (path != tar or end - begin > left or len(group) == MAX_CLIPS):
                 yield group
                 group, left = [], REQUEST_BYTES
             group.append(found)

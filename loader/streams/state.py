@@ -17,7 +17,7 @@ from framedex.execution.spawning import SharedNumber
 from framedex.loader.streams.lanes import Order, Stage, Workers
 from framedex.loader.streams.progress import History, OneLane, Progress
 
-MOST_WORKERS = 1 << 24  # lanes of a stage
+MAX_WORKERS = 1 << 24  # lanes of a stage
 TRIED = 1000  # numbers that go through webdataset's shuffle buffer, to tell its versions apart
 
 
@@ -89,7 +89,7 @@ def _whole(value: object) -> int:
 
 def _workers(record: Mapping[str, Any]) -> Workers:
     workers = Workers(world_size=_whole(record["world_size"]), per_rank=_whole(record["workers"]))
-    if not 0 < workers.world_size * workers.per_rank <= MOST_WORKERS:
+    if not 0 < workers.world_size * workers.per_rank <= MAX_WORKERS:
         raise ValueError(f"{workers}")
     return workers
 
@@ -119,7 +119,7 @@ def _lane(record: Mapping[str, Any] | None) -> OneLane | None:
     return lane
 
 
-MOST_VERSION = 1 << 62
+MAX_VERSION = 1 << 62
 
 
 class Resumption:
@@ -156,10 +156,10 @@ class Resumption:
     def set_epoch(self, epoch: int) -> bool:
         """Choose the epoch. Return whether its next iteration begins at its beginning."""
         self._epoch.set(epoch)
-        goes_on = self._loaded is not None and self._loaded.epoch == epoch
-        if not goes_on:
+        continue_on_error = self._loaded is not None and self._loaded.epoch == epoch
+        if not continue_on_error:
             self._restart(None)
-        return not goes_on
+        return not continue_on_error
 
     def load(self, progress: Progress) -> None:
         """Let the next iteration begin from a state, in this process and in workers that start later."""
@@ -169,7 +169,7 @@ class Resumption:
     def load_here(self, progress: Progress) -> None:
         """Let the next iteration in this worker begin from a state of its own."""
         self._epoch.set(progress.epoch)
-        self._loaded, self._local = progress, secrets.randbelow(MOST_VERSION)
+        self._loaded, self._local = progress, secrets.randbelow(MAX_VERSION)
 
     def _restart(self, loaded: Progress | None) -> None:
         self._loaded, self._local = loaded, None

@@ -25,7 +25,7 @@ from framedex.sharder.reading import LOOSE, EncodedClip, SourceFiles, local_copy
 Picture = NDArray[np.uint8]
 
 PEAK = 255.0
-LEAST_SQUARE = 1e-6  # mean square difference that counts as no difference: 108 dB
+MIN_SQUARE = 1e-6  # mean square difference that counts as no difference: 108 dB
 VALUES_AT_ONCE = 1 << 16  # of each picture; their products are summed exactly in float64
 # If a picture is nearer to another one of the source than to its own, and the two differ by more than twice its own
 # distance to the nearer one, the triangle inequality says that its own is farther away, whatever was lost.
@@ -74,7 +74,7 @@ def nearness(
     is_near = nearest <= mine
     is_other = is_near & (between[rows, best] > TWICE * nearest)
     return Nearness(
-        psnr=10 * np.log10(PEAK**2 / np.maximum(mine, LEAST_SQUARE)),
+        psnr=10 * np.log10(PEAK**2 / np.maximum(mine, MIN_SQUARE)),
         other=np.where(is_other, best, -1),
         unlike=mine > TWICE * lost + ROUNDED,
         undecided=is_near & ~is_other,

@@ -33,7 +33,7 @@ Truth = dict[int, Picture]  # presentation number → uint8 [H, W, 3]
 
 BYTES_AT_ONCE = 1 << 30  # limit for the CPU's pictures of one medium
 PEAK = 255.0
-LEAST_SQUARE = 1e-6  # mean square difference that counts as no difference: 108 dB
+MIN_SQUARE = 1e-6  # mean square difference that counts as no difference: 108 dB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def likeness(found: Picture, own: Picture, neighbours: Sequence[Picture]) -> Lik
     others = [_mean_square(found, other) for other in neighbours if not np.array_equal(other, own)]
     return Likeness(
         is_own=away < min(others) if others else None,
-        psnr=float(10 * np.log10(PEAK**2 / max(away, LEAST_SQUARE))),
+        psnr=float(10 * np.log10(PEAK**2 / max(away, MIN_SQUARE))),
     )
 
 

@@ -131,7 +131,7 @@ class ViewsOfClips:
         return own, int(np.argmax(self.item == self.item[own]))
 
 
-MOST_CHANNELS = 8  # PyAV gives every plane of up to this many channels
+MAX_CHANNELS = 8  # PyAV gives every plane of up to this many channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,8 +286,8 @@ def plan_audio(
     Raises:
         PolicyError: The interval ends before it begins, the codec was not measured, or there are too many channels.
     """
-    if facts.channels > MOST_CHANNELS:
-        raise PolicyError("audio of too many channels", found=facts.channels, allowed=f"1 to {MOST_CHANNELS}")
+    if facts.channels > MAX_CHANNELS:
+        raise PolicyError("audio of too many channels", found=facts.channels, allowed=f"1 to {MAX_CHANNELS}")
     if end_seconds < begin_seconds:
         raise PolicyError("an audio interval that ends before it begins", found=f"{begin_seconds} to {end_seconds} s")
     begin = math.floor(begin_seconds * facts.rate) - margin_samples

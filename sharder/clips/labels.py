@@ -21,7 +21,7 @@ LabelsArgument = str | Mapping[Any, Any]
 
 DEFAULT_COLUMN = "label"
 NAME_SUFFIX = "_name"  # the column that keeps the values which the numbers replace
-MOST_CLASSES = 100_000  # a column with more values holds captions or names, not labels
+MAX_CLASSES = 100_000  # a column with more values holds captions or names, not labels
 NOTHING = object()
 LEAVE_OUT = "leave out clips without a label by `where` or by the policy's `filter`"
 SHOWN = 20  # how many classes a message names
@@ -232,12 +232,12 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
             )
         return Labels(column=wanted.column, numbers=_storable(wanted.numbers, kind, where))
     found = plain(values).unique().drop_null()
-    if not len(found) or len(found) > MOST_CLASSES:
+    if not len(found) or len(found) > MAX_CLASSES:
         raise FramedexError(
             "the column has no labels",
             where=where,
             found=counted(len(found), "different value"),
-            allowed=f"1 to {MOST_CLASSES:,}",
+            allowed=f"1 to {MAX_CLASSES:,}",
         )
     return Labels(
         column=wanted.column, numbers={value: number for number, value in enumerate(sorted(found.to_pylist()))}
@@ -298,8 +298,8 @@ def _are_consecutive(numbers: Mapping[Any, Any]) -> bool:
 
 LABEL, SPLIT = "label", "split"  # the usual names of the columns
 ALL = "clips"  # in place of a split, if there are no splits
-MOST_LABELS = 20  # that are printed one by one
-MOST_LACKING = 10  # that are named
+MAX_LABELS = 20  # that are printed one by one
+MAX_LACKING = 10  # that are named
 
 Counts = dict[str, dict[str, int]]  # split → label → clips; each split has all labels, in order
 
@@ -336,8 +336,8 @@ def lacking(counts: Counts) -> list[str]:
     for split, labels in counts.items():
         absent = [name for name, clips in labels.items() if not clips]
         if absent:
-            more = f" and {len(absent) - MOST_LACKING:,} more" if len(absent) > MOST_LACKING else ""
-            shown = ", ".join(absent[:MOST_LACKING])
+            more = f" and {len(absent) - MAX_LACKING:,} more" if len(absent) > MAX_LACKING else ""
+            shown = ", ".join(absent[:MAX_LACKING])
             told.append(f"split {split} has no clip of {counted(len(absent), 'label')}: {shown}{more}")
     return told
 
@@ -347,7 +347,7 @@ def label_lines(counts: Counts) -> list[str]:
     if not counts:
         return []
     labels = list(next(iter(counts.values())))
-    if len(labels) > MOST_LABELS:
+    if len(labels) > MAX_LABELS:
         return [f"{split}: {len(labels)} labels, {min(own.values()):,} to {max(own.values()):,} clips of each"
                 for split, own in counts.items()]  # fmt: skip
     wide = max(len(LABEL), *(len(name) for name in labels))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 
-MOST_CHARACTERS, MOST_DEPTH, MOST_PARTS = 10_000, 50, 3_000
+MAX_CHARACTERS, MAX_DEPTH, MAX_PARTS = 10_000, 50, 3_000
 GRAMMAR = (
     'columns, numbers, texts, True, False, == != < <= > >=, in [...], is None, + - * /, and, or, not, column("a name")'
 )
@@ -53,8 +53,8 @@ def parse_filter(text: str) -> pc.Expression:
     Raises:
         PolicyError: The text is not valid; the error says where.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise PolicyError("a filter is too long", found=f"{len(text):,} characters", allowed=f"{MOST_CHARACTERS:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise PolicyError("a filter is too long", found=f"{len(text):,} characters", allowed=f"{MAX_CHARACTERS:,}")
     line = re.sub(r"\s", " ", text).strip()
     try:
         with warnings.catch_warnings():
@@ -71,8 +71,8 @@ def parse_filter(text: str) -> pc.Expression:
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise PolicyError("a filter cannot be parsed", where="filter", found=error, allowed=GRAMMAR) from error
-    if parts > MOST_PARTS:
-        raise PolicyError("a filter has too many parts", where="filter", found=parts, allowed=MOST_PARTS)
+    if parts > MAX_PARTS:
+        raise PolicyError("a filter has too many parts", where="filter", found=parts, allowed=MAX_PARTS)
     try:
         return _Reader(line).truth(tree.body, 0)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -225,8 +225,8 @@ class _Reader:
         raise self._refused('the only call is column("a name")', node)
 
     def _check_depth(self, node: ast.expr, depth: int) -> None:
-        if depth > MOST_DEPTH:
-            raise self._refused(f"a filter is nested more than {MOST_DEPTH} deep", node)
+        if depth > MAX_DEPTH:
+            raise self._refused(f"a filter is nested more than {MAX_DEPTH} deep", node)
 
     def _refused(self, what: str, node: ast.expr) -> PolicyError:
         before = self._line.encode("utf-8", "surrogatepass")[: node.col_offset].decode("utf-8", "replace")

@@ -40,10 +40,10 @@ from framedex.errors import PolicyError
 
 # The accepted notation of numbers; its length is bounded, as 1e999999999 would fill the memory.
 NUMBER = re.compile(r"[+-]?(\d{1,15}(\.\d{0,20})?|\.\d{1,20})([eE][+-]?\d{1,2})?(/\d{1,15})?")
-MOST_SHOWN = 10**20
-MOST_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a typing error
-MOST_WANTED = 20_000_000  # frames of all clips that a policy makes of one video
-MOST_LISTED = 100_000
+MAX_SHOWN = 10**20
+MAX_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a typing error
+MAX_WANTED = 20_000_000  # frames of all clips that a policy makes of one video
+MAX_LISTED = 100_000
 
 
 class RefusedError(PolicyError, ValueError):
@@ -52,7 +52,7 @@ class RefusedError(PolicyError, ValueError):
 
 def shown(value: object) -> str:
     """Return a value for an error message, cut if it is long."""
-    if isinstance(value, int) and abs(value) > MOST_SHOWN:
+    if isinstance(value, int) and abs(value) > MAX_SHOWN:
         return "a number of many digits"
     return repr(value)[:80] if isinstance(value, int | float | str | None) else type(value).__name__
 
@@ -63,7 +63,7 @@ def as_fraction(value: object) -> Fraction | None:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal | Fraction):
         return None
-    if isinstance(value, int) and abs(value) > MOST_SHOWN:
+    if isinstance(value, int) and abs(value) > MAX_SHOWN:
         return None
     text = str(value).strip()
     if not NUMBER.fullmatch(text):
@@ -93,9 +93,9 @@ def listed(example: str) -> BeforeValidator:
     """
 
     def check(value: object) -> object:
-        if not isinstance(value, list) or not 1 <= len(value) <= MOST_LISTED:
+        if not isinstance(value, list) or not 1 <= len(value) <= MAX_LISTED:
             found = f"{len(value)} elements" if isinstance(value, list) else shown(value)
-            raise RefusedError(f"must be a list of 1 to {MOST_LISTED:,} elements", found=found, allowed=example)
+            raise RefusedError(f"must be a list of 1 to {MAX_LISTED:,} elements", found=found, allowed=example)
         return value
 
     return BeforeValidator(check)
@@ -151,15 +151,15 @@ Seconds = Annotated[Fraction, exactly("a time must not be negative"), described(
 Distance = Annotated[Fraction, PlainValidator(_distance), described()]
 Share = Annotated[Fraction, exactly("a share must not be negative"), described(minimum=0)]
 Count = Annotated[
-    int, Field(strict=True, ge=1, le=MOST_FRAMES), says(f"must be a whole number from 1 to {MOST_FRAMES:,}")
+    int, Field(strict=True, ge=1, le=MAX_FRAMES), says(f"must be a whole number from 1 to {MAX_FRAMES:,}")
 ]
 Number = Annotated[
-    int, Field(strict=True, ge=0, le=MOST_FRAMES), says(f"must be a whole number from 0 to {MOST_FRAMES:,}")
+    int, Field(strict=True, ge=0, le=MAX_FRAMES), says(f"must be a whole number from 0 to {MAX_FRAMES:,}")
 ]
 Step = Annotated[
     int,
-    Field(strict=True, ge=-MOST_FRAMES, le=MOST_FRAMES),
-    says(f"must be a whole number from -{MOST_FRAMES:,} to {MOST_FRAMES:,}"),
+    Field(strict=True, ge=-MAX_FRAMES, le=MAX_FRAMES),
+    says(f"must be a whole number from -{MAX_FRAMES:,} to {MAX_FRAMES:,}"),
 ]
 Seed = Annotated[int, Field(strict=True, ge=0, le=(1 << 63) - 1), says("a seed is a whole number from 0 to 2^63 - 1")]
 YesNo = Annotated[bool, Field(strict=True), says("must be true or false")]
@@ -179,7 +179,7 @@ ColumnNames = Annotated[
     ),
 ]
 FilterText = Annotated[str, Field(strict=True), says("a filter is an expression in text", allowed="width >= 640")]
-MANY = Field(min_length=1, max_length=MOST_LISTED, fail_fast=True)
+MANY = Field(min_length=1, max_length=MAX_LISTED, fail_fast=True)
 
 
 R = TypeVar("R", bound="Record")
@@ -315,7 +315,7 @@ def definitions(records: list[type[Record]]) -> dict[str, Json]:
     return {name: {key: value for key, value in own.items() if key != "title"} for name, own in found.items()}
 
 
-MOST_PAIRS = 1000
+MAX_PAIRS = 1000
 CELL = "must be a value of the column, once"
 
 
@@ -325,7 +325,7 @@ def as_text(value: object) -> str | None:
         if not math.isfinite(value):
             return None
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-    if isinstance(value, int) and abs(value) > MOST_SHOWN:
+    if isinstance(value, int) and abs(value) > MAX_SHOWN:
         return None
     return str(value) if isinstance(value, str | int) else None
 
@@ -351,12 +351,12 @@ class Pairs:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         key, value = map(handler.generate_schema, get_args(get_args(source)[0]))
-        pairs = core_schema.dict_schema(key, value, min_length=1, max_length=MOST_PAIRS)
+        pairs = core_schema.dict_schema(key, value, min_length=1, max_length=MAX_PAIRS)
         return core_schema.no_info_wrap_validator_function(self._checked, pairs)
 
     def _checked(self, value: object, check: ValidatorFunctionWrapHandler) -> tuple[tuple[Any, Any], ...]:
-        if not isinstance(value, Mapping) or not 1 <= len(value) <= MOST_PAIRS:
-            raise RefusedError(f"must be a mapping of 1 to {MOST_PAIRS}", found=shown(value), allowed=self.example)
+        if not isinstance(value, Mapping) or not 1 <= len(value) <= MAX_PAIRS:
+            raise RefusedError(f"must be a mapping of 1 to {MAX_PAIRS}", found=shown(value), allowed=self.example)
         made = check(value)
         if len(made) < len(value):
             texts = [as_text(key) for key in value]

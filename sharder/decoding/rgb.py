@@ -38,7 +38,7 @@ PLANES, PACKED = "gbrp", "rgb24"
 DEEP_PLANES, DEEP_PACKED = "gbrp16le", "rgb48le"
 MOST = (1 << 16) - 1  # white, of 16 bits
 FULL_RANGE = 2  # as libav numbers it
-MOST_KEPT = 16  # converters of all threads
+MAX_KEPT = 16  # converters of all threads
 # Importing numba takes half a second of CPU. Compiled code saves that on so many pixels, some 110 frames of 720p.
 COMPILED_FROM = 100_000_000
 LOG = logging.getLogger("framedex.decoding")
@@ -205,7 +205,7 @@ def kept_converter(matrix: int, color_range: int, threads: int) -> RgbConverter:
 
 
 def _new_cache() -> Callable[[int, int, int, int], RgbConverter]:
-    @functools.lru_cache(MOST_KEPT)
+    @functools.lru_cache(MAX_KEPT)
     def kept(thread: int, matrix: int, color_range: int, threads: int) -> RgbConverter:
         keep_freed_memory()
         return RgbConverter(matrix, color_range, threads=threads)

@@ -39,7 +39,7 @@ class PixelForm(NamedTuple):
 
 RGB = PixelForm(3, np.dtype(np.uint8))
 
-MOST_UNCROPPED = 64  # pixels; the widest alignment of FFmpeg's pictures (STRIDE_ALIGN)
+MAX_UNCROPPED = 64  # pixels; the widest alignment of FFmpeg's pictures (STRIDE_ALIGN)
 # Codecs for which an index records whether pictures differ in size (`varying_shape`).
 SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))
 
@@ -283,7 +283,7 @@ def _check_size(clip: Clip, height: int, width: int) -> None:
     medium = clip.medium
     if medium.kind != IMAGES and medium.codec not in SIZED:
         return
-    wider = range(MOST_UNCROPPED if medium.codec == "h264" else 1)
+    wider = range(MAX_UNCROPPED if medium.codec == "h264" else 1)
     if not medium.varying_shape and (height != medium.height or width - medium.width not in wider):
         raise undecodable(clip, f"a picture of {width} × {height} in a medium of {medium.width} × {medium.height}")
 
@@ -321,7 +321,7 @@ def decode_md5(clip: Clip, encoded: EncodedClip) -> dict[int, str]:
 
 
 DEEP = PixelForm(3, np.dtype(np.uint16))
-MOST_BITS = 16
+MAX_BITS = 16
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PNG_DEPTH_AT = 24  # bytes before the bit depth in the header of a PNG (ISO/IEC 15948 11.2.2)
 # Formats of one plane with the samples R, G, B of each pixel in this order, perhaps with alpha behind them.
@@ -360,7 +360,7 @@ def _form_of(pixel_format: str) -> PixelForm | None:
     is_known = shape.is_planar or len(shape.components) == 1 or pixel_format in INTERLEAVED
     is_subsampled = not is_one and (shape.chroma_width(16), shape.chroma_height(16)) != (16, 16)
     bits = bits_of(pixel_format)
-    if shape.has_palette or shape.is_bit_stream or is_subsampled or not is_known or bits > MOST_BITS:
+    if shape.has_palette or shape.is_bit_stream or is_subsampled or not is_known or bits > MAX_BITS:
         return None
     return PixelForm(1 if is_one else 3, np.dtype(np.uint8 if bits == 8 else np.uint16))
 

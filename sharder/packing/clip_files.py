@@ -29,7 +29,7 @@ DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # decoders drop a pic
 MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "h263", "gif"})
 AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1", "msmpeg4v2"})  # libavformat's Matroska muxer does not take these
 MATROSKA_TICKS = 1000  # Matroska's times count milliseconds
-MOST_STEP = 1 << 31  # greatest step between two packets that a movie's tables hold
+MAX_STEP = 1 << 31  # greatest step between two packets that a movie's tables hold
 OPEN_MEDIA = 16
 
 
@@ -281,7 +281,7 @@ def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
     by_rank[recipe.packet_rank] = np.where(known, time, np.iinfo(np.int64).min)
     seen = by_rank[by_rank != np.iinfo(np.int64).min]
     steps = np.diff(np.sort(time))
-    if (np.diff(seen) <= 0).any() or (steps <= 0).any() or steps.max(initial=0) >= MOST_STEP:
+    if (np.diff(seen) <= 0).any() or (steps <= 0).any() or steps.max(initial=0) >= MAX_STEP:
         return None
     moved: NDArray[np.int64] = time - time.min()
     return moved

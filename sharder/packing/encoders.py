@@ -85,7 +85,7 @@ PIXEL_FORMAT = "yuv420p"
 PROBE_SIZE = (128, 128)
 RANGE_NUMBER = {name: number for number, name in COLOR_RANGES.items()}[RANGE_NAME]
 # The greatest code points that all three encoders know (ISO/IEC 23091-2 tables 2 and 3).
-MOST_PRIMARIES, MOST_TRANSFER = 12, 18
+MAX_PRIMARIES, MAX_TRANSFER = 12, 18
 TEMPORAL_DELIMITER = b"\x12\x00"  # an OBU that ISO media files leave out (AV1 in ISOBMFF 2.4)
 VERSIONS = re.compile(rb"x264 - (core \d+(?: r\w+)?)|x265 (\(build \d+\) - [\w.+-]+)")
 QUIET_SVT = ("SVT_LOG", "1")  # SVT-AV1 prints its settings to stderr otherwise, whatever FFmpeg's log level is
@@ -182,8 +182,8 @@ class EncodedStream:
 def colour_of(primaries: int, transfer: int) -> Colour:
     """Return code points that encoders know; others become unspecified."""
     return Colour(
-        primaries=primaries if 0 < primaries <= MOST_PRIMARIES else mp4.UNSPECIFIED,
-        transfer=transfer if 0 < transfer <= MOST_TRANSFER else mp4.UNSPECIFIED,
+        primaries=primaries if 0 < primaries <= MAX_PRIMARIES else mp4.UNSPECIFIED,
+        transfer=transfer if 0 < transfer <= MAX_TRANSFER else mp4.UNSPECIFIED,
     )
 
 

@@ -38,8 +38,8 @@ Row = dict[str, Any]
 KEY = "framedex"  # of the text in a sample's JSON
 VERSION = 1  # of the text; readers accept this one
 # Columns of the medium that a decoder and an item need.
-TOLD = {name: one for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in}
-UNTOLD: Row = dict.fromkeys(schema.MEDIA.names) | {"states": [b""]}
+STORED_COLUMNS = {name: one for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in}
+MISSING_DEFAULTS: Row = dict.fromkeys(schema.MEDIA.names) | {"states": [b""]}
 REMEDY = "fetch the tar again from where it came, or pack the clips again"
 
 
@@ -65,7 +65,7 @@ def recipe_text(clip: Clip, files: Sequence[str]) -> str:
             "schema": schema.SCHEMA_VERSION,
             "files": list(files),
             "columns": list(clip.columns),
-            "medium": {name: getattr(medium, name) for name in TOLD}
+            "medium": {name: getattr(medium, name) for name in STORED_COLUMNS}
             | {"extradata": None if medium.extradata is None else base64.b64encode(medium.extradata).decode()},
             "recipe": {"range_crc32": None} | json_of(clip.recipe, SAMPLE),
         }
@@ -180,11 +180,13 @@ def _check_files(files: Sequence[str], sizes: Mapping[str, int], where: str) -> 
 
 def _medium(told: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
     # A tar of an earlier version may lack a later column.
-    facts = UNTOLD | {name: told[name] if one.is_needed else told.get(name) for name, one in TOLD.items()}
+    facts = MISSING_DEFAULTS | {
+        name: told[name] if one.is_needed else told.get(name) for name, one in STORED_COLUMNS.items()
+    }
     facts["extradata"] = None if told["extradata"] is None else base64.b64decode(told["extradata"], validate=True)
-    for name in TOLD:
+    for name in STORED_COLUMNS:
         _check_type(name, facts[name], at)
-    check_row(facts, {name: rule for name, rule in schema.MEDIA_RULES.items() if name in TOLD}, at)
+    check_row(facts, {name: rule for name, rule in schema.MEDIA_RULES.items() if name in STORED_COLUMNS}, at)
     check_video(facts, at)
     own = {"uri": uri, "size_bytes": source.size_bytes, "mtime_ns": source.mtime_ns, "fingerprint": source.fingerprint}
     return Medium(path=source.path, **facts | own)

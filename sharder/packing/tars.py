@@ -23,7 +23,7 @@ INDEX_VERSION = "v1.2"  # of DALI's index: one line per sample, with (extension,
 BUFFER_BYTES = 256 << 10  # larger buffers do not fit into the processor's cache
 LARGE_BYTES = 32 << 10  # the kernel copies ranges of at least this size
 KERNEL_BYTES = 8 << 20  # per call
-MOST_FETCHED = 64 << 20  # of an object at a time
+MAX_FETCHED = 64 << 20  # of an object at a time
 MODE = 0o644
 # Errors of copy_file_range(2) if it cannot copy between two files (other file systems on old kernels, special files),
 # or if one of the files has a fault. Reading and writing then show which file it is.
@@ -208,11 +208,11 @@ class Tar:
 def _parted(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
     """Yield ranges in groups that are fetched together, in order.
 
-    A group has at most MOST_FETCHED bytes, unless it consists of a single longer range.
+    A group has at most MAX_FETCHED bytes, unless it consists of a single longer range.
     """
     part: list[tuple[int, int]] = []
     for offset, length in ranges:
-        if part and sum(size for _, size in part) + length > MOST_FETCHED:
+        if part and sum(size for _, size in part) + length > MAX_FETCHED:
             yield part
             part = []
         part.append((offset, length))

@@ -33,7 +33,7 @@ from framedex.sharder.configuration.parameters import located
 from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia, PlanningOptions
 from framedex.sharder.planning.steps import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.planning.units import UnitClip, Units, UnitSampling, units_of
-from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Timeline
 from framedex.sharder.selection.mentions import KEPT_NAMES, no_clips, user_columns
@@ -63,7 +63,7 @@ class CountedClips:
     views: ViewsOfClips | None = None
 
 
-def count_clips(units: Units, policy: Terms, media: OpenMedia, *, audio: bool) -> CountedClips:
+def count_clips(units: Units, policy: Policy, media: OpenMedia, *, audio: bool) -> CountedClips:
     """Count the clips of all units.
 
     Only planning shows which clips a medium has if GOPs are damaged, if its packets are not byte ranges of a file, or
@@ -113,7 +113,7 @@ def count_clips(units: Units, policy: Terms, media: OpenMedia, *, audio: bool) -
     return replace(counted, mention=mention.copy(), views=views)
 
 
-def _count_by_length(facts: pa.Table, policy: Terms) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _count_by_length(facts: pa.Table, policy: Policy) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return int64 [rows] and bool [rows]: the number of clips by a video's length, and whether more are wanted."""
     lengths = np.stack([facts[name].to_numpy() for name in LENGTHS], axis=1)
     different, first, place = np.unique(lengths, axis=0, return_index=True, return_inverse=True)

@@ -33,13 +33,13 @@ from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium,
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia
 from framedex.sharder.planning.units import Unit, UnitClip, Units
-from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.sampling import Choose, Missed
 from framedex.sharder.reading import local_copy
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver, frames_of
 from framedex.sharder.selection.mentions import Mention
 
-MOST_BYTES = 4 << 30  # of all spools at a time; the one in use may be larger
+MAX_BYTES = 4 << 30  # of all spools at a time; the one in use may be larger
 
 
 class Spools:
@@ -89,7 +89,7 @@ class Spools:
         if identity in self._failed:
             raise self._failed[identity]
         if identity not in self._made:
-            while self._made and sum(spool.size_bytes for spool in self._made.values()) + size.sum() > MOST_BYTES:
+            while self._made and sum(spool.size_bytes for spool in self._made.values()) + size.sum() > MAX_BYTES:
                 self._settle()
                 self._remove_oldest()
             path = self._folder / f"{ASIDE}spool-{identity}"
@@ -280,7 +280,7 @@ class PolicyPiece:
         weight: About the most clips that it may have.
     """
 
-    policy: Terms
+    policy: Policy
     units: list[Unit]
     number: int
     weight: int
@@ -355,7 +355,7 @@ class ExplicitPiece:
         ]
 
 
-def policy_pieces(units: Units, policy: Terms) -> Iterator[Piece]:
+def policy_pieces(units: Units, policy: Policy) -> Iterator[Piece]:
     """Yield what a policy wants, medium by medium or scene by scene.
 
     Args:

@@ -18,7 +18,7 @@ from framedex.records.medium import OK
 from framedex.sharder.clips.clip import MultiView
 from framedex.sharder.configuration.parameters import as_text, located, shown
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Missed, Sampled, Timeline
 from framedex.sharder.policies.scene_sampling import SceneView, sample_scene
@@ -220,7 +220,7 @@ class Unit:
     stray: str | None = None
     stray_uri: str | None = None
 
-    def sample(self, policy: Terms, timeline_of: TimelineOf, epoch: int = 0) -> UnitSampling:
+    def sample(self, policy: Policy, timeline_of: TimelineOf, epoch: int = 0) -> UnitSampling:
         """Return the clips that a policy selects in an epoch. Raises PolicyError."""
         if self.scene is not None:
             return self._sample_scene(self.scene, policy, lambda medium: replace(timeline_of(medium), epoch=epoch))
@@ -237,7 +237,7 @@ class Unit:
             missed=[(mention, missed) for missed in sampling.missed],
         )
 
-    def _sample_scene(self, scene: Scene, policy: Terms, timeline_of: TimelineOf) -> UnitSampling:
+    def _sample_scene(self, scene: Scene, policy: Policy, timeline_of: TimelineOf) -> UnitSampling:
         try:
             sampling = sample_scene(policy, self.views(timeline_of), self.view_names, name=scene.name)
         except PolicyError as error:

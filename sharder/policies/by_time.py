@@ -32,21 +32,27 @@ from framedex.sharder.configuration.parameters import (
     parameter,
 )
 from framedex.sharder.policies.places import WantedFrames, consecutive, numbers, sample, times, times_from
-from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.ranges import Places, Ranges, Unit, check_unit, range_columns
 from framedex.sharder.policies.sampling import Sampling, Span, Timeline
-from framedex.sharder.policies.spread import By, CountedTerms, evenly, last_time, spread_times
+from framedex.sharder.policies.spread import By, FixedCountPolicy, evenly, last_time, spread_times
 
 
 def at_rate(
-    timeline: Timeline, span: Span, fps: Fraction, length: int | None, *, start: Fraction = Fraction(0), grain: int = 1
+    timeline: Timeline,
+    span: Span,
+    fps: Fraction,
+    length: int | None,
+    *,
+    start: Fraction = Fraction(0),
+    time_step: int = 1,
 ) -> WantedFrames:
     """Return consecutive clips of times 1 / fps apart through a span.
 
     Args:
         length: Number of times per clip; None for one clip of all times.
         start: Begin of the first clip, in seconds from the span's start.
-        grain: As for `times`.
+        time_step: As for `times`.
     """
     step = 1 / (fps * timeline.time_base)
     begin = span.start + start / timeline.time_base
@@ -55,11 +61,11 @@ def at_rate(
         clips = min(length, 1)
     else:
         clips = consecutive(begin, step * length, step * (length - 1), span.end)
-    return times(span, (begin, step * length, clips), [(Fraction(0), step, length)], grain=grain)
+    return times(span, (begin, step * length, clips), [(Fraction(0), step, length)], time_step=time_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FpsPolicy(CountedTerms):
+class FpsPolicy(FixedCountPolicy):
     """A fixed rate over the whole video, cut into consecutive clips of `frames` samples.
 
     Sample k of a video is the frame at start_seconds + k / fps. The real timestamps are used, not a nominal rate.
@@ -73,7 +79,7 @@ class FpsPolicy(CountedTerms):
 
     def __post_init__(self) -> None:
         self.check_counts(has_length=self.frames is not None)
-        CountedTerms.__post_init__(self)
+        FixedCountPolicy.__post_init__(self)
 
     @property
     def length(self) -> int | None:
@@ -83,7 +89,7 @@ class FpsPolicy(CountedTerms):
         if self.frames is None:
             wanted = self._one_clip(timeline, span)
         else:
-            wanted = at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, grain=self.grain)
+            wanted = at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, time_step=self.time_step)
         return sample(timeline, span, wanted, self, first=first)
 
     def _one_clip(self, timeline: Timeline, span: Span) -> WantedFrames:
@@ -95,7 +101,7 @@ class FpsPolicy(CountedTerms):
         frames = self.rounded(bounded)
         if samples and not span.is_empty and bounded != samples:
             _, step = spread_times(frames, max(Fraction(0), last_time(timeline, span) - begin), "ends")
-        return times(span, (begin, step, min(samples, 1)), [(Fraction(0), step, frames)], grain=self.grain)
+        return times(span, (begin, step, min(samples, 1)), [(Fraction(0), step, frames)], time_step=self.time_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +130,7 @@ class Segment(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentsPolicy(Terms):
+class SegmentsPolicy(Policy):
     """Several rates in one clip, such as 8 frames at 1 fps and then 8 at 2 fps.
 
     One clip begins at `start_seconds`. With `every_seconds`, further clips follow at that distance.
@@ -151,12 +157,12 @@ class SegmentsPolicy(Terms):
         every = (self.every_seconds or Fraction(1)) / unit
         clips = max(0, math.ceil((span.end - start) / every))
         clips = clips if self.every_seconds else min(clips, 1)
-        wanted = times(span, (start, every, clips), pieces, grain=self.grain)
+        wanted = times(span, (start, every, clips), pieces, time_step=self.time_step)
         return sample(timeline, span, wanted, self, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecondsPolicy(Terms):
+class SecondsPolicy(Policy):
     """The same times in every video: one clip, in the order of the list, including repeats."""
 
     seconds: Annotated[tuple[Seconds, ...], MANY, listed("[0, 0.5, 1.25]")] = parameter(
@@ -170,7 +176,7 @@ class SecondsPolicy(Terms):
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         zero = Fraction(0)
         pieces = [(time / timeline.time_base, zero, 1) for time in self.seconds]
-        wanted = times(span, (span.start, zero, 1), pieces, grain=self.grain)
+        wanted = times(span, (span.start, zero, 1), pieces, time_step=self.time_step)
         return sample(timeline, span, wanted, self, first=first)
 
 
@@ -191,7 +197,7 @@ def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByNumber(Terms):
+class ByNumber(Policy):
     """The terms of a policy whose places are frame numbers."""
 
     @property
@@ -261,7 +267,7 @@ START, END = "start", "end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerRowPolicy(Terms):
+class PerRowPolicy(Policy):
     """Clips of the ranges that a listing's row names. Each range is sampled as if it were a video of its own.
 
     Either `start` and `end` are the columns that hold a range [start, end), or `cuts` is the column that holds a list
@@ -296,7 +302,7 @@ class PerRowPolicy(Terms):
                 "per_row names its ranges without the key range", found="range", allowed="start and end, or cuts"
             )
         self.ranges(())  # raises for keys that contradict each other
-        Terms.__post_init__(self)
+        Policy.__post_init__(self)
 
     @property
     def names_ranges(self) -> bool:
@@ -337,18 +343,18 @@ class PerRowPolicy(Terms):
 
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         if self.fps is not None:
-            wanted = at_rate(timeline, span, self.fps, self.frames, grain=self.grain)
+            wanted = at_rate(timeline, span, self.fps, self.frames, time_step=self.time_step)
         elif self.stride is not None:
             wanted = at_stride(span, self.stride, self.frames)
         else:
             assert self.uniform is not None  # one of the three, as checked above
             by: By = "number" if self.by_number else "time"
-            wanted = evenly(timeline, span, self.uniform, by, "centres", grain=self.grain)
+            wanted = evenly(timeline, span, self.uniform, by, "centres", time_step=self.time_step)
         return sample(timeline, span, wanted, self, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowsPolicy(Terms):
+class WindowsPolicy(Policy):
     """Sequences of `frames` frames that begin at regular distances, and one that the end cuts short.
 
     By number: every `stride`-th frame, with a window every `step` frames from frame `start` on. With `fps`, by time: a
@@ -373,7 +379,7 @@ class WindowsPolicy(Terms):
                 found=", ".join(given),
                 allowed=", ".join(by_time if self.fps is not None else by_number),
             )
-        Terms.__post_init__(self)
+        Policy.__post_init__(self)
 
     @property
     def by_number(self) -> bool:
@@ -395,12 +401,14 @@ class WindowsPolicy(Terms):
             every = self.step_seconds / timeline.time_base if self.step_seconds else between * self.frames
             begin_at = span.start + (self.start_seconds or 0) / timeline.time_base
             windows = consecutive(begin_at, every, between * (self.frames - 1), span.end)
-            wanted = times(span, (begin_at, every, windows), [(Fraction(0), between, self.frames)], grain=self.grain)
+            wanted = times(
+                span, (begin_at, every, windows), [(Fraction(0), between, self.frames)], time_step=self.time_step
+            )
         return sample(timeline, span, wanted, self, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AroundPolicy(Terms):
+class AroundPolicy(Policy):
     """For each anchor, the frames at `seconds` from its time, or at `frames` from its number.
 
     Every `every`-th frame is an anchor. LeRobot calls such a list `delta_timestamps`. What lies before the first frame
@@ -419,7 +427,7 @@ class AroundPolicy(Terms):
         if (self.seconds is None) == (self.frames is None):
             found = "neither" if self.seconds is None else "both"
             raise RefusedError("distances from the anchor are given by seconds or by frames", found=found)
-        Terms.__post_init__(self)
+        Policy.__post_init__(self)
 
     @property
     def by_number(self) -> bool:
@@ -447,4 +455,4 @@ class AroundPolicy(Terms):
             return numbers(span, (span.first, self.every, len(anchors)), self.frames)
         assert self.seconds is not None  # one of the two, as checked above
         offsets = [Fraction(seconds) / timeline.time_base for seconds in self.seconds]
-        return times_from(span, timeline.pts[anchors], offsets, grain=self.grain)
+        return times_from(span, timeline.pts[anchors], offsets, time_step=self.time_step)

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.parameters import MOST_WANTED
+from framedex.sharder.configuration.parameters import MAX_WANTED
 from framedex.sharder.policies import sampling
-from framedex.sharder.policies.policy import Fate, Terms
+from framedex.sharder.policies.policy import Policy, ShortClip
 
-MOST_CLIPS = 1_000_000  # of one video, or of one range of it
+MAX_CLIPS = 1_000_000  # of one video, or of one range of it
 BLOCK = 1 << 18  # wanted frames that are computed at a time
 
 
@@ -61,18 +61,18 @@ class WantedFrames:
 Piece = tuple[Fraction, Fraction, int]  # a regular series of times: (first, step, count)
 
 
-def times(span: sampling.Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1) -> WantedFrames:
+def times(span: sampling.Span, starts: Piece, offsets: Sequence[Piece], *, time_step: int = 1) -> WantedFrames:
     """Return clips that begin at the times of a series, and from there want the times of several consecutive series.
 
     Args:
         span: Stretch of the video; all times are in time base units.
-        grain: Factor by which times are counted finer than needed.
+        time_step: Factor by which times are counted finer than needed.
 
     Raises:
         PolicyError: There are too many clips or frames.
     """
     _bounded(starts[2], sum(count for _, _, count in offsets))
-    denominator = grain * sampling.common_denominator(
+    denominator = time_step * sampling.common_denominator(
         [time for first, step, _ in (starts, *offsets) for time in (first, step)]
     )
     return WantedFrames(
@@ -85,7 +85,7 @@ def times(span: sampling.Span, starts: Piece, offsets: Sequence[Piece], *, grain
 
 
 def times_from(
-    span: sampling.Span, starts: NDArray[np.int64], offsets: Sequence[Fraction], *, grain: int = 1
+    span: sampling.Span, starts: NDArray[np.int64], offsets: Sequence[Fraction], *, time_step: int = 1
 ) -> WantedFrames:
     """Return clips that begin at given timestamps, and want times by their offsets from there.
 
@@ -93,13 +93,13 @@ def times_from(
         span: Stretch of the video.
         starts: int64 [clips], timestamps.
         offsets: In time base units; may be negative.
-        grain: As for `times`.
+        time_step: As for `times`.
 
     Raises:
         PolicyError: There are too many clips or frames.
     """
     _bounded(len(starts), len(offsets))
-    denominator = grain * sampling.common_denominator(offsets)
+    denominator = time_step * sampling.common_denominator(offsets)
     fits = int(np.abs(starts).max(initial=0)) * denominator < sampling.SAFE
     return WantedFrames(
         starts=(starts if fits else starts.astype(object)) * denominator,
@@ -139,11 +139,11 @@ def numbers(span: sampling.Span, starts: tuple[int, int, int], offsets: Sequence
 
 def _bounded(clips: int, length: int) -> None:
     """Raise PolicyError for more clips or frames than any realistic use wants."""
-    if clips > MOST_CLIPS or max(clips, 1) * length > MOST_WANTED:
+    if clips > MAX_CLIPS or max(clips, 1) * length > MAX_WANTED:
         raise PolicyError(
             "the policy makes too many clips out of one video",
             found=f"{clips:.6g} clips of {length:,} frames",
-            allowed=f"{MOST_CLIPS:,} clips, {MOST_WANTED:,} frames in all",
+            allowed=f"{MAX_CLIPS:,} clips, {MAX_WANTED:,} frames in all",
         )
 
 
@@ -161,7 +161,7 @@ def sample(
     timeline: sampling.Timeline,
     span: sampling.Span,
     wanted: WantedFrames,
-    terms: Terms,
+    terms: Policy,
     *,
     first: int = 0,
     among: NDArray[np.int64] | None = None,
@@ -180,10 +180,10 @@ def sample(
     Raises:
         PolicyError: No clip is whole, and `short: error` forbids that.
     """
-    fate = terms.fate(wanted.any_whole() and not span.is_empty)
-    if fate == "error" or (terms.short == "error" and terms.min_frames > len(wanted.offsets)):
+    short_clip = terms.short_clip(wanted.any_whole() and not span.is_empty)
+    if short_clip == "error" or (terms.short == "error" and terms.min_frames > len(wanted.offsets)):
         raise PolicyError(_too_short(timeline, span, wanted, terms), remedy="choose `short: skip` or `short: pad`")
-    made = np.flatnonzero(_is_made(span, wanted, terms, fate))
+    made = np.flatnonzero(_is_made(span, wanted, terms, short_clip))
     kept = np.zeros(len(wanted.starts), np.bool_)
     kept[thinned(made.tolist(), terms.max_clips)] = True
     clips: list[sampling.Sampled] = []
@@ -204,7 +204,7 @@ def sample(
         numbered = zip((chosen + first + at).tolist(), about, strict=True)
         ends = (of.first, of.stop)
         known = [{"number": number, "anchor": anchor, "stretch": ends} for number, anchor in numbered]
-        clips += _records(frames[chosen], inside[chosen], known, fate, terms)
+        clips += _records(frames[chosen], inside[chosen], known, short_clip, terms)
     if not clips and not missed:
         missed.append(
             sampling.Missed(kind="short", message=_too_short(timeline, span, wanted, terms), counts=False, number=None)
@@ -212,7 +212,7 @@ def sample(
     return sampling.Sampling(clips=clips, missed=missed, following=first + int(made.max(initial=-1)) + 1)
 
 
-def _is_made(span: sampling.Span, wanted: WantedFrames, terms: Terms, fate: Fate) -> NDArray[np.bool_]:
+def _is_made(span: sampling.Span, wanted: WantedFrames, terms: Policy, short_clip: ShortClip) -> NDArray[np.bool_]:
     """Return bool [clips]: whether the places of each clip allow to make it.
 
     Jitter does not matter: it moves no place into the span or out of it. So this is the same in all epochs.
@@ -228,7 +228,7 @@ def _is_made(span: sampling.Span, wanted: WantedFrames, terms: Terms, fate: Fate
             for at in range(0, len(wanted.starts), size)
         ]
     )
-    return np.asarray((real >= terms.min_frames) & ((real == width) | (fate != "drop")), np.bool_)
+    return np.asarray((real >= terms.min_frames) & ((real == width) | (short_clip != "drop")), np.bool_)
 
 
 def thinned(numbers: list[int], most: int | None) -> list[int]:
@@ -238,7 +238,7 @@ def thinned(numbers: list[int], most: int | None) -> list[int]:
     return [numbers[(2 * part + 1) * len(numbers) // (2 * most)] for part in range(most)]
 
 
-def _blocks(timeline: sampling.Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[tuple[int, NDArray[Any]]]:
+def _blocks(timeline: sampling.Timeline, wanted: WantedFrames, terms: Policy) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield blocks of clips: (number of the first clip, places of the block's clips [clips, wanted], jittered)."""
     jitter = _jitter(timeline, wanted, terms)
     width = len(wanted.offsets)
@@ -255,7 +255,7 @@ def _blocks(timeline: sampling.Timeline, wanted: WantedFrames, terms: Terms) -> 
         yield at, places
 
 
-def _jitter(timeline: sampling.Timeline, wanted: WantedFrames, terms: Terms) -> int:
+def _jitter(timeline: sampling.Timeline, wanted: WantedFrames, terms: Policy) -> int:
     """Return the greatest distance by which places are moved, in their unit; never more than the span's length."""
     if wanted.denominator is None:
         most = terms.jitter_frames
@@ -273,7 +273,7 @@ def _in_order(places: NDArray[Any], moved: NDArray[Any]) -> NDArray[Any]:
 
 
 def _frames(
-    timeline: sampling.Timeline, span: sampling.Span, places: NDArray[Any], wanted: WantedFrames, terms: Terms
+    timeline: sampling.Timeline, span: sampling.Span, places: NDArray[Any], wanted: WantedFrames, terms: Policy
 ) -> NDArray[np.int64]:
     """Return int64 [clips, wanted]: the frames at some places in the span, which has frames."""
     if wanted.denominator is None:
@@ -295,7 +295,7 @@ def _far(
     places: NDArray[Any],
     inside: NDArray[np.bool_],
     wanted: WantedFrames,
-    terms: Terms,
+    terms: Policy,
 ) -> NDArray[np.bool_]:
     """Return bool [clips]: whether some frame lies farther from its place than the tolerance."""
     if terms.tolerance_seconds is None or wanted.denominator is None or not len(timeline.pts):
@@ -307,7 +307,11 @@ def _far(
 
 
 def _records(
-    frames: NDArray[np.int64], inside: NDArray[np.bool_], known: list[dict[str, Any]], fate: Fate, terms: Terms
+    frames: NDArray[np.int64],
+    inside: NDArray[np.bool_],
+    known: list[dict[str, Any]],
+    short_clip: ShortClip,
+    terms: Policy,
 ) -> list[sampling.Sampled]:
     """Return the records of clips, [clips, wanted], padded or cut if they are not whole.
 
@@ -315,25 +319,25 @@ def _records(
         known: The other attributes of each clip.
     """
     short = np.flatnonzero(~inside.all(axis=1))
-    if len(short) and fate == "pad" and terms.pad != "ends":  # otherwise the ends are there already
+    if len(short) and short_clip == "pad" and terms.pad != "ends":  # otherwise the ends are there already
         frames[short] = sampling.padded(frames[short], inside[short], terms.pad)
     found = [
         sampling.Sampled(frames=row, mask=mask, **facts) for row, mask, facts in zip(frames, inside, known, strict=True)
     ]
-    if fate != "pad":
+    if short_clip != "pad":
         for place in short.tolist():
             real = inside[place]
             found[place] = sampling.Sampled(frames=frames[place][real], mask=real[real], **known[place])
     return found
 
 
-def _strayed(number: int, terms: Terms) -> sampling.Missed:
+def _strayed(number: int, terms: Policy) -> sampling.Missed:
     assert terms.tolerance_seconds is not None  # otherwise no frame is too far away
     message = f"clip {number}: no frame within {float(terms.tolerance_seconds):g} s of a time that it wants"
     return sampling.Missed(kind="tolerance", message=message, counts=False, number=number)
 
 
-def _too_short(timeline: sampling.Timeline, span: sampling.Span, wanted: WantedFrames, terms: Terms) -> str:
+def _too_short(timeline: sampling.Timeline, span: sampling.Span, wanted: WantedFrames, terms: Policy) -> str:
     """Return why a span gives no clip."""
     video = sampling.whole(timeline)
     seconds, frames = float((span.end - span.start) * timeline.time_base), span.stop - span.first

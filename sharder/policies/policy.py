@@ -8,7 +8,7 @@ from typing import Any, Literal
 from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.sharder.configuration.parameters import (
-    MOST_WANTED,
+    MAX_WANTED,
     Count,
     FilterText,
     Number,
@@ -26,12 +26,12 @@ from framedex.sharder.policies.ranges import Places, Ranges
 
 Last = Literal["drop", "partial", "pad"]
 Short = Literal["skip", "pad", "error"]
-Fate = Literal["drop", "partial", "pad", "error"]
-GRAIN = 1 << 10  # random times are drawn to this fraction of the finest step among a policy's times
+ShortClip = Literal["drop", "partial", "pad", "error"]
+TIME_STEP = 1 << 10  # random times are drawn to this fraction of the finest step among a policy's times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms(Record):
+class Policy(Record):
     """The parameters common to all policies. A policy is such a record with parameters of its own.
 
     `split`, `filter` and `views` are for the callers of a policy, which itself does not read them.
@@ -78,8 +78,8 @@ class Terms(Record):
             raise RefusedError("this policy goes by frame numbers", found="jitter_seconds", allowed="jitter_frames")
         if not self.by_number and self.jitter_frames:
             raise RefusedError("this policy goes by time", found="jitter_frames", allowed="jitter_seconds")
-        if self.length is not None and self.length > MOST_WANTED:
-            raise RefusedError(f"a clip has at most {MOST_WANTED:,} frames", found=f"{self.length:.3g} frames")
+        if self.length is not None and self.length > MAX_WANTED:
+            raise RefusedError(f"a clip has at most {MAX_WANTED:,} frames", found=f"{self.length:.3g} frames")
         if self.length is not None and self.min_frames > self.length:
             raise RefusedError("min_frames is more than a clip has", found=self.min_frames, allowed=self.length)
         self._check_views()
@@ -110,9 +110,9 @@ class Terms(Record):
         return None
 
     @property
-    def grain(self) -> int:
+    def time_step(self) -> int:
         """Factor by which times must be counted more finely than the policy's own times require."""
-        return GRAIN if self.jitter_seconds else 1
+        return TIME_STEP if self.jitter_seconds else 1
 
     @property
     def is_random(self) -> bool:
@@ -169,8 +169,8 @@ class Terms(Record):
             row: The listing's columns for the mention; {} if there are none.
 
         Raises:
-            PolicyError: `short: error` forbids the video, or the parameters would give more than MOST_CLIPS clips or
-                MOST_WANTED frames.
+            PolicyError: `short: error` forbids the video, or the parameters would give more than MAX_CLIPS clips or
+                MAX_WANTED frames.
         """
         wrong = row.get(LISTING_PROBLEM)
         if wrong:
@@ -209,7 +209,7 @@ class Terms(Record):
         """Return the clips of a stretch of a video, numbered from `first`, as if it were a video of its own."""
         raise NotImplementedError(f"{type(self).__name__} says what it makes of a span")
 
-    def fate(self, any_whole: bool) -> Fate:
+    def short_clip(self, any_whole: bool) -> ShortClip:
         """Return what happens to a clip that the end cuts short, depending on whether any clip is whole."""
         if any_whole or self.short is None:
             return "partial" if self.last == "pad" and self.pad == "none" else self.last

@@ -22,10 +22,10 @@ from framedex.sharder.configuration.parameters import Json, definitions, located
 from framedex.sharder.configuration.splits import Split
 from framedex.sharder.policies import by_time
 from framedex.sharder.policies.by_time import AroundPolicy, WindowsPolicy
-from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.spread import RandomPolicy, UniformPolicy
 
-POLICIES: dict[str, type[Terms]] = {
+POLICIES: dict[str, type[Policy]] = {
     "fps": by_time.FpsPolicy,
     "segments": by_time.SegmentsPolicy,
     "stride": by_time.StridePolicy,
@@ -45,8 +45,8 @@ def policy_schema() -> Json:
 
     Everything that `make_policy` accepts is valid by the schema; the reverse does not hold.
     """
-    found = definitions([Terms, *POLICIES.values()])
-    shared = {name: {"$ref": f"#/$defs/Terms/properties/{name}"} for name in found["Terms"]["properties"]}
+    found = definitions([Policy, *POLICIES.values()])
+    shared = {name: {"$ref": f"#/$defs/Policy/properties/{name}"} for name in found["Policy"]["properties"]}
     for name, cls in POLICIES.items():
         found[cls.__name__]["properties"] |= {"policy": {"const": name}, **shared}
     kinds = [{"const": name, "description": inspect.getdoc(cls)} for name, cls in POLICIES.items()]
@@ -79,7 +79,7 @@ class PolicyFile:
         resolved: The file as plain values with all defaults. Reading them gives an equal record.
     """
 
-    policy: Terms
+    policy: Policy
     filter: pc.Expression | None = field(compare=False)  # `==` of expressions is an expression; resolved holds its text
     split: Split | None
     range_said: bool
@@ -173,7 +173,7 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     )
 
 
-MOST_VALUES = 10_000  # the policies of papers have some fifty
+MAX_VALUES = 10_000  # the policies of papers have some fifty
 
 
 def changed_settings(text: str) -> str:
@@ -199,15 +199,15 @@ def changed_settings(text: str) -> str:
 def _yaml_content(text: str) -> Any:
     """Return the content of a YAML text. Raises ValueError or yaml.YAMLError, also for too many values."""
     node = yaml.compose(text, Loader=yaml.SafeLoader)
-    if node is not None and _values_in(node, {}) > MOST_VALUES:  # aliases of aliases
-        raise ValueError(f"it has more than {MOST_VALUES:,} values")
+    if node is not None and _values_in(node, {}) > MAX_VALUES:  # aliases of aliases
+        raise ValueError(f"it has more than {MAX_VALUES:,} values")
     return yaml.safe_load(text)
 
 
 def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
     """Return the number of values of YAML with all aliases written out. `known`: their number in each collection."""
     if id(node) not in known:
-        known[id(node)] = MOST_VALUES + 1  # for a collection in itself
+        known[id(node)] = MAX_VALUES + 1  # for a collection in itself
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         inner = [] if isinstance(node, yaml.ScalarNode) else parts
         known[id(node)] = 1 + sum(_values_in(part, known) for part in inner)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.records.clip import PAD
-from framedex.sharder.configuration.parameters import MOST_FRAMES, as_fraction, shown
+from framedex.sharder.configuration.parameters import MAX_FRAMES, as_fraction, shown
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.policies.policy import Terms
+from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.ranges import held, is_empty
 from framedex.sharder.policies.sampling import (
     SAFE,
@@ -172,7 +172,7 @@ class SceneSampling:
 
 
 def sample_scene(
-    policy: Terms, scene: Mapping[str, SceneView | str], names: Sequence[str], *, name: str
+    policy: Policy, scene: Mapping[str, SceneView | str], names: Sequence[str], *, name: str
 ) -> SceneSampling:
     """Return the clips of a scene.
 
@@ -197,7 +197,9 @@ def sample_scene(
     return replace(sampling, missed=missed + sampling.missed)
 
 
-def _sample_parts(policy: Terms, parts: Mapping[str, Part], scene: Mapping[str, SceneView], name: str) -> SceneSampling:
+def _sample_parts(
+    policy: Policy, parts: Mapping[str, Part], scene: Mapping[str, SceneView], name: str
+) -> SceneSampling:
     """Return the clips of the stretches that a scene's views have. Raises PolicyError as `sample_scene`."""
     views = views_of(policy)
     leading = next(iter(parts)) if views.clock is None else views.clock
@@ -224,14 +226,14 @@ def _sample_parts(policy: Terms, parts: Mapping[str, Part], scene: Mapping[str, 
     return SceneSampling(clips=clips, missed=missed)
 
 
-def views_of(policy: Terms) -> Views:
+def views_of(policy: Policy) -> Views:
     """Return the views of a policy that has them."""
     assert policy.views is not None  # as the callers checked
     return policy.views
 
 
 def parts_of(
-    policy: Terms, scene: Mapping[str, SceneView | str], names: Sequence[str]
+    policy: Policy, scene: Mapping[str, SceneView | str], names: Sequence[str]
 ) -> tuple[dict[str, Part], dict[str, Missed]]:
     """Return the stretches of a scene's views, and why others are missing.
 
@@ -254,7 +256,7 @@ def parts_of(
     return parts, absent
 
 
-def _part(policy: Terms, name: str, view: SceneView | str) -> Part:
+def _part(policy: Policy, name: str, view: SceneView | str) -> Part:
     """Return the stretch of a view. Raises PolicyError for a wrong row."""
     views = views_of(policy)
     wrong = view if isinstance(view, str) else view.row.get(LISTING_PROBLEM)
@@ -291,12 +293,12 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
     assert views.clock_fps is not None  # it is given unless a view is the clock
     seconds = max(part.clock_seconds for part in parts)
     ticks = max(0, math.ceil(seconds * views.clock_fps))
-    if ticks > MOST_FRAMES:
+    if ticks > MAX_FRAMES:
         raise PolicyError(
             "the clock counts too many frames",
             where="views",
             found=f"{float(seconds):.6g} s at {float(views.clock_fps):.6g} frames a second",
-            allowed=f"{MOST_FRAMES:,} frames",
+            allowed=f"{MAX_FRAMES:,} frames",
             remedy="choose a smaller clock_fps, or correct offset_seconds and rate of the views",
         )
     timeline = Timeline(
@@ -309,7 +311,7 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
     return Part(timeline=timeline, span=whole(timeline))
 
 
-def _sampling(policy: Terms, view: str, clock: Part, row: Mapping[str, Any]) -> Sampling:
+def _sampling(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) -> Sampling:
     """Return the clips that are wanted of a view, as frames of the clock."""
     views = views_of(policy)
     own = views.of(view).seconds
@@ -320,7 +322,7 @@ def _sampling(policy: Terms, view: str, clock: Part, row: Mapping[str, Any]) -> 
     return policy.sample_row(clock.timeline, row)
 
 
-def _of_view(policy: Terms, name: str, clock: Part, view: Part, sampling: Sampling) -> dict[int, ViewSampled | str]:
+def _of_view(policy: Policy, name: str, clock: Part, view: Part, sampling: Sampling) -> dict[int, ViewSampled | str]:
     """Return what a view has of each clip, by the clip's number; or why it lacks the clip."""
     if not sampling.clips:
         return {}
@@ -355,7 +357,7 @@ def _as_it_is(clip: Sampled) -> ViewSampled:
 
 
 def _masked(
-    policy: Terms, clip: Sampled, frames: NDArray[np.int64], close: NDArray[np.bool_]
+    policy: Policy, clip: Sampled, frames: NDArray[np.int64], close: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return a view's frames and mask for a clip of the clock; what the view lacks is padded."""
     mask = clip.mask & close
@@ -402,7 +404,7 @@ class ViewFacts:
     gap_at_seconds: float | None = None
 
 
-def facts_of(policy: Terms, scene: Mapping[str, SceneView | str], names: Sequence[str]) -> list[ViewFacts]:
+def facts_of(policy: Policy, scene: Mapping[str, SceneView | str], names: Sequence[str]) -> list[ViewFacts]:
     """Return what each view of a scene has.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from framedex.sharder.configuration.parameters import Count, Rate, RefusedError, parameter
 from framedex.sharder.policies.places import WantedFrames, numbers, sample, times
-from framedex.sharder.policies.policy import GRAIN, Terms
+from framedex.sharder.policies.policy import TIME_STEP, Policy
 from framedex.sharder.policies.sampling import Sampling, Span, Timeline, below, draws, whole
 
 By = Literal["time", "number"]
@@ -61,14 +61,14 @@ def evenly(
     spread: Spread,
     *,
     rounding: Rounding = "half_up",
-    grain: int = 1,
+    time_step: int = 1,
 ) -> WantedFrames:
     """Return one clip of `count` places over a span; none if the span is empty.
 
     Args:
         spread: As for `spread_numbers`. By time, `ends` reaches from the first frame's time to the last one's.
         rounding: As for `spread_numbers`.
-        grain: As for `times`.
+        time_step: As for `times`.
     """
     if by == "number":
         frames = span.stop - span.first
@@ -80,7 +80,9 @@ def evenly(
         begin, length = span.start, span.end - span.start
     first, step = spread_times(count, length, spread)
     clips = int(not span.is_empty)
-    return times(span, (span.start, Fraction(0), clips), [(begin - span.start + first, step, count)], grain=grain)
+    return times(
+        span, (span.start, Fraction(0), clips), [(begin - span.start + first, step, count)], time_step=time_step
+    )
 
 
 def last_time(timeline: Timeline, span: Span) -> Fraction:
@@ -107,7 +109,7 @@ def clips_by_number(
 
 
 def clips_by_time(
-    timeline: Timeline, span: Span, clips: int, frames: int, step: Fraction, spread: Spread, *, grain: int = 1
+    timeline: Timeline, span: Span, clips: int, frames: int, step: Fraction, spread: Spread, *, time_step: int = 1
 ) -> WantedFrames:
     """Return clips whose beginnings are spread evenly over the times where a whole clip may begin.
 
@@ -116,7 +118,7 @@ def clips_by_time(
     Args:
         frames: Frames per clip.
         step: Time between them, in time base units.
-        grain: As for `times`.
+        time_step: As for `times`.
     """
     room = span.end - span.start - step * (frames - 1)
     first, apart = Fraction(0), Fraction(0)
@@ -127,14 +129,14 @@ def clips_by_time(
         first, apart = spread_times(clips, max(Fraction(0), last - span.start - step * (frames - 1)), spread)
     else:
         first, apart = spread_times(clips, room, spread)
-    return times(span, (span.start + first, apart, clips), [(Fraction(0), step, frames)], grain=grain)
+    return times(span, (span.start + first, apart, clips), [(Fraction(0), step, frames)], time_step=time_step)
 
 
 KEYS = ("least_frames", "max_frames", "multiple")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedTerms(Terms):
+class FixedCountPolicy(Policy):
     """The terms of a policy that may make one clip per video, with as many frames as a rate gives."""
 
     least_frames: Count | None = parameter("without frames: a clip has at least so many", None)
@@ -181,7 +183,7 @@ class CountedTerms(Terms):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UniformPolicy(CountedTerms):
+class UniformPolicy(FixedCountPolicy):
     """Frames, or clips, that are spread evenly over the whole video.
 
     `frames` alone: one clip of so many frames. If the video has fewer frames, some are repeated. With `clips`: so many
@@ -220,7 +222,7 @@ class UniformPolicy(CountedTerms):
                 allowed="spread: ends, and by: number or stride",
             )
         self.check_counts(has_length=self.frames is not None)
-        CountedTerms.__post_init__(self)
+        FixedCountPolicy.__post_init__(self)
 
     @property
     def counts_by_pts(self) -> bool:
@@ -241,14 +243,14 @@ class UniformPolicy(CountedTerms):
         rounding = self.rounding or "half_up"
         if self.clips is None:
             count = self._count(timeline, span) if self.frames is None else self.frames
-            return evenly(timeline, span, count, self.by, self.spread, rounding=rounding, grain=self.grain)
+            return evenly(timeline, span, count, self.by, self.spread, rounding=rounding, time_step=self.time_step)
         assert self.frames is not None  # as checked above
         if self.stride is not None:
             offsets = range(0, self.stride * self.frames, self.stride)
             return clips_by_number(span, self.clips, offsets, self.spread, rounding=rounding)
         assert self.fps is not None  # one of the two, as checked above
         step = 1 / (self.fps * timeline.time_base)
-        return clips_by_time(timeline, span, self.clips, self.frames, step, self.spread, grain=self.grain)
+        return clips_by_time(timeline, span, self.clips, self.frames, step, self.spread, time_step=self.time_step)
 
     def _count(self, timeline: Timeline, span: Span) -> int:
         """Return how many frames a span gives at the rate."""
@@ -258,7 +260,7 @@ class UniformPolicy(CountedTerms):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomPolicy(Terms):
+class RandomPolicy(Policy):
     """`clips` clips of `frames` frames, at `fps` or every `stride`-th one, that begin at random where they fit.
 
     Clip n of a video depends only on the seed, the video's name and n. If no clip fits, there is one clip that begins
@@ -278,7 +280,7 @@ class RandomPolicy(Terms):
         if (self.fps is None) == (self.stride is None):
             found = "neither" if self.fps is None else "both"
             raise RefusedError("random clips have either fps or stride", found=found)
-        Terms.__post_init__(self)
+        Policy.__post_init__(self)
 
     @property
     def by_number(self) -> bool:
@@ -301,8 +303,8 @@ class RandomPolicy(Terms):
             step = 1 / (self.fps * timeline.time_base)
             pieces = [(Fraction(0), step, self.frames)]
             zero = Fraction(0)
-            one = times(span, (span.start, zero, int(span.end > span.start)), pieces, grain=GRAIN)
-            several = times(span, (span.start, zero, self.clips), pieces, grain=GRAIN)
+            one = times(span, (span.start, zero, int(span.end > span.start)), pieces, time_step=TIME_STEP)
+            several = times(span, (span.start, zero, self.clips), pieces, time_step=TIME_STEP)
         room = one.limit - one.low - int(one.offsets.max())  # how many places there are to begin at
         if room <= 0:
             return one

@@ -370,7 +370,7 @@ def _check_ignored(listing: pa.Table, names: list[str]) -> None:
             )
 
 
-MOST_REASONS = 3  # kinds of failures in a message
+MAX_REASONS = 3  # kinds of failures in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,7 +430,7 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
     if len(index) == index.unusable:
         found, remedy = _unusable(index), "framedex audit shows the media of the index and what is wrong with them"
     else:
-        told = [(kind, count, first[kind]) for kind, count in kinds.most_common(MOST_REASONS)]
+        told = [(kind, count, first[kind]) for kind, count in kinds.most_common(MAX_REASONS)]
         reasons = [f"{count:,} × {kind}, such as {failure.uri}: {failure.message}" for kind, count, failure in told]
         usable = counted(len(index) - index.unusable, "usable medium", "usable media")
         found = "\n".join(reasons) or f"{usable}, of which the policy asks for no clip"
@@ -447,6 +447,6 @@ def _unusable(index: Index) -> str:
     """Return how many media an index has, and why they are not usable."""
     rows = index.columns(["status", "error_kind", "error_message", "uri"]).to_pylist()
     kinds = Counter((row["status"], row["error_kind"]) for row in rows if row["status"] != OK)
-    told = ", ".join(f"{count:,} {status} ({kind})" for (status, kind), count in kinds.most_common(MOST_REASONS))
+    told = ", ".join(f"{count:,} {status} ({kind})" for (status, kind), count in kinds.most_common(MAX_REASONS))
     example = f"; {rows[0]['uri']}: {rows[0]['error_message']}" if rows else ""
     return f"{counted(len(rows), 'medium', 'media')}, none of which is usable{': ' if told else ''}{told}{example}"

@@ -44,7 +44,7 @@ Row = dict[str, Any]
 CLAIM_NAME = "unfinished.json"
 REPORT_NAME = "report.json"
 RUN_NAME, CLEARED_NAME, SHIPPED_NAME = "run.json", "cleared", "shipped.json"
-MOST_CLAIM_BYTES = 1 << 16
+MAX_CLAIM_BYTES = 1 << 16
 # All files of a dataset. These are removed when a dataset is replaced, and nothing else ever is.
 OWN_FILES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME, CLAIM_NAME)
 OWN_NAME = re.compile(
@@ -162,7 +162,7 @@ def _claimed(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
     uri, names = f"{to.uri}/{CLAIM_NAME}", to.names()
     run, cleared = folder / RUN_NAME, folder / CLEARED_NAME
     mine = run.read_bytes() if run.exists() else None
-    theirs = whole(uri, most=MOST_CLAIM_BYTES) if CLAIM_NAME in names else None
+    theirs = whole(uri, most=MAX_CLAIM_BYTES) if CLAIM_NAME in names else None
     if theirs is not None and mine is not None and theirs[0] == mine and json.loads(mine)["job"] == job:
         claim = theirs[1]
     else:

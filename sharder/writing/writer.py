@@ -191,7 +191,7 @@ class Progress:
 Row = dict[str, Any]
 
 FAILURES_PER_CHECKPOINT = 65_536
-MOST_ITEMS_A_TAR = 65_536  # clips and failures; bounds the memory of a run and the work that it repeats
+MAX_ITEMS_A_TAR = 65_536  # clips and failures; bounds the memory of a run and the work that it repeats
 KEY_DIGITS = 9
 COPIES_IN_FLIGHT = 4  # clips whose members are being copied or wait for it
 
@@ -317,7 +317,7 @@ class DatasetWriter:
             return
         assert self._filling is not None  # members come with a layout
         self._settle_all_but(COPIES_IN_FLIGHT - 1)
-        if self._current.items + self._waiting >= MOST_ITEMS_A_TAR:
+        if self._current.items + self._waiting >= MAX_ITEMS_A_TAR:
             self.settle()
         if not self._filling.has_room(members):
             self.settle()
@@ -402,7 +402,7 @@ class DatasetWriter:
 
     def _checkpoint_if_due(self) -> None:
         if self._filling is not None and self._filling.is_begun:
-            due = self._current.items >= MOST_ITEMS_A_TAR
+            due = self._current.items >= MAX_ITEMS_A_TAR
         else:
             many = len(self._current.failures) >= FAILURES_PER_CHECKPOINT
             due = len(self._tables.clips) >= CLIPS_PER_PART or many

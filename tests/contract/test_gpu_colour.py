@@ -33,9 +33,9 @@ from tests.support.pictures import (
 GPU = [device for device in DEVICES if device != "cpu"]
 PATCHES = 4  # number of frames with flat patches
 # The frames of every video, in order, with the lowest allowed PSNR in dB of the GPU's against the CPU's. The frames of
-# flat patches follow; they may differ by MOST_LEVELS.
-LEAST_PSNR = {"natural": 40, "testsrc2": 30, "smptebars": 30}
-MOST_LEVELS = 2
+# flat patches follow; they may differ by MAX_LEVELS.
+MIN_PSNR = {"natural": 40, "testsrc2": 30, "smptebars": 30}
+MAX_LEVELS = 2
 MATRICES = {"bt709": 1, "bt601": 6, "bt2020": 9}
 
 
@@ -109,12 +109,12 @@ def _disagreements(clip_id: str, gpu: NDArray[np.uint8], cpu: NDArray[np.uint8])
     """
     found = [
         f"{clip_id} {kind}: {psnr(one, other):.1f} dB"
-        for (kind, least), one, other in zip(LEAST_PSNR.items(), gpu, cpu, strict=False)
+        for (kind, least), one, other in zip(MIN_PSNR.items(), gpu, cpu, strict=False)
         if psnr(one, other) < least
     ]
-    for one, other in zip(gpu[len(LEAST_PSNR) :], cpu[len(LEAST_PSNR) :], strict=True):
+    for one, other in zip(gpu[len(MIN_PSNR) :], cpu[len(MIN_PSNR) :], strict=True):
         apart = patch_middles(one) - patch_middles(other)
-        if np.abs(apart).max() > MOST_LEVELS:
+        if np.abs(apart).max() > MAX_LEVELS:
             found.append(f"{clip_id} flat: {np.abs(apart).max()} levels, mean {apart.mean():+.2f}")
     return found
 

@@ -71,8 +71,8 @@ def test_kept_memory_is_bounded() -> None:
     made = [limits.pixel_array((2, limits.KEPT_BYTES)) for _ in range(8)]
     del made
     kept = sum(block.nbytes for block in limits._free_blocks.values())
-    assert 0 < kept <= limits.MOST_KEPT_BLOCKS
-    too_large = limits.pixel_array((limits.MOST_KEPT_BLOCKS + 1,))
+    assert 0 < kept <= limits.MAX_KEPT_BLOCKS
+    too_large = limits.pixel_array((limits.MAX_KEPT_BLOCKS + 1,))
     assert not limits._free_blocks  # they do not fit
     del too_large
     assert not limits._free_blocks

@@ -16,7 +16,7 @@ from tests.support.depth import DEPTH, drawn
 from tests.support.encoded import encode_clips
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("corpus")]
-LEAST_MEDIA = 100
+MIN_MEDIA = 100
 
 
 def shuffled_clips(index: Index) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def test_clips_of_the_corpus_show_the_frames_of_a_full_decode(corpus_index: Inde
     assert {row["kind"] for row in failures} <= {"damaged", "undecodable", "uncuttable"}
     opened = ClipDataset(dataset)
     assert len(opened) + len(failures) == len(clips)
-    assert len(opened) >= (LEAST_MEDIA if DEPTH == "full" else 30)
+    assert len(opened) >= (MIN_MEDIA if DEPTH == "full" else 30)
     report = framedex.verify(dataset, workers=0, progress=False)
     assert [(checked.uri, checked.reason) for checked in report.wrong] == []
     assert report.verdicts == {"nearest": len(opened)}

@@ -31,8 +31,8 @@ from tests.support.probed import facts_of, probed
 from tests.support.running import outcomes
 
 Medium, Change = Callable[[str], Path], Callable[[bytearray], bytearray]
-MOST_SECONDS, MOST_MEMORY_BYTES, MOST_RESIDENT_KIB = 60.0, 2 << 30, 600 << 10
-MOST_NESTED = 32  # levels of a user's column, by docs/limitations.md
+MAX_SECONDS, MAX_MEMORY_BYTES, MAX_RESIDENT_KIB = 60.0, 2 << 30, 600 << 10
+MAX_NESTED = 32  # levels of a user's column, by docs/limitations.md
 ALL_ONES = b"\xff\xff\xff\xff"
 IN_OPEN = 0x20
 EBML = bytes.fromhex("1a45dfa3 8b 4282 88 6d6174726f736b61")  # EBML header with DocType matroska
@@ -154,7 +154,7 @@ def tried(medium: Medium, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     for name, content in MADE.items():
         (folder / name).write_bytes(content)
     paths = [str(folder / name) for name in (*PATCHED, *MADE)]
-    found = outcomes(_measure, paths, timeout_seconds=MOST_SECONDS, memory_bytes=MOST_MEMORY_BYTES)
+    found = outcomes(_measure, paths, timeout_seconds=MAX_SECONDS, memory_bytes=MAX_MEMORY_BYTES)
     assert sum(outcome.kind == "memory" for outcome in found) < len(found) / 4
     return {os.path.basename(outcome.item): outcome for outcome in found}
 
@@ -177,7 +177,7 @@ def test_absurd_claims_cost_neither_time_nor_memory(name: str, tried: dict[str, 
     assert outcome.result is not None, (outcome.kind, outcome.message)
     status, kind, packets, seconds, resident_kib = outcome.result
     assert seconds < 30, kind  # CPU seconds; the slowest file takes one
-    assert resident_kib < MOST_RESIDENT_KIB, kind
+    assert resident_kib < MAX_RESIDENT_KIB, kind
     assert status == "ok" or packets == 0
     assert name in PATCHED or status != "ok"
 
@@ -361,7 +361,7 @@ def replace_dinf(content: bytearray, reference: bytes) -> bytearray:
     return content
 
 
-@pytest.mark.parametrize("levels", [MOST_NESTED + 1, 300, 100_000])
+@pytest.mark.parametrize("levels", [MAX_NESTED + 1, 300, 100_000])
 def test_user_columns_nested_too_deep_are_refused_where_they_are_read(levels: int, tmp_path: Path) -> None:
     line = f'{{"uri": "a.mp4", "frames": [0], "mine": {"[" * levels}1{"]" * levels}}}\n'
     (tmp_path / "clips.jsonl").write_text(line)
@@ -378,15 +378,15 @@ def test_user_columns_as_deep_as_allowed_reach_the_clips(medium: Medium, tmp_pat
     shutil.copy(medium("h264_single.mp4"), tmp_path / "videos" / "a.mp4")
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
     (tmp_path / "clips.jsonl").write_text(
-        f'{{"uri": "a.mp4", "frames": [0], "mine": {"[" * MOST_NESTED}1{"]" * MOST_NESTED}}}\n'
+        f'{{"uri": "a.mp4", "frames": [0], "mine": {"[" * MAX_NESTED}1{"]" * MAX_NESTED}}}\n'
     )
     run("shard", tmp_path / "INDEX", "--clips", tmp_path / "clips.jsonl", "--out", tmp_path / "D", "--pack", "clips")
-    assert str(ClipDataset(tmp_path / "D")[0]["mine"]) == "[" * MOST_NESTED + "1" + "]" * MOST_NESTED
+    assert str(ClipDataset(tmp_path / "D")[0]["mine"]) == "[" * MAX_NESTED + "1" + "]" * MAX_NESTED
 
 
 def test_a_parquet_listing_nested_too_deep_is_refused(tmp_path: Path) -> None:
     kind = pa.int64()
-    for _ in range(MOST_NESTED + 1):
+    for _ in range(MAX_NESTED + 1):
         kind = pa.struct([("a", kind)])
     pq.write_table(pa.table({"uri": ["a.mp4"], "mine": pa.array([None], kind)}), tmp_path / "listing.parquet")
     with pytest.raises(SourceError, match="nested too deeply"):

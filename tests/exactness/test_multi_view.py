@@ -87,7 +87,7 @@ def test_verify_finds_every_view_exact(indexed: Path, tmp_path: Path) -> None:
 
 def test_workers_plan_what_one_process_plans(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "TASKS_AT_FIRST", 0)
-    monkeypatch.setattr(slices, "MOST_FRAMES_A_GROUP", 1)  # each scene is a group
+    monkeypatch.setattr(slices, "MAX_FRAMES_A_GROUP", 1)  # each scene is a group
     one = sharded(indexed, tmp_path / "ONE", POLICY, "--workers", 1)
     more = sharded(indexed, tmp_path / "MORE", POLICY, "--workers", 2)
     for folder in ("clips", "recipes", "media"):

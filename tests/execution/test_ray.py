@@ -87,7 +87,7 @@ def test_an_index_and_datasets_have_the_bytes_of_a_run_on_one_machine(
     assert content(tmp_path / "RAY") == content(tmp_path / "LOCAL")
     (tmp_path / "p.yaml").write_text("policy: stride\nstride: 3\nframes: 4\n")
     words = ("shard", tmp_path / "LOCAL", "--policy", tmp_path / "p.yaml")
-    many_tasks = "import framedex.sharder.slices as p; p.TASKS_AT_FIRST = 1; p.MOST_CLIPS_A_TASK = 120; "
+    many_tasks = "import framedex.sharder.slices as p; p.TASKS_AT_FIRST = 1; p.MAX_CLIPS_A_TASK = 120; "
     # Options of each kind of dataset, and what the driver runs first.
     kinds = {"clips": (["--pack", "clips"], ""), "images": (["--pack", "images"], ""), "planned": ([], many_tasks)}
     for kind in drawn("few long cases", kinds, seed=1):

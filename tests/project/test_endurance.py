@@ -27,11 +27,11 @@ def leaves_nothing_behind_and_is_right(row: Row) -> None:
 
 def dali_cannot_open_a_movie_whose_buffer_was_used_again_under_no_copy_alone(row: Row) -> None:
     for no_copy in (False, True):
-        for fate in ("kept", "overwritten", "freed"):
-            facts = row[f"no_copy={no_copy}, {fate}"]
-            if no_copy and fate == "overwritten":
+        for short_clip in ("kept", "overwritten", "freed"):
+            facts = row[f"no_copy={no_copy}, {short_clip}"]
+            if no_copy and short_clip == "overwritten":
                 assert facts["reported_error"] == facts["tried"] > 0
-            elif fate != "freed":
+            elif short_clip != "freed":
                 assert facts["errors"] == facts["wrong"] == 0
 
 

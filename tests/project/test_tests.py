@@ -11,8 +11,8 @@ from tests.support.counted import some
 from tests.support.syntax import tree_of
 
 TESTS = Path(__file__).resolve().parents[1]
-MOST_LINES = 400
-MOST_INTERNAL = 303  # lines that import internal modules; they may only fall, unless modules are split
+MAX_LINES = 400
+MAX_INTERNAL = 303  # lines that import internal modules; they may only fall, unless modules are split
 INTERNAL = re.compile(r"^\s*(?:from|import) framedex\.(?!errors\b)", re.MULTILINE)
 
 
@@ -62,12 +62,12 @@ def test_every_test_asserts_outside_of_loops_or_in_loops_that_are_counted() -> N
 
 def test_no_file_of_tests_is_long() -> None:
     lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in some(TESTS.rglob("*.py"), 100)}
-    long = {str(path.relative_to(TESTS)): lines for path, lines in lengths.items() if lines > MOST_LINES}
-    assert not long, f"split by topic what has more than {MOST_LINES} lines"
+    long = {str(path.relative_to(TESTS)): lines for path, lines in lengths.items() if lines > MAX_LINES}
+    assert not long, f"split by topic what has more than {MAX_LINES} lines"
 
 
 def test_few_lines_import_internal_modules() -> None:
     found = sum(len(INTERNAL.findall(path.read_text(encoding="utf-8"))) for path in some(TESTS.rglob("*.py"), 100))
     remedy = "import `framedex` or run the command where the claim is public"
-    assert found <= MOST_INTERNAL, f"{found} lines import internal modules, {MOST_INTERNAL} are allowed: {remedy}"
-    assert found == MOST_INTERNAL, f"lower MOST_INTERNAL to {found}"
+    assert found <= MAX_INTERNAL, f"{found} lines import internal modules, {MAX_INTERNAL} are allowed: {remedy}"
+    assert found == MAX_INTERNAL, f"lower MAX_INTERNAL to {found}"

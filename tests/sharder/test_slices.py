@@ -19,7 +19,7 @@ POLICY = '{"policy": "windows", "frames": 3, "step": 1}'
 
 @pytest.fixture
 def index(medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(slices, "MOST_FRAMES_A_GROUP", 100)  # two or three groups
+    monkeypatch.setattr(slices, "MAX_FRAMES_A_GROUP", 100)  # two or three groups
     run("index", *(medium(name) for name in NAMES), "--out", tmp_path / "INDEX")
     return tmp_path / "INDEX"
 

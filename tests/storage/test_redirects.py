@@ -89,7 +89,7 @@ def test_a_loop_of_redirects_ends_soon(folder: Path) -> None:
         pytest.raises(StorageError, match="circles"),
     ):
         objects.head(f"{home}/x")
-    assert len(asked) == web.MOST_REDIRECTS + 1
+    assert len(asked) == web.MAX_REDIRECTS + 1
 
 
 @pytest.mark.parametrize("value", ["example.org", "ftp://example.org", "https://example.org/path", "http://h:port"])

@@ -84,7 +84,7 @@ def test_large_clips_are_scaled_and_say_so(dataset: Path, monkeypatch: pytest.Mo
         told = client.get("item", key=0).json()
         assert (told["width"], told["height"], told["scaled"]) == (88, 72, "176 × 144")
         assert np.array_equal(picture(client, key=0, place=3), ClipDataset(dataset, size=(72, 88))[0]["frames"][3])
-    monkeypatch.setattr(shown, "MOST_CLIP_BYTES", 4 * 3 * 144 * 176 // 4)
+    monkeypatch.setattr(shown, "MAX_CLIP_BYTES", 4 * 3 * 144 * 176 // 4)
     with served(dataset) as client:
         assert client.get("item", key=0).json()["scaled"] == "176 × 144"
 
@@ -145,7 +145,7 @@ def test_a_large_medium_is_not_copied(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "media").mkdir()
     make(MEDIA["mp2.ts"], tmp_path / "media" / "mp2.ts")
     run("index", tmp_path / "media", "--out", tmp_path / "I")
-    monkeypatch.setattr(shown, "MOST_COPIED_BYTES", 1000)
+    monkeypatch.setattr(shown, "MAX_COPIED_BYTES", 1000)
     with served(tmp_path / "I") as client:
         assert "too large to copy" in client.get("item", key=client.keys()[0]).json()["error"]
 

@@ -96,11 +96,11 @@ def test_media_in_a_bucket_have_pictures(bucket: Bucket, medium: Callable[[str],
 def test_costly_pictures_are_of_start_points_and_few_media_have_any(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("framedex.auditor.report.pictures.MOST_PIXELS", 0)
+    monkeypatch.setattr("framedex.auditor.report.pictures.MAX_PIXELS", 0)
     _, facts = written(index, tmp_path / "r.html", "--check", "open_gops")
     (strip,) = facts["pictures"].values()
     assert {frame["frame"] % 12 for frame in strip["frames"]} == {0}, "a GOP has 12 frames"
-    monkeypatch.setattr("framedex.auditor.report.pictures.MOST_MEDIA", 2)
+    monkeypatch.setattr("framedex.auditor.report.pictures.MAX_MEDIA", 2)
     _, facts = written(index, tmp_path / "few.html")
     assert len(facts["pictures"]) == 2
 

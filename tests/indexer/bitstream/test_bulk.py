@@ -151,7 +151,7 @@ def test_units_are_those_that_are_found_one_by_one(made: list[tuple[list[bytes],
     packets = [packet for packet in packets if packet]
     assume(packets)
     data, offset, size = together(packets, 2)
-    units = nal.take_apart(data, offset, size, length_size)
+    units = nal.split_nal_units(data, offset, size, length_size)
     assume(not (units.unread | units.damaged).all())
     heads, length = nal.heads_of(data, units.start, units.end, units.escapes)
     for number, packet in enumerate(packets):
@@ -183,7 +183,7 @@ def test_pieces_cover_every_packet_once_and_are_bounded(spans: list[tuple[int, i
     found = list(pieces(offset, size))
     assert [number for first, last in found for number in range(first, last)] == list(range(len(spans)))
     for first, last in found:
-        assert nal.are_apart(offset[first:last], size[first:last])
+        assert nal.are_disjoint(offset[first:last], size[first:last])
         assert offset[last - 1] + size[last - 1] - offset[first] <= PIECE_BYTES
 
 

@@ -233,14 +233,14 @@ def test_slices_write_what_one_run_writes(tmp_path: Path, video: bytes) -> None:
 
 
 def test_the_media_of_a_tar_are_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, video: bytes) -> None:
-    monkeypatch.setattr(members, "MOST_MEDIA", 2)
+    monkeypatch.setattr(members, "MAX_MEDIA", 2)
     raw = tar_of(tmp_path / "t.tar", [(f"{n}.mp4", video) for n in range(3)]).read_bytes()
     with pytest.raises(MediaError, match="more than 2 images and videos"):
         members.read_tar(lambda at, length: raw[at : at + length], len(raw))
 
 
 def test_a_large_sidecar_is_not_read(tmp_path: Path, video: bytes) -> None:
-    large = json.dumps({"x": "y" * members.MOST_SIDECAR_BYTES}).encode()
+    large = json.dumps({"x": "y" * members.MAX_SIDECAR_BYTES}).encode()
     _, index = indexed(tmp_path / "INDEX", tar_of(tmp_path / "t.tar", [("a.json", large), ("a.mp4", video)]))
     (row,) = rows(index).values()
     assert f"a.json has {len(large)} bytes" in row["error_message"]

@@ -273,7 +273,7 @@ def test_what_was_demuxed_stays_until_it_is_copied(
         copy(tar, piece)
 
     monkeypatch.setattr(Tar, "_copy", slowly)
-    monkeypatch.setattr(steps, "MOST_BYTES", 1)
+    monkeypatch.setattr(steps, "MAX_BYTES", 1)
     for number in range(5):
         (tmp_path / "videos").mkdir(exist_ok=True)
         shutil.copy(corpus / "mkv_headerstrip.mkv", tmp_path / "videos" / f"{number}.mkv")

@@ -29,7 +29,7 @@ POLICY = {"policy": "windows", "frames": 3, "step": 2, "last": "drop"}
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the tests' few clips fill several tasks, parts and checkpoints."""
     monkeypatch.setattr(slices, "TASKS_AT_FIRST", 1)
-    monkeypatch.setattr(slices, "MOST_CLIPS_A_TASK", 70)
+    monkeypatch.setattr(slices, "MAX_CLIPS_A_TASK", 70)
     monkeypatch.setattr(slices, "STEPS_AT_ONCE", 9)
     for module in (whole, writer):
         monkeypatch.setattr(module, "CLIPS_PER_PART", 23)
@@ -47,7 +47,7 @@ def test_explicit_clips_are_the_same_bytes(
     index: Index, truth: Callable[[str], Truth], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("framedex.sharder.planning.steps.REQUESTS_AT_ONCE", 7)
-    monkeypatch.setattr(slices, "MOST_CLIPS_A_TASK", 14)
+    monkeypatch.setattr(slices, "MAX_CLIPS_A_TASK", 14)
     rng = np.random.default_rng(5)
     clips = [
         {"uri": name, "frames": rng.integers(0, len(truth(name).md5), 5).tolist(), "mine": number}
@@ -98,7 +98,7 @@ def test_a_run_that_ended_goes_on_with_any_number_of_workers(index: Index, tmp_p
 def test_a_medium_with_very_many_frames_is_planned_here(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices, "MOST_CLIPS_SENT", 45)
+    monkeypatch.setattr(slices, "MAX_CLIPS_SENT", 45)
     test_a_policy_s_clips_are_the_same_bytes(index, tmp_path)
 
 
@@ -165,7 +165,7 @@ def names(asked: list[steps.Piece]) -> list[str]:
 def workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers do all tasks, of several media each."""
     monkeypatch.setattr(slices, "TASKS_AT_FIRST", 0)
-    monkeypatch.setattr(slices, "MOST_CLIPS_A_TASK", 200)
+    monkeypatch.setattr(slices, "MAX_CLIPS_A_TASK", 200)
 
 
 def test_a_process_that_dies_costs_the_clips_that_it_died_at(index: Index, workers_alone: None) -> None:

@@ -1,0 +1,319 @@
+"""Readers of bit fields: one string at a time (parameter sets), or a field of many strings at once (slice headers).
+
+Facts about the pictures of a bitstream, one row per packet: the common result of every codec's scanner.
+
+The colour part of video usability information, which is the same in H.264 (E.1.1) and HEVC (E.2.1).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEADER_BYTES = 64  # enough for every slice header field read here, up to the reference picture sets
+_WORDS = HEADER_BYTES // 8
+
+
+class BitReader:
+    """Reads an RBSP (emulation prevention removed) bit by bit. Raises ValueError past its end."""
+
+    def __init__(self, rbsp: bytes) -> None:
+        self._value = int.from_bytes(rbsp, "big")
+        self._left = 8 * len(rbsp)
+
+    @property
+    def left(self) -> int:
+        """Number of bits that follow."""
+        return self._left
+
+    def u(self, bits: int) -> int:
+        """Read an unsigned integer of `bits` bits."""
+        if bits > self._left:
+            raise ValueError("the parameter set ends too early")
+        self._left -= bits
+        return (self._value >> self._left) & ((1 << bits) - 1)
+
+    def flag(self) -> bool:
+        """Read one bit."""
+        return bool(self.u(1))
+
+    def ue(self) -> int:
+        """Read an unsigned Exp-Golomb code (H.264 9.1)."""
+        zeros = 0
+        while not self.u(1):
+            zeros += 1
+            if zeros > 32:
+                raise ValueError("an Exp-Golomb code longer than 32 bits")
+        return (1 << zeros) - 1 + self.u(zeros)
+
+    def se(self) -> int:
+        """Read a signed Exp-Golomb code (H.264 9.1.1)."""
+        code = self.ue()
+        return (code + 1) // 2 if code % 2 else -(code // 2)
+
+
+class BitColumns:
+    """Reads the same fields from n bit strings at once: every method returns int64 [n].
+
+    Rows may be at different bit positions, because Exp-Golomb codes differ in length.
+
+    Args:
+        heads: the leading bytes of slice NAL units, without NAL header and emulation prevention. Strings are padded
+            with zeros to `HEADER_BYTES`; an array is uint8 [n, HEADER_BYTES], already padded.
+    """
+
+    def __init__(self, heads: list[bytes] | NDArray[np.uint8]) -> None:
+        if isinstance(heads, list):
+            padded = b"".join(head[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0") for head in heads)
+            heads = np.frombuffer(padded, np.uint8).reshape(len(heads), HEADER_BYTES)
+        self._rows = np.arange(len(heads))
+        self._position = np.zeros(len(heads), np.int64)
+        # One row per word, so that the bits of all strings at one position are neighbours. The last row is padding.
+        self._words = np.zeros((_WORDS + 1, len(heads)), np.uint64)
+        self._words[:-1] = np.ascontiguousarray(heads).view(">u8").T
+
+    @property
+    def position(self) -> NDArray[np.int64]:
+        """Position of each row, int64 [n], in bits from its beginning."""
+        return self._position
+
+    def _peek(self) -> NDArray[np.uint64]:
+        """Return the next 64 bits of each row, left-aligned in uint64 [n], with zeros after the end."""
+        word = self._position >> 6
+        shift = (self._position & 63).astype(np.uint64)
+        first = int(word.min(initial=_WORDS))
+        if first < _WORDS and first == int(word.max(initial=0)):
+            near, far = self._words[first], self._words[first + 1]
+            return _joined(near, far, shift)
+        at = np.minimum(word, _WORDS) * len(self._rows) + self._rows
+        following = np.minimum(word + 1, _WORDS) * len(self._rows) + self._rows
+        words = self._words.reshape(-1)
+        return _joined(words[at], words[following], shift)
+
+    def u(self, bits: int | NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Read `bits` bits (0 to 32, may differ by row) from the rows in `where`; others read nothing and give 0."""
+        count = np.broadcast_to(np.asarray(bits, np.int64), self._position.shape)
+        if where is not None:
+            count = np.where(where, count, 0)
+        shift = (64 - np.maximum(count, 1)).astype(np.uint64)
+        values = np.where(count > 0, (self._peek() >> shift).astype(np.int64), 0)
+        self._position = self._position + count
+        return values
+
+    def ue(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Read an unsigned Exp-Golomb code of up to 28 leading zeros from the rows in `where`; other rows give 0."""
+        window = self._peek()
+        top = (window >> np.uint64(32)).astype(np.float64)
+        zeros = np.minimum(np.where(top > 0, 32 - np.frexp(top)[1], 28), 28).astype(np.int64)
+        values = (window >> (63 - 2 * zeros).astype(np.uint64)).astype(np.int64) - 1
+        length = 2 * zeros + 1
+        if where is not None:
+            values, length = np.where(where, values, 0), np.where(where, length, 0)
+        self._position = self._position + length
+        return values
+
+    def se(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Read a signed Exp-Golomb code from the rows in `where`; other rows give 0."""
+        code = self.ue(where)
+        return np.where(code % 2, (code + 1) // 2, -(code // 2))
+
+
+def _joined(word: NDArray[np.uint64], following: NDArray[np.uint64], shift: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the 64 bits that begin `shift` (0 to 63) bits into the first of two words."""
+    joined: NDArray[np.uint64] = np.bitwise_or(
+        np.left_shift(word, shift), np.right_shift(following >> np.uint64(1), np.uint64(63) - shift)
+    )
+    return joined
+
+
+NO_START, CLOSED_START, OPEN_START = 0, 1, 2
+REFERENCE_SLOTS = 8  # as many as AV1 has
+SLOTS_KNOWN = 1 << 2 * REFERENCE_SLOTS  # in `Pictures.slots`, above the slots that are used and those refreshed
+
+
+class BitstreamError(ValueError):
+    """The bitstream is damaged, or uses a feature that framedex does not reproduce yet.
+
+    Attributes:
+        kind: a short stable word for the reason.
+        damaged: whether the reason is damage; else the feature is not covered.
+    """
+
+    def __init__(self, kind: str, message: str, *, damaged: bool = False) -> None:
+        self.kind, self.damaged = kind, damaged
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """Facts of n packets in decode order. A packet is one picture, or the rest of the picture before it.
+
+    Attributes:
+        start: uint8 [n], NO_START, CLOSED_START (nothing after it needs anything before it) or OPEN_START (its leading
+            pictures do).
+        non_reference: bool [n], no other packet needs it.
+        leading: bool [n], decodable only from the start point before its own.
+        skipped: bool [n], a decoder that starts at packet 0 outputs nothing for it.
+        field_coded: bool [n].
+        continues: bool [n], belongs to the picture of the packet before it (a second field).
+        damaged: bool [n], the bitstream shows that decoding it cannot give the encoder's picture.
+        changes_sets: bool [n], carries parameter sets that differ from those in force, so it must not be left out.
+        forgets: bool [n], a closed start at which decoders drop pictures that they have not output yet, so no session
+            may run across it.
+        period: int64 [n], pictures are output by period, then by order within it.
+        order: int64 [n], output order within the period.
+        states: what a decoder must be given before it starts; states[0] is empty, and correct at packet 0.
+        state: int32 [n], index in `states` for each packet; read at start points only.
+        inband_sets: some packets carry parameter sets that differ from the configuration record's.
+        inner_start_codes: some length-prefixed units hold several NAL units between start codes.
+        varying_shape: pictures differ in size or format.
+        may_hide: headers may state that a picture is not output (HEVC pic_output_flag).
+        drops_leading: a start point in the middle drops its leading pictures (HEVC BLA).
+        begins_amid: the sequence parameter set in use changes at a picture that does not begin a coded video sequence
+            (HEVC).
+        may_hold_fields: some sequence parameter set of an H.264 stream allows fields (frame_mbs_only_flag is 0).
+        chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
+        max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
+        carries_over: decoders keep something over start points that `states` lacks: film grain, or parameter sets of
+            other layers.
+        doubtful: the data of some picture may end too early, which its decoder would not report.
+        slots: int32 [n], which reference slots a packet uses and refreshes, in the bits of `frames.slots`; None for
+            codecs whose references are not read.
+    """
+
+    start: NDArray[np.uint8]
+    non_reference: NDArray[np.bool_]
+    leading: NDArray[np.bool_]
+    skipped: NDArray[np.bool_]
+    field_coded: NDArray[np.bool_]
+    continues: NDArray[np.bool_]
+    damaged: NDArray[np.bool_]
+    changes_sets: NDArray[np.bool_]
+    forgets: NDArray[np.bool_]
+    period: NDArray[np.int64]
+    order: NDArray[np.int64]
+    states: tuple[bytes, ...]
+    state: NDArray[np.int32]
+    inband_sets: bool = False
+    inner_start_codes: bool = False
+    varying_shape: bool = False
+    may_hide: bool = False
+    drops_leading: bool = False
+    begins_amid: bool = False
+    may_hold_fields: bool = False
+    chroma_format: int | None = None
+    max_ref_frames: int | None = None
+    carries_over: bool = False
+    doubtful: bool = False
+    slots: NDArray[np.int32] | None = None
+
+
+def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
+    """Return Pictures with this start column and defaults for the columns that are not given.
+
+    By default, pictures are output in decode order, every packet is needed, and no flag is set.
+    """
+    n = len(start)
+    flags = ("non_reference", "leading", "skipped", "field_coded", "continues", "damaged", "changes_sets", "forgets")
+    plain: dict[str, Any] = {name: np.zeros(n, np.bool_) for name in flags}
+    plain |= {"period": np.zeros(n, np.int64), "order": np.arange(n, dtype=np.int64)}
+    plain |= {"states": (b"",), "state": np.zeros(n, np.int32)}
+    return Pictures(start=start, **(plain | columns))
+
+
+def only(pictures: Pictures, chosen: NDArray[np.bool_]) -> Pictures:
+    """Return the facts of some of the packets.
+
+    Args:
+        pictures: facts of n packets.
+        chosen: bool [n], the packets to keep.
+    """
+    columns: dict[str, Any] = {name: getattr(pictures, name) for name in Pictures.__slots__}
+    columns |= {name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    return Pictures(**columns)
+
+
+class Scanner(Protocol):
+    """Collects facts of each packet, then returns the facts of all packets at once."""
+
+    def feed(self, data: bytes) -> None:
+        """Read the next packet in decode order. Raises BitstreamError."""
+
+    def finish(self) -> Pictures:
+        """Return the facts of all packets fed. Raises BitstreamError."""
+
+
+def segments(start: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return int64 [n]: for each packet, the decode number of the start point at or before it (-1 before the first)."""
+    numbers = np.where(start != NO_START, np.arange(len(start)), -1)
+    return np.maximum.accumulate(numbers) if len(start) else numbers
+
+
+def unwrap_order_counts(
+    lsb: NDArray[np.int64], bits: int, resets: NDArray[np.bool_], anchors: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the full picture order counts of pictures whose headers carry the low `bits` bits of them.
+
+    Args:
+        lsb: int64 [n], the low bits.
+        bits: number of low bits.
+        resets: bool [n], pictures that start a new period, where the high bits are zero (packet 0 counts as one).
+        anchors: bool [n], pictures against which the next ones are unwrapped (H.264 8.2.1.1: reference pictures;
+            HEVC 8.3.1: pictures of temporal layer 0 that are neither leading nor sub-layer non-reference).
+    """
+    n = len(lsb)
+    if n == 0:
+        return np.zeros(0, np.int64)
+    resets, anchors = resets.copy(), anchors | resets
+    resets[0] = anchors[0] = True
+    cycle = 1 << bits
+    at = np.flatnonzero(anchors)
+    steps = _nearest(np.diff(lsb[at], prepend=lsb[at[0]]), cycle)
+    total = np.cumsum(steps)
+    begin = np.maximum.accumulate(np.where(resets[at], np.arange(len(at)), 0))
+    counts = total - total[begin] + lsb[at][begin]
+    previous = np.searchsorted(at, np.arange(n), side="right") - 1
+    return counts[previous] + _nearest(lsb - lsb[at][previous], cycle)
+
+
+def _nearest(steps: NDArray[np.int64], cycle: int) -> NDArray[np.int64]:
+    """Return the steps modulo `cycle`, in (-cycle/2, cycle/2], as the inequalities of the standards define."""
+    half = cycle // 2
+    return (steps + half - 1) % cycle - half + 1
+
+
+EXTENDED_SAR = 255
+NOT_STATED = -1  # in place of the full range flag
+UNSPECIFIED = 2  # code point of primaries, transfer characteristics and matrix that are not stated
+NO_COLOUR = [NOT_STATED, UNSPECIFIED, UNSPECIFIED, UNSPECIFIED]
+
+
+def parse_colour(bits: BitReader) -> list[int]:
+    """Read vui_parameters() from its beginning up to the colour description, and return that.
+
+    Returns:
+        [full range or NOT_STATED, primaries, transfer characteristics, matrix].
+    """
+    if bits.flag() and bits.u(8) == EXTENDED_SAR:
+        bits.u(32)
+    if bits.flag():
+        bits.flag()
+    if not bits.flag():
+        return NO_COLOUR
+    bits.u(3)
+    full_range = bits.u(1)
+    return [full_range, *((bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else NO_COLOUR[1:])]
+
+
+def check_colours(shapes: Iterable[tuple[int, ...]]) -> None:
+    """Raise BitstreamError if sequences state different colours.
+
+    FFmpeg's decoders keep a colour until another one is stated, so a picture's colour depends on where decoding began.
+
+    Args:
+        shapes: shapes of the sequences, which end with their colours.
+    """
+    if len({shape[-len(NO_COLOUR) :] for shape in shapes}) > 1:
+        raise BitstreamError("colour_change", "the colour that the stream states changes")

@@ -1,0 +1,220 @@
+"""Frames stored as images: their sizes, and encoding with Pillow.
+
+How clips are encoded: the codec, its quality and the size of the pictures.
+
+The size in which frames are stored in a dataset: at most one of three limits decides.
+"""
+
+import io
+import math
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from framedex.core.words import check_choices
+from framedex.errors import DecodeError, PolicyError
+from framedex.indexer.images.image_facts import resize_rgb
+from framedex.records.medium import IMAGES
+from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.decoding.video import Size, decode_unique
+from framedex.sharder.reading import EncodedClip
+
+
+def check_limits(short_side: int | None, size: Size | None, box: int | None) -> None:
+    """Raise PolicyError for a side that is no side, or more than one limit."""
+    if size is not None and (not isinstance(size, tuple | list) or len(size) != 2):
+        raise PolicyError("a size is (height, width)", found=repr(size))
+    given = [side for side in (short_side, box, *(size or ())) if side is not None]
+    wrong = [side for side in given if type(side) is not int or side < 1]
+    if wrong:
+        raise PolicyError("an image's side is a whole number above zero", found=repr(wrong[0]))
+    if sum(value is not None for value in (short_side, size, box)) > 1:
+        raise PolicyError("give one of short_side, size and box")
+
+
+def reduction(height: int, width: int, *, short_side: int | None, box: int | None) -> Fraction:
+    """Return the factor by which both sides are multiplied, at most 1.
+
+    Args:
+        short_side: Greatest length of the shorter side.
+        box: Greatest length of the longer side.
+    """
+    limit, side = (short_side, min(height, width)) if box is None else (box, max(height, width))
+    return Fraction(1) if limit is None else min(Fraction(1), Fraction(limit, side))
+
+
+EncodeCodec = Literal["h264", "hevc", "av1"]
+EVEN = 2  # 4:2:0 has one chroma sample for two pixels in each direction
+# Constant rate factors. The defaults are measured (benchmarks/encoded_shards.py).
+DEFAULT_CRF: dict[EncodeCodec, int] = {"h264": 23, "hevc": 23, "av1": 30}
+# x264 is lossless at 0, which its High profile cannot be. SVT-AV1 counts up to 63.
+MAX_CRF: dict[EncodeCodec, int] = {"h264": 51, "hevc": 51, "av1": 63}
+ENCODE_CODECS: tuple[EncodeCodec, ...] = tuple(DEFAULT_CRF)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeOptions:
+    """How clips are encoded.
+
+    At most one of `short_side`, `size` and `box` may be given; without any, frames keep the medium's own size. Sides
+    are even: each is rounded to the nearest even number, and halfway down.
+
+    Attributes:
+        codec: "h264", "hevc" or "av1".
+        crf: The encoder's constant rate factor. A lower one gives better pictures and more bytes. None: the codec's
+            default, 23 for H.264 and HEVC, 30 for AV1.
+        short_side: Greatest length of the shorter side. Nothing is enlarged.
+        size: Exact (height, width).
+        box: Greatest length of the longer side. Nothing is enlarged.
+
+    Raises:
+        PolicyError: A value is not allowed.
+    """
+
+    codec: EncodeCodec = "h264"
+    crf: int | None = None
+    short_side: int | None = None
+    size: Size | None = None
+    box: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choices(PolicyError, codec=(self.codec, ENCODE_CODECS))
+        if self.crf is not None and (type(self.crf) is not int or not 1 <= self.crf <= MAX_CRF[self.codec]):
+            raise PolicyError(
+                f"the crf of {self.codec} is a whole number in a range",
+                found=repr(self.crf),
+                allowed=f"1 to {MAX_CRF[self.codec]}",
+            )
+        check_limits(self.short_side, self.size, self.box)
+        if self.size is not None and any(side % EVEN for side in self.size):
+            raise PolicyError(
+                "the sides of encoded pictures are even, because their chroma is 4:2:0",
+                found="{}x{}".format(*self.size),
+                remedy="give an even height and width",
+            )
+
+    @property
+    def quality(self) -> int:
+        """The constant rate factor."""
+        return DEFAULT_CRF[self.codec] if self.crf is None else self.crf
+
+    def stored_size(self, height: int, width: int) -> Size:
+        """Return (height, width) in which a frame of this size is encoded."""
+        if self.size is not None:
+            return self.size
+        factor = reduction(height, width, short_side=self.short_side, box=self.box)
+        return _even(height * factor), _even(width * factor)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the options as dataset.json records them."""
+        return asdict(self) | {"crf": self.quality}
+
+
+def encode_options(value: EncodeOptions | EncodeCodec | None) -> EncodeOptions | None:
+    """Return the options that a codec's name stands for. Raises PolicyError for an unknown one."""
+    return EncodeOptions(codec=value) if isinstance(value, str) else value
+
+
+def _even(side: Fraction) -> int:
+    """Return the even number nearest to a side; the smaller of two, so that nothing is enlarged. At least 2."""
+    return max(EVEN, EVEN * math.ceil(side / EVEN - Fraction(1, 2)))
+
+
+LARGEST_WEBP = 16_383  # pixels per side (RFC 9649 2.5)
+
+ImageFormat = Literal["jpeg", "png", "webp"]
+FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # with the extensions of file names
+CODECS: dict[ImageFormat, str] = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}  # as FFmpeg names them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOptions:
+    """How frames are stored.
+
+    At most one of `short_side`, `size` and `box` may be given; without any, frames keep the medium's own size.
+
+    Attributes:
+        quality: 1 to 100, for JPEG and WebP.
+        short_side: Greatest length of the shorter side. Nothing is enlarged.
+        size: Exact (height, width).
+        box: Greatest length of the longer side. Nothing is enlarged.
+
+    Raises:
+        PolicyError: A value is not allowed.
+    """
+
+    format: ImageFormat = "jpeg"
+    quality: int = 90
+    short_side: int | None = None
+    size: Size | None = None
+    box: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choices(PolicyError, format=(self.format, FORMATS))
+        if not 1 <= self.quality <= 100:
+            raise PolicyError("quality is out of range", found=self.quality, allowed="1 to 100")
+        check_limits(self.short_side, self.size, self.box)
+
+    def stored_size(self, height: int, width: int) -> Size:
+        """Return (height, width) in which a frame of this size is stored."""
+        if self.size is not None:
+            return self.size
+        factor = reduction(height, width, short_side=self.short_side, box=self.box)
+        return max(1, round(height * factor)), max(1, round(width * factor))
+
+
+def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
+    """Return a picture, uint8 [H, W, 3] RGB, as an image file of the stored size.
+
+    Raises:
+        DecodeError: The picture is too large for the format.
+    """
+    picture = Image.fromarray(resize_rgb(rgb, *options.stored_size(*rgb.shape[:2])))
+    file = io.BytesIO()
+    if options.format == "jpeg":
+        picture.save(file, "JPEG", quality=options.quality, subsampling="4:2:0")
+    elif options.format == "webp":
+        if max(picture.size) > LARGEST_WEBP:
+            raise DecodeError(
+                "a picture is too large for WebP",
+                found=f"{picture.width}×{picture.height}",
+                allowed=f"{LARGEST_WEBP} pixels a side",
+                remedy="--image-format jpeg or png, or a smaller size",
+            )
+        picture.save(file, "WEBP", quality=options.quality, method=4)
+    else:
+        picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def as_they_are(medium: Medium, options: ImageOptions | None) -> bool:
+    """Return whether a medium's images are stored byte for byte: there are no options, or they change nothing."""
+    if medium.kind != IMAGES:
+        return False
+    unchanged = options is None or options.stored_size(medium.height, medium.width) == (medium.height, medium.width)
+    return unchanged and (options is None or medium.codec == CODECS[options.format])
+
+
+def unique_ranks(clip: Clip) -> NDArray[np.int64]:
+    """Return int64 [unique]: the ranks of wanted frames in order of first appearance."""
+    ranks, first = np.unique(clip.recipe.position, return_index=True)
+    ordered = ranks[np.argsort(first)].astype(np.int64)
+    return ordered[ordered >= 0]
+
+
+def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions | None) -> list[bytes]:
+    """Return an image file for every frame that a clip wants, in order of first appearance. Raises DecodeError."""
+    ranks = unique_ranks(clip).tolist()
+    if as_they_are(clip.medium, options):
+        edges = encoded.packet_first.tolist()
+        packet_of = {rank: packet for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}
+        return [encoded.payload[edges[packet_of[rank]] : edges[packet_of[rank] + 1]].tobytes() for rank in ranks]
+    assert options is not None  # otherwise images are stored byte for byte
+    found = {rank: encode_image(rgb, options) for rank, rgb in decode_unique(clip, encoded)}
+    if len(found) != len(ranks):
+        raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")
+    return [found[rank] for rank in ranks]

@@ -1,0 +1,513 @@
+"""Reads sources that are files of this machine. Each is opened once, kept open, and checked to be the recorded one.
+
+Reads sources that are objects. Their ranges are requested concurrently, and only of the object that was recorded.
+
+Reads a clip's byte ranges from files and objects. Each source is checked to be the one indexed.
+
+A stretch of a source that is already in memory, from which a clip is read as from its source.
+
+Sources as files of this machine, for code that decodes or demuxes them from their beginning.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.core.limits import check_room
+from framedex.errors import StaleError, StorageError
+from framedex.files.outputs import content_fingerprint, is_object_tag, open_same_file, sampled
+from framedex.files.parquet_cells import read_cell
+from framedex.records.clip import Recipe
+from framedex.records.medium import IMAGES
+from framedex.sharder.clips.clip import ByteSource, Clip, Medium, stale
+from framedex.storage.objects import Facts, at_once, children, coalesce, download, fetch_many, head, whole
+from framedex.storage.places import Stored
+from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader, RangedFile
+from framedex.storage.uris import is_remote, joined, leads_out
+
+OPEN_FILES = 64
+
+
+class RecordedFiles:
+    """Open files; the least recently used is closed first. Threads may share it and then read one after the other."""
+
+    def __init__(self) -> None:
+        self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
+        for descriptor in self._open.values():
+            close(descriptor)
+
+    def fill(self, source: ByteSource, offset: NDArray[np.int64], pieces: list[NDArray[np.uint8]]) -> None:
+        """Read ranges of a file into given arrays. Raises StaleError for a file that is missing or changed."""
+        with self.opened(source) as descriptor:
+            for begin, piece in zip(offset.tolist(), pieces, strict=True):
+                _fill(source.path, descriptor, piece, begin)
+
+    def fill_whole(self, folder: str, names: Sequence[str], pieces: list[NDArray[np.uint8]]) -> None:
+        """Read whole files of a folder, each as long as its array. Raises StaleError."""
+        for name, piece in zip(names, pieces, strict=True):
+            _read_file(os.path.join(folder, name), piece)
+
+    @contextlib.contextmanager
+    def opened(self, source: ByteSource) -> Iterator[int]:
+        """Provide the descriptor of a file.
+
+        If the caller raises StaleError, the file is closed, so that the next read finds it after it was restored.
+
+        Raises:
+            StaleError: The file is missing or changed.
+        """
+        with self._lock:
+            try:
+                yield self._opened(source)
+            except StaleError:
+                descriptor = self._open.pop(source.path, None)
+                if descriptor is not None:
+                    os.close(descriptor)
+                raise
+
+    def _opened(self, source: ByteSource) -> int:
+        if source.path in self._open:
+            self._open.move_to_end(source.path)
+            return self._open[source.path]
+        descriptor = open_recorded(source)
+        self._open[source.path] = descriptor
+        if len(self._open) > OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1])
+        return descriptor
+
+
+class RecordedFile:
+    """Reads one recorded file, as a function (offset, length) → bytes. Raises StaleError for another file."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._descriptor = open_recorded(source)
+
+    def __call__(self, offset: int, length: int) -> bytes:
+        return os.pread(self._descriptor, length, offset)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
+        if hasattr(self, "_descriptor"):
+            close(self._descriptor)
+
+
+def open_recorded(source: ByteSource) -> int:
+    """Open a file and return its descriptor. Raises StaleError unless it is the file that was recorded."""
+    recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
+    try:
+        descriptor = open_same_file(
+            source.path, size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, expected=source.fingerprint
+        )
+        if descriptor is None:
+            raise stale(source.path, f"{os.stat(source.path).st_size} bytes of other content", recorded)
+    except OSError as error:
+        raise stale(source.path, error.strerror or str(error), recorded) from error
+    return descriptor
+
+
+def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> None:
+    """Read a range of a file completely; one call reads 2 GiB at most."""
+    at = 0
+    while at < len(piece):
+        at += read_some(path, descriptor, piece.data[at:], offset + at)
+
+
+def read_some(path: str, descriptor: int, room: memoryview, offset: int) -> int:
+    """Read bytes of a file into a buffer, and return how many were read. Raises StaleError if there are none."""
+    try:
+        got = os.preadv(descriptor, [room], offset)
+    except OSError as error:
+        raise stale(path, error.strerror or str(error)) from error
+    if not got:
+        raise stale(path, f"no bytes at {offset}")
+    return got
+
+
+def _read_file(path: str, piece: NDArray[np.uint8]) -> None:
+    """Read a whole file, which must be as long as the array."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise stale(path, error.strerror or str(error)) from error
+    try:
+        size = os.fstat(descriptor).st_size
+        if size != len(piece):
+            raise stale(path, f"{size} bytes", f"{len(piece)} bytes")
+        _fill(path, descriptor, piece, 0)
+    finally:
+        os.close(descriptor)
+
+
+class Objects:
+    """Reads objects for clips; threads may share it. `cache`: holds ranges of objects."""
+
+    def __init__(self, cache: DiskCache | None) -> None:
+        self._fetch = fetch_many if cache is None else cache.fetch_many
+        self._known: dict[ByteSource, Facts] = {}
+        self._lock = threading.Lock()
+
+    def fill(self, source: ByteSource, offset: NDArray[np.int64], pieces: list[NDArray[np.uint8]]) -> None:
+        """Read ranges of an object into given arrays.
+
+        Raises:
+            StaleError: The object is missing or changed.
+            StorageError: The store does not deliver the ranges.
+        """
+        asked = coalesce(offset, np.array([len(piece) for piece in pieces], np.int64))
+        begins, ends = asked.begin.tolist(), asked.end.tolist()
+        with stale_as(source):
+            content = self._fetch(source.path, list(zip(begins, ends, strict=True)), self.facts(source))
+        for begin, piece, request in zip(offset.tolist(), pieces, asked.request.tolist(), strict=True):
+            at = 0
+            while at < len(piece):
+                skipped = begin + at - begins[request]
+                data = np.frombuffer(content[request], np.uint8)[skipped : skipped + len(piece) - at]
+                if not len(data):
+                    raise stale(source.path, f"no bytes at {begin + at}")
+                piece[at : at + len(data)] = data
+                at, request = at + len(data), request + 1
+
+    def fill_whole(self, folder: str, names: Sequence[str], pieces: list[NDArray[np.uint8]]) -> None:
+        """Read whole objects of a folder, each as long as its array. Raises StaleError, StorageError."""
+
+        def read(number: int) -> None:
+            uri, piece = joined(folder, names[number]), pieces[number]
+            try:
+                data, facts = whole(uri, most=len(piece))
+            except StorageError as error:
+                if error.kind in ("missing", "size"):
+                    raise stale(uri, error.what, f"{len(piece)} bytes") from error
+                raise
+            if facts.size_bytes != len(piece):
+                raise stale(uri, f"{facts.size_bytes} bytes", f"{len(piece)} bytes")
+            piece[:] = np.frombuffer(data, np.uint8)
+
+        at_once(read, range(len(names)))
+
+    def facts(self, source: ByteSource) -> Facts:
+        """Return the facts that an object must have.
+
+        These are the recorded facts, or, if a file was recorded, those of the object that has its content now.
+        """
+        if is_object_tag(source.fingerprint):
+            return Facts(size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, tag=source.fingerprint)
+        with self._lock:
+            known = self._known.get(source)
+        if known is None:
+            known = self._found(source)
+            with self._lock:
+                self._known[source] = known
+        return known
+
+    def _found(self, source: ByteSource) -> Facts:
+        """Check that an object has the recorded content, and return the facts that it must keep from now on."""
+        facts = head(source.path)
+        recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
+        if facts.size_bytes != source.size_bytes:
+            raise stale(source.path, f"{facts.size_bytes} bytes", recorded)
+        ranges = sampled(source.size_bytes)
+        if content_fingerprint(source.size_bytes, self._fetch(source.path, ranges, facts)) != source.fingerprint:
+            raise stale(source.path, f"{facts.size_bytes} bytes of other content", recorded)
+        return facts
+
+    def reader(self, source: ByteSource) -> ObjectReader:
+        """Return a function that reads an object.
+
+        The function raises StaleError for an object that is missing or changed, and StorageError.
+        """
+
+        def fetch(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
+            with stale_as(source):
+                return self._fetch(uri, ranges, facts)
+
+        with stale_as(source):
+            return ObjectReader(source.path, self.facts(source), fetch_ranges=fetch)
+
+
+@contextlib.contextmanager
+def stale_as(source: ByteSource) -> Iterator[None]:
+    """Raise StaleError if an object is missing or was replaced."""
+    try:
+        yield
+    except StorageError as error:
+        if error.kind not in ("missing", "changed"):
+            raise
+        recorded = f"{source.size_bytes} bytes, {source.fingerprint}"
+        raise stale(source.path, str(error.found or error.what), recorded) from error
+
+
+NOTHING = np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedClip:
+    """A clip's packets in memory.
+
+    Attributes:
+        payload: uint8 [bytes], packets in decode order. A state that a decoder must be given first is part of the
+            packet that it precedes.
+        packet_first: int64 [packets + 1], where each packet begins.
+    """
+
+    payload: NDArray[np.uint8]
+    packet_first: NDArray[np.int64]
+
+
+class SourceFiles:
+    """The sources that this process reads: files and objects.
+
+    Threads may share an instance: they read files one after the other, and objects concurrently. It is picklable; open
+    files are not pickled.
+
+    Args:
+        cache: Holds ranges of objects.
+
+    Attributes:
+        cache: As given.
+    """
+
+    def __init__(self, cache: DiskCache | None = None) -> None:
+        self.cache = cache
+        self._files, self._objects = RecordedFiles(), Objects(cache)
+
+    def __reduce__(self) -> tuple[type[SourceFiles], tuple[DiskCache | None]]:
+        return SourceFiles, (self.cache,)
+
+    def _of(self, source: ByteSource) -> RecordedFiles | Objects:
+        """Return the reader of a source."""
+        return self._objects if is_remote(source.path) else self._files
+
+    def read(self, clip: Clip) -> EncodedClip:
+        """Return the packets of a clip. Raises StaleError if the source is missing or changed."""
+        source, recipe = clip.source, clip.recipe
+        encoded, pieces = laid_out(clip)
+        if recipe.range_path is not None:
+            _check_names(source, recipe.range_path)
+            self._of(source).fill_whole(source.path, recipe.range_path, pieces)
+        else:
+            self._of(source).fill(source, recipe.range_offset, pieces)
+        check_content(source, recipe, pieces)
+        return encoded
+
+    def read_ranges(
+        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Return uint8 [bytes]: some ranges of a source, joined. Raises StaleError if it is missing or changed."""
+        payload = np.empty(int(length.sum()), np.uint8)
+        ends = np.cumsum(length)
+        places = zip((ends - length).tolist(), ends.tolist(), strict=True)
+        self._of(source).fill(source, offset, [payload[begin:end] for begin, end in places])
+        return payload
+
+    @contextlib.contextmanager
+    def opened(self, source: ByteSource) -> Iterator[int | None]:
+        """Provide the descriptor of a file, or None for an object.
+
+        If the caller raises StaleError, the file is closed.
+
+        Raises:
+            StaleError: The file is missing or changed.
+        """
+        reader = self._of(source)
+        if isinstance(reader, Objects):
+            yield None
+            return
+        with reader.opened(source) as descriptor:
+            yield descriptor
+
+
+def range_reader(source: ByteSource) -> RecordedFile | ObjectReader:
+    """Return a function (offset, length) → bytes of a source.
+
+    Raises:
+        StaleError: The source is missing or changed.
+        StorageError: The store does not deliver the source.
+    """
+    return Objects(None).reader(source) if is_remote(source.path) else RecordedFile(source)
+
+
+def openable(medium: Medium) -> str | RangedFile:
+    """Return what libavformat opens for a medium. Raises StaleError if it is missing or changed, StorageError."""
+    source = medium.source
+    if medium.part is not None or medium.cell is not None:
+        return opened_part(medium)
+    if is_remote(source.path):
+        return ObjectFile(Objects(None).reader(source))
+    os.close(open_recorded(source))
+    return source.path
+
+
+def opened_part(medium: Medium) -> RangedFile:
+    """Open a video inside a file. Raises StaleError if its source is missing or changed, StorageError."""
+    part = medium.part
+    if part is None:
+        content = _cell_content(medium)
+        return RangedFile(lambda offset, length: bytes(content[offset : offset + length]), len(content), "cell")
+    read = range_reader(medium.source)
+
+    def read_part(offset: int, length: int) -> bytes:
+        return read(part.offset + offset, max(0, min(length, part.size_bytes - offset)))
+
+    return RangedFile(read_part, part.size_bytes, medium.member or "")
+
+
+def _cell_content(medium: Medium) -> memoryview:
+    """Return the bytes of a video that is a value of a compressed column.
+
+    Raises:
+        StaleError: the source is missing or changed.
+        StorageError: the store does not deliver it.
+    """
+    source = medium.source
+    assert medium.cell is not None  # the caller checked this
+    try:
+        if is_remote(source.path):
+            with stale_as(source):
+                return read_cell(Stored(uri=source.path), medium.cell, tag=Objects(None).facts(source).tag)
+        os.close(open_recorded(source))
+        return read_cell(Path(source.path), medium.cell)
+    except (OSError, ValueError) as error:
+        raise stale(source.path, f"{medium.cell}: {error}") from error
+
+
+def _check_names(source: ByteSource, names: Sequence[str]) -> None:
+    """Raise StaleError for names that lead out of a folder of images."""
+    for name in names:
+        if not name or leads_out(name) or "\0" in name:
+            raise stale(f"{source.path}/{name}", "no name of a file in the medium's folder")
+
+
+def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[np.uint8]]) -> None:
+    """Raise StaleError if the bytes of a range are not those of its checksum. Only images have checksums."""
+    for number, piece in enumerate(pieces):
+        if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
+            where = source.path if recipe.range_path is None else joined(source.path, recipe.range_path[number])
+            raise stale(where, "other content")
+
+
+def laid_out(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
+    """Return a clip whose payload holds the runs' states, and the part of the payload for each range."""
+    recipe, states = clip.recipe, clip.medium.states
+    given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
+    extra = np.zeros(len(recipe.packet_size), np.int64)
+    extra[recipe.run_first] = [len(state) for state in given]
+    packet_first = np.concatenate([[0], np.cumsum(recipe.packet_size + extra)])
+    check_room(int(packet_first[-1]), "the packets of a clip", where="recipes")
+    payload = np.empty(int(packet_first[-1]), np.uint8)
+    starts = dict(zip(packet_first[recipe.run_first].tolist(), given, strict=True))
+    at, pieces = 0, []
+    for length in recipe.range_length.tolist():
+        state = starts.pop(at, NOTHING)
+        payload[at : at + len(state)] = state
+        at += len(state)
+        pieces.append(payload[at : at + length])
+        at += length
+    return EncodedClip(payload=payload, packet_first=packet_first), pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBytes:
+    """Bytes of a source that were read before. It reads like `SourceFiles`.
+
+    Attributes:
+        first_byte: Where the bytes begin in the source.
+        content: uint8 [bytes].
+    """
+
+    first_byte: int
+    content: NDArray[np.uint8]
+
+    def read(self, clip: Clip) -> EncodedClip:
+        """Return the packets of a clip. Raises StaleError if they are not the recorded ones, or not held."""
+        encoded, pieces = laid_out(clip)
+        for offset, piece in zip(clip.recipe.range_offset.tolist(), pieces, strict=True):
+            piece[...] = self._bytes(clip.source, offset, len(piece))
+        check_content(clip.source, clip.recipe, pieces)
+        return encoded
+
+    def read_ranges(
+        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Return uint8 [bytes]: some ranges, joined. Raises StaleError for a range that is not held."""
+        pairs = zip(offset.tolist(), length.tolist(), strict=True)
+        return np.concatenate([np.zeros(0, np.uint8), *(self._bytes(source, *pair) for pair in pairs)])
+
+    def _bytes(self, source: ByteSource, offset: int, length: int) -> NDArray[np.uint8]:
+        begin = offset - self.first_byte
+        if begin < 0 or begin + length > len(self.content):
+            raise self._missing(source, offset)
+        return self.content[begin : begin + length]
+
+    def _missing(self, source: ByteSource, offset: int) -> StaleError:
+        return stale(source.path, f"no bytes at {offset}")
+
+
+PIECE_BYTES = 16 << 20  # of a video inside a file, copied at once
+LOOSE = "files"  # the container of images that are files of a folder
+
+
+@contextlib.contextmanager
+def local_copy(medium: Medium) -> Iterator[Medium]:
+    """Provide a medium whose path is on this machine: the medium itself, or a temporary copy.
+
+    Objects are copied, and so are videos inside a file.
+
+    Raises:
+        StaleError: The source is not the one recorded.
+        StorageError: The store does not deliver the source.
+        OSError: The source cannot be opened, or the copy cannot be written.
+    """
+    loose, part = medium.kind == IMAGES and medium.container == LOOSE, medium.part
+    if medium.cell is not None or (part is not None and not is_remote(medium.path)):
+        with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+            yield _alone(medium, Path(folder))
+        return
+    if not is_remote(medium.path):
+        if not loose:
+            os.close(open_recorded(medium.source))
+        yield medium
+        return
+    with tempfile.TemporaryDirectory(prefix="framedex-") as folder, stale_as(medium.source):
+        if loose:
+            copy_folder(medium.path, Path(folder))
+            yield replace(medium, path=folder)
+            return
+        path = Path(folder) / f"medium{_ending(medium)}"
+        download(medium.path, Objects(None).facts(medium.source), path, part)
+        yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
+
+
+def _ending(medium: Medium) -> str:
+    """Return the ending of the name of a medium's file, or of its own name in a file that holds several."""
+    return Path(medium.path if medium.part is None else medium.member or "").suffix
+
+
+def _alone(medium: Medium, folder: Path) -> Medium:
+    """Copy a video inside a file into a folder, and return the medium there. Raises StaleError, OSError."""
+    path = folder / f"medium{_ending(medium)}"
+    with open(path, "wb") as file:
+        shutil.copyfileobj(opened_part(medium), file, PIECE_BYTES)
+        if file.tell() != medium.member_bytes:
+            raise stale(medium.path, f"{file.tell()} of {medium.member_bytes} bytes of {medium.member}")
+    return replace(medium, path=str(path), member_offset=None, member_bytes=None)
+
+
+def copy_folder(uri: str, folder: Path) -> dict[str, Facts]:
+    """Copy the objects directly in a folder of a store; return their facts by name."""
+    found = children(uri)
+    at_once(lambda name: download(f"{uri}/{name}", found[name], folder / name), list(found))
+    return found
