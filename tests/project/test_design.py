@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from framedex import ClipDataset
-from tests.project.test_layering import IMPORTS
+from tests.project.test_layering import ROOMS
 from tests.support.datasets import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,22 +45,18 @@ def test_a_clip_takes_the_way_that_is_told(medium: Callable[[str], Path], tmp_pa
 
 
 def test_every_room_is_drawn() -> None:
-    drawing = DESIGN.split("## Rooms")[1].split("The table says")[0]
-    lines = [line.split(maxsplit=1) for line in drawing.splitlines() if line.startswith("    ")]
-    drawn = {f"{stage}.{room}" for stage, rooms in lines for room in re.findall(r"\w+", rooms)}
-    below = {
-        "indexer.schema",
-        "indexer.timeline",
-        "indexer.facts",
-        "indexer.media_rows",
-        "sharder.schema",
-        "indexer.cli_options",
-        "sharder.cli_options",
+    drawing = DESIGN.split("## Rooms")[1].split("```")[1]
+    lines = [line.split(maxsplit=1) for line in drawing.splitlines() if line.strip()]
+    drawn = {
+        room if stage == "floor" else f"{stage}.{room}" for stage, rooms in lines for room in re.findall(r"\w+", rooms)
     }
-    of_table = {
-        room if "." in room else f"floor.{room}"
-        for room in (".".join(own.split(".")[:2]) for own in IMPORTS)
-        if room not in ("cli", "__main__", "framedex", "bench") and not room.endswith(".cli") and room not in below
-    }
-    assert of_table - drawn <= {"loader.arguments", "auditor.run"}
-    assert drawn - of_table == set()
+    beside = {"framedex", "bench", "indexer", "sharder", "loader", "auditor"}  # modules beside folders
+    assert drawn == set(ROOMS) - beside
+
+
+def test_paths_of_the_design_exist() -> None:
+    named = set(
+        re.findall(r"`((?:framedex|indexer|sharder|loader|auditor|configs|docs|tests|benchmarks)/[\w./]*)`", DESIGN)
+    )
+    assert len(named) > 60
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []

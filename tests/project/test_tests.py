@@ -1,4 +1,4 @@
-"""Each test asserts something, and each test file has one topic. (Data drawn by hypothesis may sometimes be empty.)"""
+"""Each test asserts something. (Data drawn by hypothesis may sometimes be empty.)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.support.counted import some
 from tests.support.syntax import tree_of
 
 TESTS = Path(__file__).resolve().parents[1]
-MAX_LINES = 400
 MAX_INTERNAL = 303  # lines that import internal modules; they may only fall, unless modules are split
 INTERNAL = re.compile(r"^\s*(?:from|import) framedex\.(?!errors\b)", re.MULTILINE)
 
@@ -58,12 +57,6 @@ def test_every_test_asserts_outside_of_loops_or_in_loops_that_are_counted() -> N
             assert counted or not found, f"{path.name}: {function.name} may pass on nothing"
             tests += 1
     assert tests > 1000
-
-
-def test_no_file_of_tests_is_long() -> None:
-    lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in some(TESTS.rglob("*.py"), 100)}
-    long = {str(path.relative_to(TESTS)): lines for path, lines in lengths.items() if lines > MAX_LINES}
-    assert not long, f"split by topic what has more than {MAX_LINES} lines"
 
 
 def test_few_lines_import_internal_modules() -> None:
