@@ -26,7 +26,7 @@ from framedex.indexer import schema as index_schema
 from framedex.records import medium
 from framedex.sharder import schema as dataset_schema
 from framedex.sharder.policies.reading import read_policy
-from framedex.sharder.sampling.records import Sampled, Timeline
+from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.writing.columns import ROWS_AT_ONCE
 
 __all__ = ["ROWS_AT_ONCE", "checks_of", "dataset_schema", "index_schema", "medium"]  # for templates
@@ -77,29 +77,11 @@ def example_timeline() -> Timeline:
     )
 
 
-def seconds_of(timeline: Timeline, clip: Sampled) -> list[float]:
-    """Return the times of the frames of a clip, without padding."""
-    times = timeline.pts[clip.frames[clip.mask]] * float(timeline.time_base)
-    return [float(time) for time in times]
-
-
 def policies(timeline: Timeline) -> Iterator[tuple[str, str, Any]]:
     """Yield the name and the text of each file of configs/, and its clips of a video."""
     for path in sorted((ROOT / "configs").glob("*.yaml")):
         text = path.read_text(encoding="utf-8").removeprefix(MODELINE).strip()
         yield path.name, text, read_policy(path).policy.sample(timeline, LISTED)
-
-
-@contextlib.contextmanager
-def _in_example() -> Iterator[None]:
-    """Run in a folder with an index and a dataset of made-up videos."""
-    from benchmarks.audit_data import write_index
-
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        write_index(Path("INDEX"), AUDITED_VIDEOS)
-        Path("policy.yaml").write_text(AUDITED_POLICY, encoding="utf-8")
-        _run("shard", "INDEX", "--policy", "policy.yaml", "--out", "DATASET")
-        yield
 
 
 def example_audit(sql: str, check: str) -> dict[str, Any]:
@@ -111,8 +93,13 @@ def example_audit(sql: str, check: str) -> dict[str, Any]:
         sql: a question to the index.
         check: a check of the dataset.
     """
-    with _in_example():
-        kinds: tuple[Kind, ...] = ("index", "dataset")
+    from benchmarks.audit_data import write_index
+
+    kinds: tuple[Kind, ...] = ("index", "dataset")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        write_index(Path("INDEX"), AUDITED_VIDEOS)
+        Path("policy.yaml").write_text(AUDITED_POLICY, encoding="utf-8")
+        _run("shard", "INDEX", "--policy", "policy.yaml", "--out", "DATASET")
         return {
             "sql": _run("audit", "INDEX", "--sql", sql),
             "check": _run("audit", "DATASET", "--check", check),
