@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import re
 import statistics
 from collections.abc import Iterable
@@ -29,7 +30,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from benchmarks.training import SAMPLINGS
 from benchmarks.training_videos import DRAWN_SECONDS, FORMATS
 from docs import reference
-from docs.plots import dot_plot
 from framedex.sharder.policies.registry import policy_schema
 
 DOCS = Path(__file__).resolve().parent
@@ -97,8 +97,8 @@ def environment() -> Environment:
         extensions=["jinja2.ext.do"],
     )
     made.filters |= {one.__name__: one for one in (fixed, grouped, percent, spread, where, in_order)}
-    made.filters["median"] = statistics.median
-    made.globals |= {"made_by": made_by, "dot_plot": dot_plot, "reference": reference, "zip": zip}
+    made.filters |= {"median": statistics.median, "log10": math.log10}
+    made.globals |= {"made_by": made_by, "reference": reference, "zip": zip}
     made.globals |= {"FORMATS": FORMATS, "CELLS": CELLS, "DRAWN_SECONDS": DRAWN_SECONDS}
     return made
 
