@@ -67,7 +67,7 @@ import json, shutil, sys, tarfile
 from pathlib import Path
 import pyarrow.parquet as pq
 import framedex
-from docs.format_page import format_page
+from docs.generate import page_text
 
 assert framedex.__file__.startswith(sys.argv[1]), framedex.__file__
 quiet = {"workers": 0, "progress": False}
@@ -83,7 +83,7 @@ files = {"videos": "INDEX/videos", "frames": "INDEX/frames", "media": "D/media",
 tables = {name: pq.read_table(folder).to_pylist()[0] for name, folder in files.items()}
 items = [dataset[0] for dataset in (framedex.ClipDataset("D"), framedex.ClipDataset("P"),
          framedex.ClipDataset.from_index("INDEX", policy))]
-page = format_page()
+page = page_text("format.md")
 Path("list.csv").write_text(f"uri,is_wide,weight\\n{sys.argv[2]},1,2\\n")
 try:
     framedex.index("list.csv", "RESERVED", **quiet)

@@ -1,4 +1,4 @@
-"""Data flows from stage to stage, imports form no circle, and heavy libraries are loaded only in the rooms that need them.
+"""Data flows from stage to stage, imports form no circle, and heavy libraries are loaded only where they are needed.
 
 A room is a folder of modules with one purpose. Modules that lie beside folders belong to the room of their stage.
 """
