@@ -79,7 +79,7 @@ def test_proving_every_frame_and_some_of_them_exclude_each_other(folder: Path, m
 
 
 @pytest.mark.parametrize(
-    ("where", "proof", "depth"), [("table_facts", "sampled", "packets"), ("every_packet", "every_frame", "packets")]
+    ("where", "proof", "depth"), [("by_tables", "sampled", "packets"), ("every_packet", "every_frame", "packets")]
 )
 def test_a_frame_that_differs_makes_more_of_the_file_be_read(
     where: str, proof: str, depth: str, medium: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
@@ -89,11 +89,11 @@ def test_a_frame_that_differs_makes_more_of_the_file_be_read(
 
     monkeypatch.setattr(f"framedex.indexer.probing.{where}._differing", differing)
     path = medium("h264_default.mp4")
-    (found,) = facts_of(path, depth="auto" if where == "table_facts" else depth, prove=1)
+    (found,) = facts_of(path, depth="auto" if where == "by_tables" else depth, prove=1)
     assert found.proof is not None
     assert found.timeline is not None
     assert (found.proof.proof, found.proof.first_difference, found.timeline.depth) == (proof, None, depth)
-    if where == "table_facts":
+    if where == "by_tables":
         (refused,) = facts_of(path, depth="tables", prove=1)
         assert refused.problem is not None
         assert refused.problem.kind == "untrusted_tables"

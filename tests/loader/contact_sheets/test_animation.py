@@ -89,7 +89,7 @@ def test_clips_without_frames_and_no_clips_are_sheets(inspector: sheet.Inspector
 
 
 def test_an_animation_that_is_too_large_is_refused(inspector: sheet.Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sheet_pictures, "MAX_PIXELS", 300_000)
+    monkeypatch.setattr(sheet_pictures, "MAX_WEBP_PIXELS", 300_000)
     with pytest.raises(OutputError, match="too large for an animation"):
         sheet_pictures.webp_sheet(inspector.heading(1), [inspector.show(0)], None)
 
@@ -99,7 +99,7 @@ def test_an_animation_that_is_too_large_is_refused_before_anything_is_decoded(
 ) -> None:
     decoded: list[int] = []
     monkeypatch.setattr(sheet.Inspector, "show", lambda _, number: decoded.append(number))
-    monkeypatch.setattr(sheet_pictures, "MAX_PIXELS", 300_000)
+    monkeypatch.setattr(sheet_pictures, "MAX_WEBP_PIXELS", 300_000)
     ask = ("inspect", inspector.dataset.manifest.path, "--sample", 2, "--out", tmp_path / "sheet.webp")
     assert "too large for an animation" in run(*ask, code=1).output
     assert (decoded, list(tmp_path.iterdir())) == ([], [])

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from framedex import Framing, SmartResize
 from framedex.errors import FramedexError
+from framedex.loader.pixels.framing import Draw, cutout_of, delivered_sizes
 from framedex.sharder.decoding.cutout import Cutout, Window, cut
 
 FULL_HD, VGA, TALL = (1080, 1920), (480, 640), (1280, 720)
 
 
 def framed(framing: Framing, size: tuple[int, int], *, clip: str = "clip", epoch: int = 0, seed: int = 0) -> Cutout:
-    return framing.cutout_of(framing, size, 16, framing.Draw(seed=seed, epoch=epoch, name=clip))
+    return cutout_of(framing, size, 16, Draw(seed=seed, epoch=epoch, name=clip))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_frames_are_scaled_and_cut_as_documented(
     assert (cutout.scaled, cutout.size, cutout.windows) == (scaled, shown, (Window(*corner),))
     assert not cutout.is_stacked
     one = [np.array([value]) for value in (*size, 16)]
-    assert [int(side[0]) for side in framing.delivered_sizes(framing, one[0], one[1], one[2])] == list(shown)
+    assert [int(side[0]) for side in delivered_sizes(framing, one[0], one[1], one[2])] == list(shown)
 
 
 def test_several_crops_lie_along_the_longer_side_or_in_the_corners() -> None:
@@ -172,7 +173,7 @@ def test_a_crop_larger_than_the_frame_says_what_to_do() -> None:
 def test_frames_are_not_scaled_beyond_measure() -> None:
     for framing in (Framing(short_side=40_000, crop=(4, 4)), Framing(size=(60_000, 1), resize="crop")):
         with pytest.raises(FramedexError, match=r"scaled to too many pixels\n.*of 160 × 120"):
-            framing.cutout_of(framing, (120, 160), 4, framing.Draw(seed=0, epoch=0, name="a"))
+            cutout_of(framing, (120, 160), 4, Draw(seed=0, epoch=0, name="a"))
 
 
 def test_a_description_has_what_differs_from_the_defaults() -> None:
