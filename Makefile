@@ -139,7 +139,9 @@ wheel: $(VENV)/.dev
 		&& ../empty/bin/framedex verify DATASET \
 		&& ../empty/bin/framedex inspect DATASET --sample 2 --out sheet.html \
 		&& ../empty/bin/framedex inspect DATASET --sample 2 --out sheet.png \
-		&& ../empty/bin/python -c 'from framedex import ClipDataset; print(ClipDataset("DATASET")[0]["frames"].shape)'
+		&& ../empty/bin/python -c 'from framedex import ClipDataset; print(ClipDataset("DATASET")[0]["frames"].shape)' \
+		&& ../empty/bin/framedex bench --help >/dev/null \
+		&& if ../empty/bin/framedex bench DATASET 2>bench.txt; then exit 1; else grep 'framedex\[torch\]' bench.txt; fi
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m docs.generate
