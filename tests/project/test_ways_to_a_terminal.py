@@ -43,7 +43,7 @@ HOSTILE = "\x1b]0;owned\x07"
 
 def test_nothing_is_written_to_a_terminal_past_one_module() -> None:
     found: dict[str, set[str]] = defaultdict(set)
-    for path in some((path for top in FOLDERS for path in (ROOT / top).rglob("*.py")), 250):
+    for path in some((path for top in FOLDERS for path in (ROOT / top).rglob("*.py")), 200):
         for node in ast.walk(tree_of(path)):
             name = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
             if name in WAYS:
@@ -54,7 +54,7 @@ def test_nothing_is_written_to_a_terminal_past_one_module() -> None:
 def test_one_function_makes_text_printable() -> None:
     defined = [
         path.relative_to(ROOT).as_posix()
-        for path in some((path for top in FOLDERS for path in (ROOT / top).rglob("*.py")), 250)
+        for path in some((path for top in FOLDERS for path in (ROOT / top).rglob("*.py")), 200)
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef) and node.name == "printable"
     ]

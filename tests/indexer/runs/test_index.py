@@ -296,7 +296,7 @@ def test_a_run_killed_midway_leaves_an_index_that_a_rerun_completes(folder: Path
 def test_frames_of_one_medium_are_found_among_many_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    monkeypatch.setattr("framedex.indexer.parts.part_pairs.FRAMES_PER_ROW_GROUP", 60)
+    monkeypatch.setattr("framedex.indexer.schema.FRAMES_PER_ROW_GROUP", 60)
     index, _ = build(folder)
     for row in some(index.videos.to_pylist()):
         assert np.array_equal(np.sort(index.packets(row["media_id"]).pts)[0], row["start_pts"])
