@@ -516,7 +516,7 @@ def _tried(task: ProbeTask, medium: MediumFacts, options: IndexOptions) -> Row:
     """Return the column that says how a failed medium was probed. Other media have no such column."""
     if medium.problem is None or medium.problem.status != FAILED:
         return {}
-    return {"tried": attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)}
+    return {"tried": attempt(task, options)}
 
 
 def _identity(task: ProbeTask) -> Identity | None:
