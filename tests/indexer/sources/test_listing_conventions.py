@@ -268,7 +268,7 @@ def test_a_wrong_row_fails_alone_and_is_named_by_its_number(put: Place, tmp_path
     ("name", "content", "message"),
     [
         ("list.json", "[]", "the listing has no rows"),
-        ("list.json", "[3]", "a list of something else than objects"),
+        ("list.json", "[3]", "the listing is a list without objects"),
         ("list.jsonl", "", "the listing has no rows"),
         ("list.jsonl", "\n\n", "the listing has no rows"),
         ("list.csv", "uri,label\n", r"the listing has no rows(.|\n)*columns uri, label"),
