@@ -1,7 +1,4 @@
-"""The command `framedex index`.
-
-Values of options of `framedex index` that have a form of their own.
-"""
+"""The command `framedex index`: its options, and how it prints a plan and a report."""
 
 import logging
 import os
@@ -48,7 +45,7 @@ from framedex.storage.uris import medium_name
 
 
 def rate_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Fraction | None:
-    """Return a rate in frames per second."""
+    """Parse the value of --image-fps, in frames per second."""
     try:
         return None if value is None else rate_of(value)
     except ValueError as error:
@@ -56,14 +53,14 @@ def rate_value(context: click.Context, parameter: click.Parameter, value: str | 
 
 
 def sidecars_value(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Sidecar, ...]:
-    """Return kinds of sidecars."""
+    """Parse the value of --sidecars: kinds separated by commas, or `none`."""
     try:
         return sidecars_of(() if value == "none" else value.split(","))
     except ValueError as error:
         raise click.BadParameter(f"{error}, or none") from error
 
 
-TABLE_ROWS = 20
+TABLE_ROWS = 20  # a table of more rows scrolls the summary's first lines out of most terminals
 LOG = logging.getLogger("framedex.indexer")
 
 EXAMPLE = (
@@ -116,14 +113,14 @@ RULES = (
 @click.option(
     "--root",
     type=click.Path(file_okay=False),
-    help="Folder that uris are recorded relative to, and that relative paths in lists begin at.  "
+    help="Folder that recorded uris, and relative paths in lists, are relative to.  "
     "[default: the sources' common folder]",
 )
 @click.option(
     "--uri-column",
     metavar="NAME",
-    help="Column of a listing that names the media.  [default: uri, or as the columns of Kinetics, "
-    "Something-Something, WebVid and HowTo100M say]",
+    help="Column of a listing that names the media.  [default: uri, or the known columns of Kinetics, "
+    "Something-Something, WebVid and HowTo100M]",
 )
 @click.option(
     "--label-from", type=click.Choice(["parent"]), help="Add a column `label`: the name of each file's folder."
@@ -235,10 +232,17 @@ def index(
     Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but
     more media failed or were refused than --max-failures.
     """
-    if compact or not sources:
-        _compact(out, sources if compact else None, as_json)
+    if compact:
+        if sources:
+            raise click.UsageError("--compact takes no SOURCE")
+        _compact(out, as_json)
         return
-    with interrupt_says(lambda: _kept(out, dry_run=dry_run)), progress_bar("video") as show:
+    if not sources:
+        raise click.UsageError("name a SOURCE, or pass --compact")
+    with (
+        interrupt_says(lambda: "nothing was written" if dry_run else _state_after_interrupt(out)),
+        progress_bar("video") as show,
+    ):
         options = IndexOptions(
             sources=sources,
             out=out,
@@ -255,18 +259,25 @@ def index(
             report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
         except MissingSourceError as error:
             raise click.UsageError(str(error)) from error
-    _tell(report, as_json, whole=task is None or has_locks(out))
+    if as_json:
+        echo(json_text(asdict(report) | {"out": str(report.out)}))
+    elif report.finished:
+        media = counted(report.unchanged, "file")
+        echo(f"this run is finished: {media} unchanged, nothing was written → {printable(str(report.out))}")
+    else:
+        # During a first run in slices, an index in a store is not readable until all slices are written.
+        if task is None or has_locks(out):
+            _print_rows(report)
+        _print_summary(report)
     if report.internal:
         sys.exit(1)
     if report.failed + report.refused > max_failures:
         sys.exit(3)
 
 
-def _kept(out: Place, *, dry_run: bool) -> str:
-    """Return what an interrupted run leaves, and how to go on."""
+def _state_after_interrupt(out: Place) -> str:
+    """Return a sentence about the media that an interrupted run leaves, and how to go on."""
     again = "the same command goes on with the others"
-    if dry_run:
-        return "nothing was written"
     try:
         media = len(Index(out))
     except FramedexError:  # an index of slices is not readable before all of them are written
@@ -276,38 +287,8 @@ def _kept(out: Place, *, dry_run: bool) -> str:
     return f"{counted(media, 'medium', 'media')} in {printable(str(out))} {'is' if media == 1 else 'are'} kept; {again}"
 
 
-def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
-    """Print what a run did.
-
-    Args:
-        report: of the run.
-        as_json: print it as JSON.
-        whole: whether the index is readable. During a first run in slices it is not, until all slices are written.
-    """
-    if as_json:
-        echo(json_text(asdict(report) | {"out": str(report.out)}))
-    elif report.finished:
-        media = counted(report.unchanged, "file")
-        echo(f"this run is finished: {media} unchanged, nothing was written → {printable(str(report.out))}")
-    else:
-        _print_table(report, whole=whole)
-
-
-def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None:
-    """Compact an index and print what was done.
-
-    Args:
-        out: the index.
-        sources: the sources given together with --compact, which takes none. None: neither sources nor --compact.
-        as_json: print the report as JSON.
-
-    Raises:
-        UsageError: sources and --compact were both given, or neither.
-    """
-    if sources is None:
-        raise click.UsageError("name a SOURCE, or pass --compact")
-    if sources:
-        raise click.UsageError("--compact takes no SOURCE")
+def _compact(out: Place, as_json: bool) -> None:
+    """Compact an index, and print the report."""
     report = compact_index(out)
     if as_json:
         echo(json_text(asdict(report)))
@@ -318,58 +299,35 @@ def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None
     )
 
 
-def _plan(work: Work) -> dict[str, object]:
-    """Return what a run would do, as values that JSON can hold."""
-    return {
-        "root": work.root,
-        "unchanged": work.unchanged,
-        "changed": work.changed,
-        "retried": work.retried,
-        "gone": sorted(work.gone),
-        "probe": sorted(medium_name(*identity) for identity in work.probe),
-        "unopened": sorted(medium_name(*identity) for identity in work.unopened),
-        "images": {
-            medium_name(*key): len(task.images.names)
-            for key, task in sorted(work.probe.items(), key=lambda entry: medium_name(*entry[0]))
-            if task.images is not None and task.images.names
-        },
-        "thumbnails": work.thumbnails,
-        "others": [asdict(some) for some in work.others],
-    }
-
-
 def _print_plan(work: Work, as_json: bool) -> None:
-    plan = _plan(work)
+    """Print the media that a run would probe."""
+    gone = sorted(work.gone)
+    probe = sorted(((medium_name(*key), task) for key, task in work.probe.items()), key=lambda entry: entry[0])
+    images = {name: len(task.images.names) for name, task in probe if task.images is not None and task.images.names}
     if as_json:
-        echo(json_text(plan))
+        plan = {name: getattr(work, name) for name in ("root", "unchanged", "changed", "retried")}
+        unopened = sorted(medium_name(*identity) for identity in work.unopened)
+        plan |= {"gone": gone, "probe": [name for name, _ in probe], "unopened": unopened, "images": images}
+        echo(json_text(plan | {"thumbnails": work.thumbnails, "others": [asdict(some) for some in work.others]}))
         return
-    probe = plan["probe"]
-    assert isinstance(probe, list)
-    images = plan["images"]
-    assert isinstance(images, dict)
-    for name in probe:
-        echo(printable(name) + (f" ({_images(images[name])})" if name in images else ""))
-    gone = plan["gone"]
-    assert isinstance(gone, list)
+    for name, _ in probe:
+        echo(printable(name) + (f" ({images[name]} image{'s' * (images[name] != 1)})" if name in images else ""))
     for name in gone:
         echo(f"gone: {printable(name)}")
     echo(
-        f"would probe {len(probe)} media under {printable(str(plan['root']))}; {plan['changed']} changed, "
-        f"{_retried(work.retried)}{len(gone)} gone, {plan['unchanged']} unchanged"
+        f"would probe {len(probe)} media under {printable(work.root)}; {work.changed} changed, "
+        f"{_retried(work.retried)}{len(gone)} gone, {work.unchanged} unchanged"
     )
     _print_skipped(work.thumbnails, work.others)
 
 
 def _retried(count: int) -> str:
+    """Return the part of a summary about retried media, which is empty for most runs."""
     return f"{count:,} retried, " if count else ""
 
 
-def _images(count: int) -> str:
-    return f"{count} image{'s' if count != 1 else ''}"
-
-
 def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
-    """Print which files the search of folders skipped."""
+    """Print the files that the search of folders skipped."""
     if thumbnails:
         echo(f"{counted(thumbnails, 'image')} beside videos skipped: name them, or a listing of them, to index them")
     if others:
@@ -383,10 +341,8 @@ def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
         )
 
 
-def _print_table(report: IndexReport, *, whole: bool) -> None:
-    """Print a summary of the run: the first rows of the index, and every problem of this run."""
-    if whole:
-        _print_rows(report)
+def _print_summary(report: IndexReport) -> None:
+    """Print every problem of a run, and the number of media with each outcome."""
     failures = FailureList()
     for problem in report.problems:
         reason = f"{problem['error_message']} ({problem['error_kind']})"
@@ -402,13 +358,13 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
         by_count = sorted(report.decoded_whole.items(), key=lambda item: (-item[1], item[0]))
         codecs = ", ".join(f"{count:,} of {codec}" for codec, count in by_count)
         videos = counted(sum(report.decoded_whole.values()), "video")
+        # Without this line, users of such codecs would take the slow run for a fault.
         echo(f"{videos} decoded whole to prove the frames, which takes longer than reading packets ({codecs})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     echo(
         f"{report.ok:,} indexed, {report.refused:,} refused, {report.failed:,} failed{internal}; "
-        f"{report.new:,} files new, "
-        f"{report.changed:,} changed, {_retried(report.retried)}{report.gone:,} gone, {report.unchanged:,} unchanged "
-        f"→ {printable(str(report.out))}"
+        f"{report.new:,} files new, {report.changed:,} changed, {_retried(report.retried)}{report.gone:,} gone, "
+        f"{report.unchanged:,} unchanged → {printable(str(report.out))}"
     )
 
 
@@ -423,7 +379,7 @@ def _print_rows(report: IndexReport) -> None:
         name = printable(medium_name(row["uri"], row["member"]))
         name = name if len(name) <= 40 else "…" + name[-39:]
         echo(
-            f"{name:<40} {row['codec']:<6} {_size(row):>9} {row['frame_count']:>7} {_rate(row):>7} "
+            f"{name:<40} {row['codec']:<6} {_size_text(row):>9} {row['frame_count']:>7} {_rate_text(row):>7} "
             f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8.2f}"
         )
     if len(media) > TABLE_ROWS:
@@ -433,13 +389,13 @@ def _print_rows(report: IndexReport) -> None:
             echo(f"note: {printable(medium_name(row['uri'], row['member']))}: {row['error_message']}")
 
 
-def _size(row: dict[str, Any]) -> str:
+def _size_text(row: dict[str, Any]) -> str:
     """Return a medium's width and height as text. If images differ in size, return the first one's size with a `+`."""
     height = f"{row['height']}+" if row["kind"] == IMAGES and row["varying_shape"] else str(row["height"])
     return f"{row['width']:>4}x{height:<4}"
 
 
-def _rate(row: dict[str, Any]) -> str:
+def _rate_text(row: dict[str, Any]) -> str:
     """Return a medium's frames per second as text, or their range if the rate varies."""
     if not row["median_gap_seconds"]:
         return "-"

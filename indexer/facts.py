@@ -1,8 +1,6 @@
-"""Facts of a medium, as frozen records: probing returns them, and `media_rows` turns them into rows of an index.
+"""Facts of a medium, as frozen records that probing returns, and the rows of an index that they become.
 
 Fields are named after their columns (docs/format.md). Fields of audio lack the prefix `audio_`.
-
-Rows of `videos` and `frames` from the facts of a medium: the only place where facts become columns.
 """
 
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from framedex.records.medium import FAILED, OK, REFUSED, AudioPackets, PacketCol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What distinguishes a file, an object or a folder of images from later contents of the same place."""
+    """The size, time and fingerprint of a file, an object or a folder of images, by which a change is noticed."""
 
     size_bytes: int
     mtime_ns: int
@@ -25,7 +23,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """What headers state about a video stream, or about the first image of a sequence."""
+    """The facts that headers state about a video stream, or about the first image of a sequence."""
 
     codec: str
     pixel_format: str | None
@@ -48,7 +46,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """What a header states about a stream's length and rate. None: it states nothing, or nothing possible."""
+    """A stream's length and rate as a header states them. A field is None if its value is missing or impossible."""
 
     stated_frames: int | None
     stated_duration_seconds: float | None
@@ -57,7 +55,7 @@ class Stated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodingFacts:
-    """What the packets of a stream show about its coding. None: only reading every packet shows it."""
+    """Facts about a stream's coding that its packets show. A field is None if only reading every packet shows it."""
 
     states: list[bytes]
     inband_parameter_sets: bool
@@ -88,7 +86,7 @@ class TimelineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofFacts:
-    """How frames compare that were reached as clips reach them, and by decoding from further back."""
+    """The result of decoding frames twice: from where clips begin to decode, and from further back."""
 
     proof: str
     proved_by: str
@@ -98,7 +96,7 @@ class ProofFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a medium is not usable. If `status` is None, the medium is usable, and this says what is damaged in it."""
+    """The reason why a medium is not usable. If `status` is None, it is usable, and `message` describes its damage."""
 
     status: str | None
     kind: str | None
@@ -117,7 +115,7 @@ class AudioFacts:
     """The first audio stream of a file.
 
     Attributes:
-        problem: why the audio is not available. In that case some of the other fields are None. None: it is available.
+        problem: why the audio is not available; some of the other fields are None then. If None, it is available.
     """
 
     stream_index: int
@@ -147,10 +145,10 @@ class MediumFacts:
         kind: VIDEO or IMAGES.
         stream_index: -1 without a stream.
         is_best: whether the stream is the best one of the file.
-        member: which of several media in the file. None: the only one.
-        member_offset: where a video inside the file begins, in bytes. None: the video is the file.
-        member_bytes: how many bytes it has.
-        sidecars: the user's columns beside it, as JSON.
+        member: name of the medium in a file of several media, else None.
+        member_offset: first byte of a video inside the file. If None, the video is the file.
+        member_bytes: size of a video inside the file.
+        sidecars: the user's columns for the medium, as JSON.
     """
 
     kind: str
@@ -195,42 +193,28 @@ SINGLE = (
 
 
 def rows_of(medium: MediumFacts) -> tuple[Row, Row]:
-    """Return the columns of `videos` and `frames` for a medium, without the columns that name it."""
-    return _video_row(medium), _frames_row(medium)
+    """Return the columns of `videos` and `frames` for a medium, without the columns that name it.
+
+    Columns of a missing record are left out of the row of `videos`, so they become null.
+    """
+    video = {name: getattr(medium, name) for name in SINGLE} | {"status": OK}
+    for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline, medium.proof):
+        video |= {} if record is None else values_of(record)
+    if medium.timeline is not None:
+        video |= values_of(video.pop("summary"))
+    if medium.problem is not None:
+        video |= {f"error_{name}": getattr(medium.problem, name) for name in ("kind", "message", "traceback")}
+        video["status"] = medium.problem.status or OK
+    if medium.audio is not None:
+        video |= {f"audio_{name}": value for name, value in values_of(medium.audio).items() if name != "packets"}
+    if medium.packets is None or not medium.is_usable:
+        return video, no_frames()
+    frames = values_of(medium.packets)
+    if medium.audio is not None and medium.audio.packets is not None:
+        frames |= {f"audio_{name}": value for name, value in values_of(medium.audio.packets).items()}
+    return video, frames
 
 
 def no_frames() -> Row:
     """Return the `frames` columns for a medium that is not usable."""
     return {"pts": [], "offset": None, "size": [], "flags": []}
-
-
-def _video_row(medium: MediumFacts) -> Row:
-    """Return the columns of `videos`. Columns of a missing record are left out, so they become null."""
-    row = {name: getattr(medium, name) for name in SINGLE} | {"status": OK}
-    for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline, medium.proof):
-        row |= {} if record is None else values_of(record)
-    if medium.timeline is not None:
-        row |= values_of(row.pop("summary"))
-    if medium.problem is not None:
-        row |= {
-            "status": medium.problem.status or OK,
-            "error_kind": medium.problem.kind,
-            "error_message": medium.problem.message,
-            "error_traceback": medium.problem.traceback,
-        }
-    return row if medium.audio is None else row | _audio_row(medium.audio)
-
-
-def _audio_row(audio: AudioFacts) -> Row:
-    columns = values_of(audio)
-    del columns["packets"]
-    return {f"audio_{name}": value for name, value in columns.items()}
-
-
-def _frames_row(medium: MediumFacts) -> Row:
-    if medium.packets is None or not medium.is_usable:
-        return no_frames()
-    row = values_of(medium.packets)
-    if medium.audio is not None and medium.audio.packets is not None:
-        row |= {f"audio_{name}": value for name, value in values_of(medium.audio.packets).items()}
-    return row

@@ -1,15 +1,14 @@
-"""Depth `packets`: demux every packet with PyAV and scan its bytes.
+"""Read every packet of a stream, feed its bytes to a scanner, and find where the file has them.
 
-Depth `packets` for MP4, MOV and 3GP: sample tables locate the packets, and the file is read in large pieces.
-
-Finds where a file holds the bytes of a packet that libavformat returned.
+In MP4, MOV and 3GP, sample tables locate the packets, and the file is read in large pieces. Packets of other containers
+are demuxed with PyAV, and their bytes are searched for in the file.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import av
@@ -40,7 +39,7 @@ class PayloadFinder:
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        self._delta = 0  # where the last one was found
+        self._delta = 0  # distance from packet.pos to the last payload; most packets of a file have the same
         self._position, self._end = -1, 0
         self.found_all = True
 
@@ -53,19 +52,15 @@ class PayloadFinder:
             candidates: tuple[int, ...] = (self._end,)
         else:
             candidates = (position + self._delta, *(position + delta for delta in PAYLOAD_OFFSETS))
-        for offset in candidates:
-            if self._read(offset, len(data)) == data:
-                return self._note(position, offset, data)
-        window = self._read(position, len(data) + SEARCH_BYTES)
-        at = window.find(data)
-        if at < 0:
-            self.found_all = False
-            return -1
-        return self._note(position, position + at, data)
-
-    def _note(self, position: int, offset: int, data: bytes) -> int:
-        self._delta, self._position, self._end = offset - position, position, offset + len(data)
-        return offset
+        found = next((offset for offset in candidates if self._read(offset, len(data)) == data), None)
+        if found is None:
+            at = self._read(position, len(data) + SEARCH_BYTES).find(data)
+            if at < 0:
+                self.found_all = False
+                return -1
+            found = position + at
+        self._delta, self._position, self._end = found - position, position, found + len(data)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +71,7 @@ class Demuxed:
         pts: int64 [n], `NO_PTS` where missing.
         dts: int64 [n], `NO_PTS` where missing.
         duration: int64 [n], 0 where missing.
-        offset: int64 [n]. None: packets are not one byte range of the file each.
+        offset: int64 [n]. None if some packet is not one byte range of the file.
         size: int64 [n].
         hidden: bool [n], cut away by an edit list.
         resets: bool [n], the decoder configuration changes here, out of band.
@@ -93,16 +88,6 @@ class Demuxed:
     broken: NDArray[np.bool_]
 
 
-@dataclass(slots=True)
-class _Columns:
-    times: list[tuple[int | None, int | None, int]] = field(default_factory=list)
-    offset: list[int] = field(default_factory=list)
-    size: list[int] = field(default_factory=list)
-    hidden: list[int] = field(default_factory=list)
-    resets: list[int] = field(default_factory=list)
-    broken: list[int] = field(default_factory=list)
-
-
 def demux(
     container: av.container.InputContainer,
     stream: av.video.stream.VideoStream,
@@ -117,78 +102,74 @@ def demux(
         stream: one of its streams.
         read: reads ranges of the file. The bytes of every packet are searched for in it.
         feed: takes every packet and its bytes; it may change the packet.
-        reconfigure: takes the decoder's configuration where it changes. None: such a stream is refused.
+        reconfigure: takes the decoder's configuration where it changes. If None, such a stream is refused.
 
     Raises:
-        BitstreamError: the bitstream is damaged, or it or the container does something that framedex does not
+        BitstreamError: the bitstream is damaged, or it or the container uses a feature that framedex does not
             reproduce.
         MediaError: the video is encrypted, has no packets, or is damaged at its first packet.
     """
-    columns = _Columns()
+    rows: list[tuple[int, ...]] = []  # pts, dts, duration, offset, size
+    hidden, resets, broken = list[int](), list[int](), list[int]()
     finder = PayloadFinder(read)
     configuration = stream.codec_context.extradata
-    for number, packet in enumerate(_packets(container, stream.index, columns)):
-        data = bytes(packet)
+    packets = demux_packets(container, stream.index)
+    while True:
+        # Only errors of demuxing are caught here. The packets before the damage stay usable.
+        try:
+            packet = next(packets, None)
+        except av.error.FFmpegError as error:
+            if not rows:
+                raise MediaError("damaged", f"demuxing stops at the first packet: {error.strerror}") from error
+            broken.append(len(rows) - 1)
+            break
+        if packet is None:
+            break
+        number, data = len(rows), bytes(packet)
         if packet.has_sidedata("new_extradata"):
             changed = bytes(packet.get_sidedata("new_extradata"))
             if changed != configuration:
                 if reconfigure is None:
                     raise BitstreamError("parameter_sets", f"the decoder's configuration changes at packet {number}")
                 reconfigure(changed)
-                columns.resets.append(number)
+                resets.append(number)
                 configuration = changed
         if packet.has_sidedata("encryption_info"):
             raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
         if packet.has_sidedata("palette"):
             raise BitstreamError("palette", f"packet {number} brings its palette from outside of the bitstream")
-        columns.offset.append(finder.find(packet.pos, data))
-        columns.size.append(len(data))
-        columns.times.append((packet.pts, packet.dts, packet.duration or 0))
+        pts, dts = (NO_PTS if time is None else time for time in (packet.pts, packet.dts))
+        rows.append((pts, dts, packet.duration or 0, finder.find(packet.pos, data), len(data)))
         if packet.is_discard:
-            columns.hidden.append(number)
+            hidden.append(number)
         if packet.is_corrupt:
-            columns.broken.append(number)
+            broken.append(number)
         feed(packet, data)
-    if not columns.size:
+    if not rows:
         raise MediaError("empty", "the video stream has no packets")
-    return _demuxed(columns, finder.found_all)
-
-
-def _demuxed(columns: _Columns, addressable: bool) -> Demuxed:
-    n = len(columns.size)
-    numbers = np.arange(n)
-    times = np.array([[NO_PTS if time is None else time for time in row] for row in columns.times], np.int64)
+    columns = np.array(rows, np.int64).T.copy()
+    flagged = [np.isin(np.arange(len(rows)), numbers) for numbers in (hidden, resets, broken)]
     return Demuxed(
-        pts=times[:, 0],
-        dts=times[:, 1],
-        duration=times[:, 2],
-        offset=np.array(columns.offset, np.int64) if addressable else None,
-        size=np.array(columns.size, np.int64),
-        hidden=np.isin(numbers, columns.hidden),
-        resets=np.isin(numbers, columns.resets),
-        broken=np.isin(numbers, columns.broken),
+        pts=columns[0],
+        dts=columns[1],
+        duration=columns[2],
+        offset=columns[3] if finder.found_all else None,
+        size=columns[4],
+        hidden=flagged[0],
+        resets=flagged[1],
+        broken=flagged[2],
     )
-
-
-def _packets(container: av.container.InputContainer, stream_index: int, columns: _Columns) -> Iterator[av.Packet[Any]]:
-    """Yield packets that hold data. If demuxing fails, note it at the packet before, and end."""
-    try:
-        yield from demux_packets(container, stream_index)
-    except av.error.FFmpegError as error:
-        if not columns.size:
-            raise MediaError("damaged", f"demuxing stops at the first packet: {error.strerror}") from error
-        columns.broken.append(len(columns.size) - 1)
 
 
 PIECE_BYTES = 16 << 20  # bytes per read; a larger packet is a piece of its own
 
 
 def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configuration: bytes) -> Demuxed:
-    """Feed every packet of a track to the scanner, and return what the sample tables say about them.
+    """Feed every packet of a track to the scanner, and return the packets as the sample tables describe them.
 
     Args:
         file: the open file.
-        track_id: of the track.
+        track_id: number of the track.
         scanner: takes the bytes of every packet.
         configuration: the extradata that the demuxer reports.
 
@@ -200,14 +181,15 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
         table = read_sample_table(read_layout(file.read, file.size_bytes), track_id)
         demuxed = demuxed_of(table)
         if table.configurations[int(table.sample_entry[0])] != configuration:
-            raise UntrustedTables("the sample entry has another configuration than the demuxer says")
+            raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
         assert demuxed.offset is not None  # tables always locate the samples
         buffer = np.zeros(PIECE_BYTES, np.uint8)
         for first, last in pieces(demuxed.offset, demuxed.size):
             offset, size = demuxed.offset[first:last], demuxed.size[first:last]
             begin, length = int(offset[0]), int(offset[-1] + size[-1] - offset[0])
             target = buffer[:length] if length <= len(buffer) else np.zeros(length, np.uint8)
-            _fill(target, file, begin)
+            if (done := file.read_into(target, begin)) < length:
+                raise TruncatedError(f"the file ends at byte {begin + done}")
             scanner.feed_many(target, offset - begin, size)
     except TruncatedError as error:
         raise UntrustedTables(str(error)) from error
@@ -216,9 +198,8 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
 
 def demuxed_of(table: SampleTable) -> Demuxed:
     """Return the packets that a demuxer gives for a track's samples. Raises UntrustedTables if that is uncertain."""
-    data: NDArray[np.int64] | slice = slice(None)
-    if not table.size.all():
-        data = np.flatnonzero(table.size > 0)
+    # Demuxers give no packet for an empty sample.
+    data = slice(None) if table.size.all() else np.flatnonzero(table.size > 0)
     n = len(table.size[data])
     if not n:
         raise UntrustedTables("the track has no samples")
@@ -251,13 +232,5 @@ def pieces(offset: NDArray[np.int64], size: NDArray[np.int64]) -> Iterator[tuple
     for first, last in itertools.pairwise(edges):
         while first < last:
             stop = first + int(np.searchsorted(end[first:last], offset[first] + PIECE_BYTES, side="right"))
-            stop = max(stop, first + 1)
-            yield first, stop
-            first = stop
-
-
-def _fill(target: NDArray[np.uint8], file: ProbedFile, offset: int) -> None:
-    """Fill `target`, uint8 [bytes], from the file. Raises TruncatedError if the file ends before."""
-    done = file.read_into(target, offset)
-    if done < len(target):
-        raise TruncatedError(f"the file ends at byte {offset + done}")
+            yield first, max(stop, first + 1)
+            first = max(stop, first + 1)

@@ -1,8 +1,6 @@
-"""Depth `tables`: read only sample tables and the headers of start points.
+"""Depth `tables`: get the facts of a stream from its sample tables and the headers of random access points.
 
 The amount of data read does not grow with the bit rate.
-
-Depth `tables`: the facts of a stream from its sample tables.
 """
 
 from collections.abc import Sequence
@@ -37,7 +35,6 @@ from framedex.indexer.timeline import (
     STATED,
     UNSHOWN,
     Flags,
-    Summary,
     check_ranks,
     has_unordered_hidden,
     presentation_order,
@@ -46,15 +43,15 @@ from framedex.indexer.timeline import (
 from framedex.records.medium import SAMPLED
 from framedex.storage.reader import Read
 
-MAX_LOOKED_AT = 16  # packets of the first GOP; all reorderings that a GOP shows appear within them
+MAX_LOOKED_AT = 16  # packets read of the first GOP: every kind of reordering in a GOP appears within its first 16
 # If the tables call every sample a sync sample, the headers of all samples are read. The mean sample must have at least
 # this many bytes, so that headers are a small part of the file.
 MIN_MEAN_BYTES = 20_000
-READ_AT_ONCE = 192 << 10  # bytes read from the beginning of the first GOP of an object, where requests are expensive
+READ_AT_ONCE = 192 << 10  # bytes read from an object's first GOP: one request of this size is cheaper than two
 HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, which may be lossless (H.264 A.2.7)
 COUNT_MODULUS = 16  # the least MaxPicOrderCntLsb of HEVC (7.4.3.2.1)
-COUNT_STEPS = (1, 2)  # by which encoders count pictures in output order
-# The number of largest non-sync samples that are checked. If one of them is a start point, stss is incomplete.
+COUNT_STEPS = (1, 2)  # encoders count pictures in output order by 1, or by 2 as if each picture were two fields
+# The number of largest non-sync samples that are checked. If one is a random access point, stss is incomplete.
 SUSPECTS = 6
 
 
@@ -66,7 +63,7 @@ class Tabulated:
         demuxed: the packets.
         flags: int32 [packets].
         read: bool [packets], packets whose flags come from their own headers.
-        pictures: facts of start points, [starts].
+        pictures: facts of the random access points that were read, [starts].
         rotation_degrees: counterclockwise rotation that a player applies.
     """
 
@@ -91,33 +88,33 @@ def tabulate(
 
     Args:
         read: reads ranges of the file or object.
-        layout: holds the boxes of the file.
-        track_id: of the track.
-        codec: of the track, by FFmpeg's canonical name.
+        layout: the boxes of the file.
+        track_id: number of the track.
+        codec: FFmpeg's canonical name of the codec.
         configuration: the extradata that the demuxer reports.
-        reorder_depth: how many frames the decoder holds back.
-        file: the open file. None: an object; only the headers of its first packets are read. The other start
-            points get the flag `STATED`, and whoever needs one of them reads its headers.
+        reorder_depth: number of frames that the decoder holds back.
+        file: the open file. If None, an object is read, and only the headers of its first packets. The other random
+            access points get the flag `STATED`, and a plan that needs one of them reads its headers.
 
     Raises:
-        UntrustedTables: the tables may differ from what a demuxer and the bitstream say; packets must be read instead.
+        UntrustedTables: the tables may contradict the demuxer or the bitstream; packets must be read instead.
     """
     try:
         table = read_sample_table(layout, track_id)
         demuxed = demuxed_of(table)
         if codec in INTRA:
-            return _intra(table, demuxed)
+            return _tabulate_intra(table, demuxed)
         if table.configurations[int(table.sample_entry[0])] != configuration:
-            raise UntrustedTables("the sample entry has another configuration than the demuxer says")
+            raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
         if not table.sync_stated and demuxed.size.mean() < MIN_MEAN_BYTES:
-            raise UntrustedTables("nothing says which samples are sync samples")
-        return _predicted(read, table, demuxed, codec, configuration, reorder_depth, file)
+            raise UntrustedTables("the tables do not list sync samples")
+        return _tabulate_predicted(read, table, demuxed, codec, configuration, reorder_depth, file)
     except (picture_facts.BitstreamError, TruncatedError) as error:
         raise UntrustedTables(str(error)) from error
 
 
-def _intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
-    """Return the packets of an intra codec. Each is a start point and needed by no other, so nothing else is read."""
+def _tabulate_intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
+    """Return the packets of an intra codec. Each is a random access point, so headers are not read."""
     n = len(demuxed.size)
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32) | CLOSED | NON_REFERENCE
     _check_order(np.sort(demuxed.pts), flags)
@@ -134,7 +131,7 @@ def _intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
     )
 
 
-def _predicted(
+def _tabulate_predicted(
     read: Read,
     table: SampleTable,
     demuxed: Demuxed,
@@ -143,28 +140,27 @@ def _predicted(
     reorder_depth: int,
     file: ProbedFile | None,
 ) -> Tabulated:
+    """Return the packets of a codec with inter prediction. For arguments, see `tabulate`."""
     if codec not in SCANNERS:
         raise UntrustedTables(f"packets of {codec} have to be read")
     offset, size = demuxed.offset, demuxed.size
     assert offset is not None  # tables always locate the samples
     sync = np.flatnonzero(table.sync[table.size > 0])
     if not len(sync) or sync[0]:
-        raise UntrustedTables("the first sample is no sync sample")
+        raise UntrustedTables("the first sample is not a sync sample")
     if file is None:
         pictures, beginning = _scan_beginning(read, demuxed, sync, codec, configuration)
     else:
         pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration, file)
-    tells_little = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
-    if tells_little or pictures.begins_amid or pictures.forgets.any() or pictures.carries_over:
-        raise UntrustedTables("the stream does what only reading every packet tells")
+    is_unclear = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
+    if is_unclear or pictures.begins_amid or pictures.forgets.any() or pictures.carries_over:
+        raise UntrustedTables("the stream has features that only reading every packet shows")
     if pictures.inband_sets and codec == "hevc":
         raise UntrustedTables("packets bring parameter sets, by which pictures may be reordered further than stated")
     if codec == "h264" and (pictures.start[1:] == picture_facts.OPEN_START).any():
-        raise UntrustedTables(
-            "a recovery point is believed once all pictures behind it are known not to refer to earlier ones"
-        )
+        raise UntrustedTables("only the pictures after a recovery point show whether they refer to earlier pictures")
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
-    seen = len(pictures.start)  # the number of start points that were read, the first ones
+    seen = len(pictures.start)  # of the random access points, the first `seen` were read
     flags[sync] |= CLOSED
     flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, CLOSED | OPEN).astype(np.int32)
     flags[sync[seen:]] |= STATED
@@ -174,25 +170,20 @@ def _predicted(
     if (flags[first] & CONTINUES).any():
         raise UntrustedTables("samples hold single fields, two of which make a frame")
     is_read[first] = True
-    for begin, end in _stretches(sync, demuxed.hidden):
-        if file is None and begin != sync[0]:  # its start point was not read: it may differ from the first one
-            raise UntrustedTables("an edit list hides samples behind the first start points")
-        part = slice(begin, end)
+    # All packets of GOPs with hidden packets are read: their pictures may be output in another order than stated.
+    edges = np.append(sync, len(size))
+    for gop in np.unique(np.searchsorted(sync, np.flatnonzero(demuxed.hidden), side="right") - 1).tolist():
+        part = slice(int(edges[gop]), int(edges[gop + 1]))
+        if file is None and gop:  # its random access point was not read, and may differ from the first one
+            raise UntrustedTables("an edit list hides samples after the first GOP")
+        times = demuxed.pts[part]
         flags[part] = scan_gop(
-            read,
-            codec,
-            configuration,
-            offset[part],
-            size[part],
-            flags[part],
-            demuxed.pts[part],
-            at_first_start=begin == 0,
+            read, codec, configuration, offset[part], size[part], flags[part], times, at_first_start=gop == 0
         )
         is_read[part] = True
     flags[is_read] &= ~STATED
-    listed = np.flatnonzero(flags & START)  # reading headers may have found others
-    if not np.array_equal(listed, sync):
-        raise UntrustedTables("a sample that is no sync sample is a start point")
+    if not np.array_equal(np.flatnonzero(flags & START), sync):  # reading headers may have found others
+        raise UntrustedTables("a sample that is not a sync sample is a random access point")
     order = presentation_order(demuxed.pts, flags & ~HIDDEN if demuxed.hidden.any() else flags)
     _check_order(demuxed.pts[order], flags)
     check_ranks(ranks(order, len(flags)), reorder_depth)
@@ -202,19 +193,10 @@ def _predicted(
         _check_counts(pictures, place[sync])
     is_read[sync[:seen]] = True
     if seen < len(sync) and len(pictures.states) > 1:
-        raise UntrustedTables("start points need states that only reading all of them tells")
+        raise UntrustedTables("random access points need decoder states that only reading all of them shows")
     return Tabulated(
         demuxed=demuxed, flags=flags, read=is_read, pictures=pictures, rotation_degrees=table.rotation_degrees
     )
-
-
-def _stretches(sync: NDArray[np.int64], hidden: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return (first, end) of each GOP with hidden packets; `end` is exclusive. All packets of these GOPs are read."""
-    if not hidden.any():
-        return []
-    edges = np.append(sync, len(hidden))
-    gops = np.unique(np.searchsorted(sync, np.flatnonzero(hidden), side="right") - 1).tolist()
-    return [(int(edges[gop]), int(edges[gop + 1])) for gop in gops]
 
 
 def _scan_some(
@@ -223,11 +205,11 @@ def _scan_some(
     """Return the facts of the sync samples, [starts], and of the beginning of the first GOP.
 
     The first GOP shows whether leading pictures are dropped, and whether its timestamps are wrong. Some other samples
-    are read, too: samples that hold parameter sets, because start points after them need these; the largest samples,
+    are read, too: samples with parameter sets, because random access points after them need these; the largest samples,
     because intra pictures are large; and one sample in full, because some cameras wrap several units in one length.
 
     Raises:
-        UntrustedTables: a sample that is no sync sample is a start point, or a sync sample is no start point.
+        UntrustedTables: the sync samples are not the random access points.
     """
     assert demuxed.offset is not None  # tables always locate the samples
     n = len(demuxed.size)
@@ -244,43 +226,43 @@ def _scan_some(
     more = np.zeros(len(numbers), np.bool_)
     more[int(np.argmin(demuxed.size[:first]))] = True
     pictures = scan(read, codec, configuration, demuxed.offset[numbers], demuxed.size[numbers], more, consecutive=False)
-    started = numbers[pictures.start != picture_facts.NO_START]
-    if not np.array_equal(started, sync):
-        wrong = np.setxor1d(started, sync)[0]
-        said = "a" if wrong in sync else "no"
-        raise UntrustedTables(f"sample {wrong} is {said} sync sample, and its picture says otherwise")
-    if codec == "hevc" and pictures.damaged[pictures.start != picture_facts.NO_START].any():
-        raise UntrustedTables("a start point is damaged, and reading every packet tells what depends on it")
-    return picture_facts.only(pictures, pictures.start != picture_facts.NO_START), picture_facts.only(
-        pictures, numbers < first
-    )
+    is_start = pictures.start != picture_facts.NO_START
+    if not np.array_equal(numbers[is_start], sync):
+        wrong = np.setxor1d(numbers[is_start], sync)[0]
+        kind = "a" if wrong in sync else "not a"
+        raise UntrustedTables(f"sample {wrong} is {kind} sync sample, and its picture contradicts that")
+    if codec == "hevc" and pictures.damaged[is_start].any():
+        raise UntrustedTables("only reading every packet shows which pictures depend on a damaged random access point")
+    return picture_facts.only(pictures, is_start), picture_facts.only(pictures, numbers < first)
 
 
 def _scan_beginning(
     read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
 ) -> tuple[picture_facts.Pictures, picture_facts.Pictures]:
-    """Return the facts of the first start point, [1], and of the beginning of its GOP, as far as one read covers it."""
+    """Return the facts of the first random access point, [1], and of as much of its GOP as one read covers."""
     assert demuxed.offset is not None  # tables always locate the samples
     if codec == "h264" and configuration[1:2] == HIGH_444:
-        raise UntrustedTables("a decoder may have to be told which encoder wrote the pictures")
+        # Decoders of such streams behave like the version of x264 that an SEI message names. It may come later.
+        raise UntrustedTables("the decoder may need the name of the encoder")
     most = min(MAX_LOOKED_AT, int(sync[1]) if len(sync) > 1 else len(demuxed.size))
     begin = demuxed.offset[: most + 1]
     near = np.abs(begin - begin[1:2].sum()) < READ_AT_ONCE if most > 1 else np.ones(1, np.bool_)
     first = max(1, int(np.argmin(near[1:most]) + 1 if not near[1:most].all() else most))
     pictures = scan(read, codec, configuration, demuxed.offset[:first], demuxed.size[:first])
-    if pictures.start[0] == picture_facts.NO_START or (pictures.start[1:] != picture_facts.NO_START).any():
-        raise UntrustedTables("the first samples are start points where the tables say otherwise")
-    return picture_facts.only(pictures, pictures.start != picture_facts.NO_START), pictures
+    is_start = pictures.start != picture_facts.NO_START
+    if not is_start[0] or is_start[1:].any():
+        raise UntrustedTables("the sync samples are not the random access points")
+    return picture_facts.only(pictures, is_start), pictures
 
 
 def _check_counts(pictures: picture_facts.Pictures, rank: NDArray[np.int64]) -> None:
-    """Check that as many pictures lie between start points of HEVC as their picture order counts say.
+    """Check the number of pictures between random access points of HEVC against their picture order counts.
 
-    Only open start points continue the counts of those before. Counts of pictures that lie far apart are only known
+    Only open random access points continue the counts before them. Counts of pictures that lie far apart are only known
     up to a multiple of the stream's MaxPicOrderCntLsb, which COUNT_MODULUS divides.
 
     Args:
-        pictures: facts of the start points, [starts].
+        pictures: facts of the random access points, [starts].
         rank: int64 [starts], their places in output order.
 
     Raises:
@@ -289,15 +271,15 @@ def _check_counts(pictures: picture_facts.Pictures, rank: NDArray[np.int64]) -> 
     continued = (np.diff(pictures.period) == 0) & (pictures.start[1:] == picture_facts.OPEN_START)
     counted, there = np.diff(pictures.order)[continued], np.diff(rank)[continued]
     if not any(((counted - step * there) % COUNT_MODULUS == 0).all() for step in COUNT_STEPS):
-        raise UntrustedTables("between start points lie more or fewer pictures than they count")
+        raise UntrustedTables("between random access points lie more or fewer pictures than they count")
 
 
 def _check_order(times: NDArray[np.int64], flags: Flags) -> None:
-    """Raise UntrustedTables if nothing is presented, or if sorted times repeat.
+    """Raise UntrustedTables if all packets are hidden, or if sorted times repeat.
 
     If two times are the same, only the pictures show which comes first.
     """
-    if not ((flags & UNSHOWN) == 0).any():
+    if ((flags & UNSHOWN) != 0).all():
         raise UntrustedTables("no sample is presented")
     if not np.diff(times).all():
         raise UntrustedTables("samples share a timestamp")
@@ -310,11 +292,11 @@ def probe_tables(
 
     Args:
         layout: the boxes of the file.
-        track_id: of the stream.
+        track_id: number of the stream's track.
         file: the file or object.
-        medium: what is known of it so far.
+        medium: the facts known so far.
         described: the stream, as headers describe it.
-        prove: how many frames to reach as clips reach them, and to compare with a decode from further back.
+        prove: number of frames to reach as clips reach them, and to compare with a decode from further back.
 
     Raises:
         UntrustedTables: packets have to be read.
@@ -330,25 +312,31 @@ def probe_tables(
     )
     demuxed, pts, flags, pictures = found.demuxed, found.demuxed.pts, found.flags, found.pictures
     summary = packet_facts.summary_of(described, demuxed, pts, flags)
+    problem = packet_facts.remarks(summary, flags, None)
     proof = None
     if prove:
-        differs = _differing(found, file, described, prove)
+        differs = _drawn_differing(found, file, described, prove)
         if differs.any():
-            raise UntrustedTables("a frame that a clip's decoder gives differs from that of a decode from further back")
+            raise UntrustedTables("a clip's decoder gives another picture than a decode from further back")
         proof = packet_facts.proof_facts(SAMPLED, differs, pts, flags)
-    stated = (flags & STATED) != 0
-    timeline = packet_facts.timeline_of(
-        "tables", CONTAINER, demuxed, _summary(summary, found.read, stated), hashed=False
-    )
+    # Some facts are only known if all packets, or all random access points, were read.
+    has_read_all, stated = bool(found.read.all()), (flags & STATED) != 0
+    if not has_read_all:
+        summary = replace(summary, non_reference_share=None)
+    if stated.any():
+        summary = replace(summary, open_gop_count=None)
+    field_coded: bool | None = bool(pictures.field_coded.any())
+    if pictures.may_hold_fields and not has_read_all:
+        field_coded = field_coded or bool((flags & FIELD_CODED).any()) or None
     return replace(
         medium,
         stream=described,
-        coding=packet_facts.coding_of(demuxed, pictures, _fields(found), _hide_unordered(found)),
-        timeline=timeline,
+        coding=packet_facts.coding_of(demuxed, pictures, field_coded, _hide_unordered(found)),
+        timeline=packet_facts.timeline_of("tables", CONTAINER, demuxed, summary, hashed=False),
         proof=proof,
         rotation_degrees=found.rotation_degrees,
-        problem=packet_facts.remarks(summary, flags, None),
-        # `pictures` holds start points alone, so `state` has one element per start point.
+        problem=problem,
+        # `pictures` has random access points alone, so `state` has one element for each.
         packets=packet_facts.packet_columns(
             demuxed, pictures.state, pts, np.ma.masked_array(flags, ~(found.read | stated))
         ),
@@ -356,8 +344,8 @@ def probe_tables(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Described:
-    """What reading headers needs to know of a medium that is being probed."""
+class _Headers:
+    """The facts of a medium that `UnreadHeaders` needs."""
 
     path: str
     codec: str
@@ -367,71 +355,47 @@ class _Described:
     reorder_depth: int
 
 
-def _differing(found: Tabulated, file: Probed, described: facts.StreamFacts, count: int) -> NDArray[np.bool_]:
-    """Return bool [packets]: those of `count` frames that differ when clips reach them. Raises UntrustedTables."""
+def _drawn_differing(found: Tabulated, file: Probed, described: facts.StreamFacts, count: int) -> NDArray[np.bool_]:
+    """Return bool [packets]: the frames, out of `count` drawn ones, that differ when clips reach them.
+
+    Raises:
+        UntrustedTables: the headers of packets contradict the tables.
+    """
     demuxed, pictures = found.demuxed, found.pictures
-    drop_leading = drops_leading(described.codec)
-    starts = (found.flags & START) != 0
-    state = np.zeros(len(starts), np.int32)
-    # `pictures` holds the start points that were read, the first ones; the others need no state.
-    state[np.flatnonzero(starts)[: len(pictures.state)]] = pictures.state
+    codec, depth = described.codec, described.reorder_depth
+    starts = np.flatnonzero(found.flags & START)
+    state = np.zeros(len(found.flags), np.int32)
+    # The first random access points were read; the others have the first state.
+    state[starts[: len(pictures.state)]] = pictures.state
     packets = Packets(
         pts=demuxed.pts, offset=demuxed.offset, size=demuxed.size, flags=found.flags, read=found.read, state=state
     )
-    where = file.name
-    headed = _Described(
-        path=where,
-        codec=described.codec,
+    medium = _Headers(
+        path=file.name,
+        codec=codec,
         extradata=described.extradata,
         states=pictures.states,
         inband_parameter_sets=pictures.inband_sets,
-        reorder_depth=described.reorder_depth,
+        reorder_depth=depth,
     )
-    targets = drawn(found.flags, count, drop_leading=drop_leading)
+    targets = drawn(found.flags, count, drop_leading=drops_leading(codec))
+    headers = UnreadHeaders(packets, medium, file.read)
     try:
-        headers = UnreadHeaders(packets, headed, file.read)
         headers.read(targets)
     except PolicyError as error:
         raise UntrustedTables(error.what) from error
     flags = headers.packets.flags
     assert demuxed.offset is not None  # tables always locate the samples
-    needed = needed_for(flags, targets, described.reorder_depth, drop_leading=drop_leading)
-    stream = stream_of(
-        described,
-        pictures.states,
-        state[(flags & START) != 0],
-        demuxed.pts,
-        flags,
-        where=where,
-        ordered=not _hide_unordered(found),
-    )
+    needed = needed_for(flags, targets, depth, drop_leading=drops_leading(codec))
+    states = state[(flags & START) != 0]
+    ordered = not _hide_unordered(found)
+    stream = stream_of(described, pictures.states, states, demuxed.pts, flags, where=file.name, ordered=ordered)
     return differing_samples(stream, flags, targets, packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed))
 
 
-def _summary(summary: Summary, read: NDArray[np.bool_], stated: NDArray[np.bool_]) -> Summary:
-    """Return a summary without the numbers that only reading every packet, or every start point, shows.
-
-    Args:
-        summary: of the timeline.
-        read: bool [packets], packets whose headers were read.
-        stated: bool [packets], packets that only the tables call start points.
-    """
-    if not read.all():
-        summary = replace(summary, non_reference_share=None)
-    return replace(summary, open_gop_count=None) if stated.any() else summary
-
-
-def _fields(found: Tabulated) -> bool | None:
-    """Return whether pictures are coded as fields, or None if only reading every packet shows it."""
-    coded = bool(found.pictures.field_coded.any())
-    if found.read.all() or not found.pictures.may_hold_fields:
-        return coded
-    return coded or bool((found.flags & FIELD_CODED).any()) or None
-
-
 def _hide_unordered(found: Tabulated) -> bool:
-    """Return whether hidden packets are output in another order than their timestamps say."""
-    if len(found.pictures.start) == len(found.flags):  # one picture per packet; otherwise start points alone
+    """Return whether hidden packets are output in another order than their timestamps have."""
+    if len(found.pictures.start) == len(found.flags):  # facts of all packets, not of random access points alone
         return has_unordered_hidden(found.demuxed.pts, found.flags, found.pictures)
     # All headers of GOPs with hidden packets were read. `flags_of` rejects a wrong order, unless packets are damaged.
     return bool((found.flags & HIDDEN).any() and (found.flags & DAMAGED).any())

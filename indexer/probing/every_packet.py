@@ -1,8 +1,7 @@
-"""Depth `packets`: the facts of a stream from all of its packets.
+"""Depth `packets`: get the facts of a stream from all of its packets.
 
-If the packets do not show everything, the whole stream is decoded, too.
-
-The scanners of codecs whose packets are parsed, by FFmpeg's codec names, and one for intra codecs.
+Packets of some codecs are parsed by a scanner. If parsing does not show everything, or the codec has no scanner, the
+whole stream is decoded, too.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import functools
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import av
@@ -47,7 +46,7 @@ SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
 
 
 class IntraScanner:
-    """Marks every packet as a start point that no other packet needs (the rest of `schema.SCANNED`)."""
+    """Scanner of intra codecs (`schema.INTRA`). Every packet is a random access point and needed by no other packet."""
 
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
@@ -69,6 +68,71 @@ TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "
 REORDERING = frozenset({"h264", "hevc"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StreamProof:
+    """Runs of a stream's packets, decoded to compare their pictures with those of a full decode.
+
+    Attributes:
+        described: the stream, as headers describe it.
+        file: the file.
+        stream_index: number of the stream.
+        demuxed: the packets.
+        pts: int64 [packets].
+    """
+
+    described: facts.StreamFacts
+    file: ProbedFile
+    stream_index: int
+    demuxed: Demuxed
+    pts: timeline.Pts
+
+    def _stream(self, pictures: Pictures, flags: timeline.Flags) -> runs.Stream:
+        return runs.stream_of(
+            self.described,
+            pictures.states,
+            pictures.state[(flags & timeline.START) != 0],
+            self.pts,
+            flags,
+            where=self.file.name,
+            ordered=not timeline.has_unordered_hidden(self.pts, flags, pictures),
+        )
+
+    def _packets(self, needed: Numbers) -> Iterator[tuple[int, bytes]]:
+        """Yield (number, bytes) of packets in decode order, at least of those needed."""
+        if self.demuxed.offset is None:
+            return runs.demuxed_packets(self.file, self.stream_index)
+        return runs.packets_in_ranges(self.file.read, self.demuxed.offset, self.demuxed.size, needed)
+
+    def drawn_differing(self, pictures: Pictures, flags: timeline.Flags, count: int) -> NDArray[np.bool_]:
+        """Return bool [packets]: the frames, out of `count` drawn ones, that differ when clips reach them."""
+        drop_leading = drops_leading(self.described.codec)
+        targets = runs.drawn(flags, count, drop_leading=drop_leading)
+        needed = runs.needed_for(flags, targets, self.described.reorder_depth, drop_leading=drop_leading)
+        return runs.differing_samples(self._stream(pictures, flags), flags, targets, self._packets(needed))
+
+    def differing(
+        self, pictures: Pictures, decoded: full_decode.Decoded, flags: timeline.Flags, starts: Numbers | None
+    ) -> tuple[NDArray[np.bool_], bool]:
+        """Try runs, as `Trials.differing` describes it.
+
+        Args:
+            pictures: facts of the pictures, with the states of random access points.
+            decoded: the full decode.
+            flags: int32 [packets].
+            starts: try only frames that are decoded from these random access points. If None, try all frames.
+        """
+        if self.described.codec in SCANNED:  # where packets are parsed, runs end before the next random access point
+            shapes = shapes_of(flags, drop_leading=drops_leading(self.described.codec), starts=starts)
+        else:
+            shapes = crossing_shapes(flags, starts)
+        if not shapes:
+            return np.zeros(len(flags), np.bool_), False
+        needed = np.unique(np.concatenate([shape.packet for shape in shapes]))
+        prints = runs.prints_of_runs(self._stream(pictures, flags), shapes, self._packets(needed))
+        differs_over = runs.differing(shapes, prints, decoded.prints, over=True)
+        return runs.differing(shapes, prints, decoded.prints), bool(differs_over.any())
+
+
 def probe_packets(
     stream: av.video.stream.VideoStream,
     file: ProbedFile,
@@ -81,15 +145,15 @@ def probe_packets(
     """Demux and scan every packet; return the medium with the facts that they show.
 
     Args:
-        stream: of an open container.
+        stream: a stream of an open container.
         file: the file.
-        medium: what is known of it so far.
+        medium: the facts known so far.
         described: the stream, as headers describe it.
         verify: decode every frame, keep the hashes, and compare with every frame as clips reach it.
-        prove: how many frames to compare in this way where not all are decoded. If one of them differs, all are.
+        prove: number of frames to compare in this way if not all are decoded. If one of them differs, all are decoded.
 
     Raises:
-        BitstreamError: the bitstream is damaged, or does what framedex does not reproduce.
+        BitstreamError: the bitstream is damaged, or uses a feature that framedex does not reproduce.
         MediaError: the stream is encrypted, not readable, or presents no frame.
     """
     codec, container = described.codec, medium.container or ""
@@ -116,46 +180,48 @@ def probe_packets(
         pictures,
         stated=container not in TIMELESS,
     )
-    truncation = _truncation(file, container)
+    truncation = None
+    if container in ENDINGS:
+        with io.BufferedReader(RangedFile(file.read, file.size_bytes, file.name)) as opened:
+            truncation = ENDINGS[container](opened, file.size_bytes)
     pictures.damaged[demuxed.broken] = True
     if demuxed.offset is None:  # libavformat's parsers may mark lost transport packets at the picture before
         pictures.damaged[1:][demuxed.broken[:-1]] = True
     pictures.damaged[-1] |= truncation is not None
     flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets)
-    _check(described, flags, pictures)
+    _check_frames(described, flags, pictures)
     proof = None
+    stream_proof = _StreamProof(described=described, file=file, stream_index=stream.index, demuxed=demuxed, pts=pts)
     if decoded is not None:
-        tried = functools.partial(_tried, described, pictures, pts, demuxed, file, stream, decoded)
+        differing = functools.partial(stream_proof.differing, pictures, decoded)
         pictures, differs = full_decode.proven_pictures(
-            pictures, full_decode.Trials(demuxed.hidden, demuxed.resets, tried)
+            pictures, full_decode.Trials(demuxed.hidden, demuxed.resets, differing)
         )
         flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
         proof = packet_facts.proof_facts(EVERY_FRAME, differs, pts, flags)
     else:
-        # Decoding shows what parsing cannot: damage inside pictures, and the output order where no timestamp confirms
-        # it.
+        # Only decoding shows damage inside pictures, and the output order if no timestamp confirms it.
         unconfirmed = source == timeline.JOINED or (
             source in (timeline.DEALT, timeline.COUNTED) and codec in REORDERING
         )
         decodes_all = verify or pictures.damaged.any() or unconfirmed or pictures.doubtful or pictures.carries_over
         if prove and not decodes_all:
-            proved = _stream(described, pictures, pts, flags, file.name)
-            differs = _differing(proved, flags, prove, demuxed, file, stream.index)
+            differs = stream_proof.drawn_differing(pictures, flags, prove)
             decodes_all = bool(differs.any())
             proof = packet_facts.proof_facts(SAMPLED, differs, pts, flags)
         if decodes_all:
             decoded = full_decode.decode_all(file, stream.index, len(flags), hashed=verify)
-            tried = functools.partial(_tried, described, pictures, pts, demuxed, file, stream, decoded)
-            differs, _ = tried(flags, None)
+            differing = functools.partial(stream_proof.differing, pictures, decoded)
+            differs, _ = differing(flags, None)
             if differs.any():
-                trials = full_decode.Trials(demuxed.hidden, demuxed.resets, tried)
+                trials = full_decode.Trials(demuxed.hidden, demuxed.resets, differing)
                 pictures, differs = full_decode.with_fewer_starts(pictures, differs, trials)
             expected = timeline.presentation_order(pts, flags)
             pictures.damaged[full_decode.compare(decoded, expected, demuxed.hidden)] = True
             if source != timeline.CONTAINER:
                 pictures.damaged[full_decode.behind_difference(decoded, expected, demuxed.hidden)] = True
             flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
-            _check(described, flags, pictures)
+            _check_frames(described, flags, pictures)
             proof = packet_facts.proof_facts(EVERY_FRAME, differs, pts, flags)
     md5 = None
     if verify and decoded is not None:
@@ -192,78 +258,9 @@ def _as_decoded(described: facts.StreamFacts, decoded: full_decode.Decoded) -> f
     depth = max(described.reorder_depth, full_decode.reorder_depth_of(decoded))
     if depth > MAX_REORDERED:
         raise BitstreamError("output_order", f"pictures are reordered over {depth} places; {MAX_REORDERED} are covered")
-    if len(decoded.colours) > 1:  # each picture's own are taken where the stream states none
+    if len(decoded.colours) > 1:  # without stated colours, those of each picture are taken
         described = replace(described, color_range=None, color_matrix=UNSPECIFIED)
     return replace(described, reorder_depth=depth)
-
-
-def _tried(
-    described: facts.StreamFacts,
-    pictures: Pictures,
-    pts: timeline.Pts,
-    demuxed: Demuxed,
-    file: ProbedFile,
-    stream: av.video.stream.VideoStream,
-    decoded: full_decode.Decoded,
-    flags: timeline.Flags,
-    starts: Numbers | None,
-) -> tuple[NDArray[np.bool_], bool]:
-    """Try runs, as `Trials.differing` describes it. Where packets are parsed, runs do not go on over start points.
-
-    Args:
-        described: the stream, as headers describe it.
-        pictures: the states of start points are taken from them.
-        pts: int64 [packets].
-        demuxed: the packets.
-        file: the file.
-        stream: the stream of an open container.
-        decoded: the full decode.
-        flags: int32 [packets].
-        starts: only frames that are decoded from these start points. None: all frames.
-    """
-    if described.codec in SCANNED:
-        shapes = shapes_of(flags, drop_leading=drops_leading(described.codec), starts=starts)
-    else:
-        shapes = crossing_shapes(flags, starts)
-    if not shapes:
-        return np.zeros(len(flags), np.bool_), False
-    needed = np.unique(np.concatenate([shape.packet for shape in shapes]))
-    proved = _stream(described, pictures, pts, flags, file.name)
-    prints = runs.prints_of_runs(proved, shapes, _packets(file, stream.index, demuxed, needed))
-    differs_over = runs.differing(shapes, prints, decoded.prints, over=True)
-    return runs.differing(shapes, prints, decoded.prints), bool(differs_over.any())
-
-
-def _packets(file: ProbedFile, stream_index: int, demuxed: Demuxed, needed: Numbers) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, bytes) of packets in decode order, at least of those needed."""
-    if demuxed.offset is None:
-        return runs.demuxed_packets(file, stream_index)
-    return runs.packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed)
-
-
-def _stream(
-    described: facts.StreamFacts, pictures: Pictures, pts: timeline.Pts, flags: timeline.Flags, where: str
-) -> runs.Stream:
-    """Return what decoders of runs have to know. For arguments, see `stream_of`."""
-    return runs.stream_of(
-        described,
-        pictures.states,
-        pictures.state[(flags & timeline.START) != 0],
-        pts,
-        flags,
-        where=where,
-        ordered=not timeline.has_unordered_hidden(pts, flags, pictures),
-    )
-
-
-def _differing(
-    proved: runs.Stream, flags: timeline.Flags, count: int, demuxed: Demuxed, file: ProbedFile, stream_index: int
-) -> NDArray[np.bool_]:
-    """Return bool [packets]: those of `count` frames that differ when clips reach them."""
-    drop_leading = drops_leading(proved.coded.codec)
-    targets = runs.drawn(flags, count, drop_leading=drop_leading)
-    needed = runs.needed_for(flags, targets, proved.coded.reorder_depth, drop_leading=drop_leading)
-    return runs.differing_samples(proved, flags, targets, _packets(file, stream_index, demuxed, needed))
 
 
 def _scan(stream: av.video.stream.VideoStream, file: ProbedFile, form: str) -> tuple[Demuxed, Pictures]:
@@ -294,7 +291,7 @@ def _scan(stream: av.video.stream.VideoStream, file: ProbedFile, form: str) -> t
 def _decode(
     stream: av.video.stream.VideoStream, file: ProbedFile, *, hashed: bool
 ) -> tuple[Demuxed, Pictures, full_decode.Decoded]:
-    """Decode every packet, and return what that shows of the pictures."""
+    """Decode every packet, and return the packets, the facts of their pictures, and the decode."""
     codec, fields, headers = stream.codec_context.codec.canonical_name, list[int](), list[bool]()
 
     def feed(packet: av.Packet[Any], data: bytes) -> None:
@@ -307,37 +304,27 @@ def _decode(
         demuxed = demux(container, found, file.read, feed)
         decoded = decoder.finish()
     pictures = full_decode.shown_pictures(decoded, fields, headers)
-    return (
-        demuxed,
-        full_decode.from_packet_0(pictures) if codec == "mpeg4" and decoded.interlaced else pictures,
-        decoded,
-    )
+    if codec == "mpeg4" and decoded.interlaced:
+        pictures = full_decode.from_packet_0(pictures)
+    return demuxed, pictures, decoded
 
 
 @contextlib.contextmanager
 def _opened_again(
     file: ProbedFile, stream: av.video.stream.VideoStream
 ) -> Iterator[tuple[av.container.InputContainer, av.video.stream.VideoStream]]:
-    """Open the file once more: demuxing one stream of a container consumes the others."""
+    """Open the file once more, because demuxing one stream of a container consumes the others."""
     with open_medium(file) as container:
         found = container.streams[stream.index]
         assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
         yield container, found
 
 
-def _truncation(file: ProbedFile, container: str) -> str | None:
-    """Return what is cut off at the file's end, or None."""
-    if container not in ENDINGS:
-        return None
-    with io.BufferedReader(RangedFile(file.read, file.size_bytes, file.name)) as opened:
-        return ENDINGS[container](opened, file.size_bytes)
-
-
-def _check(described: facts.StreamFacts, flags: timeline.Flags, pictures: Pictures) -> None:
+def _check_frames(described: facts.StreamFacts, flags: timeline.Flags, pictures: Pictures) -> None:
     """Check that frames of a stream are available.
 
     Raises:
-        BitstreamError: decoding may start nowhere, or decoders would not output what the index says.
+        BitstreamError: the stream has no random access point, or decoders would output other frames than the index has.
         MediaError: the stream presents no frame.
     """
     if not (flags & timeline.START).any():

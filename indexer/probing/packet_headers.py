@@ -1,14 +1,12 @@
-"""Read the headers of some packets of a medium, such as those that a tables-depth index skipped.
+"""Read the headers of some packets instead of whole packets, of H.264 and HEVC in length-prefixed form.
 
-Find the samples that bring what decoders keep, or end a sequence, by reading the header of every NAL unit in a file.
-
-Samples of HEVC are also counted by slices, because FFmpeg's decoder says nothing where a picture lacks one.
-
-Reads the packet headers that depth `tables` skips, as far as a plan needs them.
-
-Headers are read from start points to last targets, and further until these are certain.
+An index of depth `tables` has the headers of random access points only. A plan reads further headers when it needs
+them: from a random access point to the last target, and on until the target's place in output order is certain.
+Indexing itself reads the header of every NAL unit in a file, to find the samples with parameter sets and other units
+that decoders keep.
 """
 
+import functools
 import mmap
 import os
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -37,10 +35,10 @@ NalScanners = type[H264Scanner] | type[HevcScanner]
 SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}
 CHEAP_BYTES = 4096  # mean packet size up to which whole packets cost less to read than their headers
 MAX_AT_ONCE = 64 << 20
-FIRST_BYTES = 192  # of a packet, read at once: the units before the first slice, and its header
-SLICE_BYTES = 80  # of a coded slice: two bytes of NAL header, and more than any slice header field read here needs
-MAX_WHOLE_BYTES = 1 << 15  # of a slice in which further units behind start codes are searched for
-MAX_UNIT_BYTES = 1 << 16  # of a unit that is no slice; a larger one holds several units behind one length
+FIRST_BYTES = 192  # read first from each packet; most have their first slice's header within so many bytes
+SLICE_BYTES = 80  # kept of each slice: two bytes of NAL header, and more than any slice header field read here needs
+MAX_WHOLE_BYTES = 1 << 15  # kept of a slice instead where further units behind start codes are searched for
+MAX_UNIT_BYTES = 1 << 16  # a larger unit that is no slice has several units behind one length
 
 
 def condense(
@@ -55,14 +53,14 @@ def condense(
 
     Args:
         read: reads ranges of the file.
-        offset: of the packet.
-        size: of the packet, in bytes.
+        offset: the packet's first byte.
+        size: the packet's size in bytes.
         length_size: bytes of each unit's length.
-        is_slice: whether the first byte of a NAL unit says that it is a coded slice.
-        slice_bytes: how many bytes of each slice to keep.
+        is_slice: returns whether the first byte of a NAL unit is that of a coded slice.
+        slice_bytes: bytes to keep of each slice.
 
     Raises:
-        BitstreamError: a unit that is no slice is so large that it must be read whole.
+        BitstreamError: a unit that is not a slice is larger than MAX_UNIT_BYTES.
     """
     window, begin = read(offset, min(FIRST_BYTES, size)), offset
     parts: list[bytes] = []
@@ -76,10 +74,6 @@ def condense(
         if at + length_size + length > end or len(head) <= length_size:
             return window  # the lengths do not add up to the packet: the scanner reports damage
         unit = head[length_size : length_size + length]
-        if not unit:
-            parts.append(head[:length_size])
-            at += length_size
-            continue
         if len(unit) < length and not is_slice(unit[0]):
             if length > MAX_UNIT_BYTES:
                 raise BitstreamError("large_unit", f"a unit of {length} bytes is no slice")
@@ -89,15 +83,11 @@ def condense(
     return b"".join(parts)
 
 
-def _is_h264_slice(header: int) -> bool:
-    return 1 <= header & 31 <= 5
-
-
-def _is_hevc_slice(header: int) -> bool:
-    return header >> 1 & 63 <= 31
-
-
-IS_SLICE = {"h264": _is_h264_slice, "hevc": _is_hevc_slice}
+# Whether the first byte of a NAL unit is that of a slice (H.264 table 7-1, HEVC table 7-1).
+IS_SLICE: dict[str, Callable[[int], bool]] = {
+    "h264": lambda header: 1 <= header & 31 <= 5,
+    "hevc": lambda header: header >> 1 & 63 <= 31,
+}
 
 
 def scan(
@@ -115,14 +105,14 @@ def scan(
 
     Args:
         read: reads ranges of the file.
-        codec: of the stream, by FFmpeg's canonical name.
+        codec: FFmpeg's canonical name of the codec.
         configuration: the decoder's configuration record.
         offset: int64 [packets], where each packet begins in the file.
         size: int64 [packets], in bytes.
-        more: bool [packets], packets of whose slices `MAX_WHOLE_BYTES` are read. None: none of them.
-        state: what a decoder must be given before the first packet.
-        in_middle: the first packet is a start point after others.
-        consecutive: no packet between them is left out.
+        more: bool [packets], packets of whose slices `MAX_WHOLE_BYTES` are read. If None, only headers are read.
+        state: the parameter sets that a decoder needs before the first packet.
+        in_middle: whether the first packet is a random access point after others.
+        consecutive: whether the packets follow each other without a gap.
 
     Raises:
         BitstreamError: the scanner rejects a packet, or packets of the codec cannot be read in part.
@@ -168,14 +158,14 @@ def prepare(read: Read, offset: NDArray[np.int64], length: NDArray[np.int64]) ->
 
 
 def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
-    """Check that start points whose headers were not read at index time agree with what the index says.
+    """Check that random access points whose headers were not read at index time agree with the index.
 
     Args:
-        pictures: facts of the start points.
-        inband_sets: whether the index says that packets carry parameter sets of their own.
+        pictures: facts of the random access points.
+        inband_sets: whether packets carry parameter sets of their own, according to the index.
 
     Raises:
-        BitstreamError: they do something that the index excludes.
+        BitstreamError: they have a feature that the index excludes.
     """
     done = {
         "carry parameter sets of their own": pictures.inband_sets and not inband_sets,
@@ -202,20 +192,18 @@ def scan_gop(
     *,
     at_first_start: bool,
 ) -> Flags:
-    """Return the flags, int32 [packets], of consecutive packets, the first of which is a start point.
+    """Return the flags, int32 [packets], of consecutive packets, the first of which is a random access point.
 
     Args:
-        read: reads ranges of the file.
-        codec: of the stream, by FFmpeg's canonical name.
-        configuration: the decoder's configuration record.
-        offset: int64 [packets], where each packet begins in the file.
-        size: int64 [packets], in bytes.
-        known: int32 [packets], their flags so far, of which `HIDDEN` stays.
+        read, codec, configuration, offset, size: as for `scan`.
+        known: int32 [packets], the flags known so far, of which `HIDDEN` stays.
         pts: int64 [packets].
-        at_first_start: the first packet is the stream's first start point, whose leading pictures are never output.
+        at_first_start: whether the first packet is the stream's first random access point, whose leading pictures are
+            never output.
 
     Raises:
-        BitstreamError: a ValueError. The pictures contradict the tables: in their order, or by not being output.
+        BitstreamError: a ValueError. The pictures contradict the tables: in their order, or because some are not
+            output.
     """
     pictures = scan(read, codec, configuration, offset, size, in_middle=not at_first_start)
     return flags_of(pictures, known, pts, at_first_start=at_first_start)
@@ -226,7 +214,8 @@ def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_fir
     if pictures.carries_over:
         raise BitstreamError("promise", "decoders carry film grain or parameter sets of other layers over start points")
     flags = packet_flags(pictures, (known & HIDDEN) != 0)
-    if not at_first_start:  # a decoder that starts here drops them; one that started before does not
+    if not at_first_start:
+        # A decoder that starts here drops the leading pictures; one that started before does not.
         first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)
         flags[first_leading] &= ~SKIPPED
         # A picture that is not output because of damage has a frame number anyway: the tables gave it one.
@@ -242,19 +231,17 @@ def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_fir
     return flags
 
 
-def _by_header(scanner: type[NalScanner], types: Container[int]) -> NDArray[np.bool_]:
-    """Return bool [256]: which first bytes of a NAL unit state one of these types."""
+def _table_of_types(scanner: type[NalScanner], types: Container[int]) -> NDArray[np.bool_]:
+    """Return bool [256], true for each first byte of a NAL unit that states one of the types."""
     return np.array([scanner.unit_type(header) in types for header in range(256)])
 
 
-SEI = {"h264": _by_header(H264Scanner, {H264_SEI}), "hevc": _by_header(HevcScanner, {PREFIX_SEI})}
-ENDING = {"h264": np.zeros(256, np.bool_), "hevc": _by_header(HevcScanner, SEQUENCE_ENDS)}
+SEI = {"h264": _table_of_types(H264Scanner, {H264_SEI}), "hevc": _table_of_types(HevcScanner, {PREFIX_SEI})}
+ENDING = {"h264": np.zeros(256, np.bool_), "hevc": _table_of_types(HevcScanner, SEQUENCE_ENDS)}
 # All units that change how later pictures are decoded: those above, and parameter sets.
-LASTING = {codec: _by_header(scanner, scanner.set_parsers) | ENDING[codec] for codec, scanner in SCANNERS.items()}
-MAX_UNITS = 4096  # in a sample; a sample with more counts as found
+LASTING = {codec: _table_of_types(scanner, scanner.set_parsers) | ENDING[codec] for codec, scanner in SCANNERS.items()}
+MAX_UNITS = 4096  # a sample with more units counts as found, so that a malicious file does not loop for long
 SPARSE_BYTES = 64 << 10  # mean sample size; of larger samples, single pages are read concurrently
-
-Heads = Callable[[NDArray[np.int64], int], NDArray[np.uint8]]  # (offsets [n], bytes) → uint8 [n, bytes]
 
 
 def find_lasting(
@@ -262,7 +249,8 @@ def find_lasting(
 ) -> NDArray[np.bool_]:
     """Return bool [samples]: samples that change how later pictures are decoded, or that follow the end of a sequence.
 
-    A file that is truncated during the call ends this process (SIGBUS), like any crash of a worker.
+    Slices of HEVC are counted, too, because FFmpeg's decoder reports nothing if a picture lacks one. A file that is
+    truncated during the call ends this process (SIGBUS), like any crash of a worker.
 
     Args:
         file: the open file.
@@ -275,39 +263,12 @@ def find_lasting(
         UntrustedTables: pictures differ in the number of their slices.
     """
     if size.mean() > SPARSE_BYTES:
-        return _find(lambda at, count: _read_apart(file, at, count), codec, length_size, offset, size)
-    data = _mapped(file)
-    return _find(
-        lambda at, count: heads_at(data, at, count),
-        codec,
-        length_size,
-        offset,
-        size,
-    )
-
-
-def _mapped(file: ProbedFile) -> NDArray[np.uint8]:
-    """Return uint8 [bytes]: the bytes of the medium, which the kernel reads where they are used."""
-    page = file.begin % mmap.ALLOCATIONGRANULARITY
-    mapped = mmap.mmap(file.descriptor, page + file.size_bytes, prot=mmap.PROT_READ, offset=file.begin - page)
-    return np.frombuffer(mapped, np.uint8)[page:]
-
-
-def _read_apart(file: ProbedFile, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
-    """Read `count` bytes at each offset.
-
-    The kernel is told all offsets first, so that a disk seeks them concurrently.
-    """
-    places = offset.tolist()
-    for at in places:
-        os.posix_fadvise(file.descriptor, file.begin + at, count, os.POSIX_FADV_WILLNEED)
-    data = b"".join(file.read(at, count).ljust(count, b"\0") for at in places)
-    return np.frombuffer(data, np.uint8).reshape(len(places), count)
-
-
-def _find(
-    heads: Heads, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+        heads = functools.partial(_read_apart, file)
+    else:
+        # The kernel reads mapped pages where they are used.
+        page = file.begin % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(file.descriptor, page + file.size_bytes, prot=mmap.PROT_READ, offset=file.begin - page)
+        heads = functools.partial(heads_at, np.frombuffer(mapped, np.uint8)[page:])
     found, ended = np.zeros(len(offset), np.bool_), np.zeros(len(offset), np.bool_)
     slices = np.zeros(len(offset), np.int64)
     sample, at, end = np.arange(len(offset)), offset, offset + size
@@ -339,11 +300,23 @@ def _find(
     return found
 
 
-MAX_BYTES = 16 << 20  # of GOPs that are read together
+def _read_apart(file: ProbedFile, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
+    """Return uint8 [offsets, count], the bytes at each offset.
+
+    All offsets are announced to the kernel first, so that a disk seeks them concurrently.
+    """
+    places = offset.tolist()
+    for at in places:
+        os.posix_fadvise(file.descriptor, file.begin + at, count, os.POSIX_FADV_WILLNEED)
+    data = b"".join(file.read(at, count).ljust(count, b"\0") for at in places)
+    return np.frombuffer(data, np.uint8).reshape(len(places), count)
 
 
-class Headed(Protocol):
-    """What reading headers of a medium needs to know of it: columns of `videos`, and where it lies."""
+MAX_BYTES = 16 << 20  # GOPs that follow each other are read together up to this size, which bounds memory
+
+
+class HeaderSource(Protocol):
+    """The columns of `videos` that reading headers of a medium needs, and its path."""
 
     @property
     def path(self) -> str: ...
@@ -360,7 +333,7 @@ class Headed(Protocol):
 
 
 def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: int) -> NDArray[np.int64]:
-    """Return where reading may stop for each target, so that its place in output order is certain.
+    """Return the packet after the last one to read for each target, so that its place in output order is certain.
 
     The timestamp of a picture that is decoded after a target and output before it may be wrong. Of the pictures decoded
     before such a picture, at most reorder_depth are output after it (H.264 E.2.1, HEVC 7.4.3.2.1 num_reorder), and the
@@ -368,9 +341,11 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
 
     Args:
         pts: int64 [packets].
+        targets: int64 [targets], numbers of packets.
+        reorder_depth: pictures that a decoder holds back.
 
     Returns:
-        int64 [targets], the packet after the last one to read.
+        int64 [targets].
     """
     ends = np.full(len(targets), len(pts), np.int64)
     left, width = np.arange(len(targets)), reorder_depth + 16
@@ -388,12 +363,12 @@ class UnreadHeaders:
     """The packets of one medium, whose flags are read when they are needed.
 
     Args:
-        packets: As indexed.
-        medium: What the index says of it.
+        packets: the packets, as indexed.
+        medium: the medium's columns of `videos`.
         read: (offset, length) → bytes of the source.
     """
 
-    def __init__(self, packets: Packets, medium: Headed, read: Read) -> None:
+    def __init__(self, packets: Packets, medium: HeaderSource, read: Read) -> None:
         self._medium = medium
         self.packets = packets
         self._starts = np.flatnonzero(packets.flags & START)
@@ -402,15 +377,14 @@ class UnreadHeaders:
     def read(self, targets: NDArray[np.int64]) -> bool:
         """Read everything that planning needs to know about some packets; return whether anything was new.
 
-        A leading picture needs the start point before its own. That it is a leading picture is known only after it was
-        read.
+        A leading picture also needs the GOP before its own. Only its header shows that it is a leading picture.
         """
         new = self._fill(targets, starts_back=1)
         leading = targets[(self.packets.flags[targets] & LEADING) != 0]
         return self._fill(leading, starts_back=2) or new
 
     def read_between(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
-        """Read all packets of some stretches that begin at start points; return whether anything was new."""
+        """Read all packets of some stretches that begin at random access points; return whether anything was new."""
         starts = self._starts
         new = False
         for first, last in zip(begin.tolist(), end.tolist(), strict=True):
@@ -422,7 +396,8 @@ class UnreadHeaders:
         """Read packets up to where each target is certain; return whether anything was new.
 
         Args:
-            starts_back: How many start points before the target reading begins.
+            targets: int64, numbers of packets.
+            starts_back: Number of random access points before the target at which reading begins.
         """
         packets = self.packets
         starts = self._starts
@@ -437,14 +412,14 @@ class UnreadHeaders:
         if not unread:
             return False
         self.packets = replace(packets, flags=packets.flags.copy(), read=packets.read.copy())
-        for first, end in self._joined(unread):
-            self._look(first, end, at_first_start=first == starts[0])
+        for first, end in self._join_gops(unread):
+            self._read_flags(first, end, at_first_start=first == starts[0])
         self._starts = np.flatnonzero(self.packets.flags & START)
         if isinstance(self._read, ObjectReader):
-            self._read.forget()  # the flags hold what was read
+            self._read.forget()  # the bytes are not needed again, since the flags are kept
         return True
 
-    def _joined(self, unread: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+    def _join_gops(self, unread: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
         """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MAX_BYTES.
 
         The rest of a GOP between two stretches is read as well, which costs less than two reads.
@@ -459,34 +434,23 @@ class UnreadHeaders:
             before, until = gop, max(until, end)
         yield begin, until
 
-    def _check_ends(self, first: int) -> None:
-        """Raise ValueError if a sequence ends before a start point that was not read for the index."""
-        packets = self.packets
-        assert packets.offset is not None  # sample tables always say where samples lie
-        end = int(packets.offset[first - 1] + packets.size[first - 1])
-        if first and ends_sequence(self._read, self._medium.codec, self._medium.extradata or b"", end):
-            raise ValueError(f"a sequence ends before packet {first}")
-
-    def _look(self, first: int, end: int, *, at_first_start: bool) -> None:
+    def _read_flags(self, first: int, end: int, *, at_first_start: bool) -> None:
+        """Read the headers of packets, check them against the index, and set their flags."""
         packets, part = self.packets, slice(first, end)
-        assert packets.offset is not None  # sample tables always say where samples lie
+        codec, extradata = self._medium.codec, self._medium.extradata or b""
+        offset, size = packets.offset, packets.size
+        assert offset is not None  # sample tables always say where samples lie
         try:
-            extradata = self._medium.extradata or b""
             state = self._medium.states[packets.state[first]]
             pictures = scan(
-                self._read,
-                self._medium.codec,
-                extradata,
-                packets.offset[part],
-                packets.size[part],
-                state=state,
-                in_middle=not at_first_start,
+                self._read, codec, extradata, offset[part], size[part], state=state, in_middle=not at_first_start
             )
             if not packets.read[part][(packets.flags[part] & START) != 0].all():
                 check_promises(pictures, inband_sets=self._medium.inband_parameter_sets)
-                self._check_ends(first)
+                if first and ends_sequence(self._read, codec, extradata, int(offset[first - 1] + size[first - 1])):
+                    raise ValueError(f"a sequence ends before packet {first}")
             found = flags_of(pictures, packets.flags[part], packets.pts[part], at_first_start=at_first_start)
-            # Frames were numbered by what the tables show.
+            # Frames were numbered by the tables, which must stay true.
             if ((found ^ packets.flags[part]) & UNSHOWN).any():
                 raise ValueError("some samples present no picture of their own")
         except ValueError as error:
@@ -496,4 +460,4 @@ class UnreadHeaders:
                 found=f"packets {first} to {end - 1}",
                 remedy="index it again with --depth packets",
             ) from error
-        packets.flags[part], packets.read[part] = found, True  # of this object's own copy
+        packets.flags[part], packets.read[part] = found, True  # `_fill` copied these arrays

@@ -1,19 +1,16 @@
 """Probe one file: open it safely, choose its video streams, and return the facts of each.
 
-Facts of a video inside a file as facts of a medium of that file: packets count from the file's first byte.
-
-What headers say about a stream: facts that libavformat gives, and the stated length and rate.
-
-Describe the plainest files without libavformat: an MP4 of one progressive 8-bit H.264 track and nothing else.
-
+The plainest files are described without libavformat: an MP4 of one progressive 8-bit H.264 track and nothing else.
 Opening a file with libavformat decodes its first pictures, which takes longer than reading all of its sample tables.
 Files that are not plain are left to libavformat. For plain files, every fact is the same as libavformat's.
+
+The packets of a video inside a file have their positions in the file that holds it.
 """
 
 import struct
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
 import av
 import numpy as np
@@ -25,15 +22,7 @@ from framedex.indexer import containers
 from framedex.indexer.audio.probe_audio import describe_audio
 from framedex.indexer.bitstream.base import BitstreamError
 from framedex.indexer.bitstream.h264_sets import SPS, Sequence, parse_configuration, parse_sequence
-from framedex.indexer.facts import (
-    AudioFacts,
-    Identity,
-    MediumFacts,
-    Problem,
-    Stated,
-    StreamFacts,
-    problem_of,
-)
+from framedex.indexer.facts import Identity, MediumFacts, Problem, Stated, StreamFacts, problem_of
 from framedex.indexer.images.probe_images import ImageTask, probe_images
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
 from framedex.indexer.mp4.sample_tables import read_layout
@@ -43,12 +32,14 @@ from framedex.indexer.probing.every_packet import probe_packets
 from framedex.indexer.schema import NO_VIDEO, SCANNED
 from framedex.indexer.sources.members import FileMember
 from framedex.indexer.sources.named_medium import Holder, Sidecar
-from framedex.records.medium import COLOR_RANGES, FIELD_ORDERS, IMAGES, VIDEO, PacketColumns
+from framedex.records.medium import COLOR_RANGES, FIELD_ORDERS, IMAGES, VIDEO, AudioPackets, PacketColumns
 from framedex.storage.objects import Facts
 
+PacketsOrNone = TypeVar("PacketsOrNone", PacketColumns | None, AudioPackets | None)
 
-def named_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
-    """Return a medium with what is known of a member before it is probed."""
+
+def with_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
+    """Return a medium with the facts about a member that are known before it is probed."""
     part = member.part
     return replace(
         medium,
@@ -61,40 +52,32 @@ def named_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
     """Return a medium whose packets were found in a member, with positions in the file that holds it."""
-    assert member.part is not None  # others are probed by `cells`
+    assert member.part is not None  # others are values of compressed columns (`in_cell`)
     begin = member.part.offset
     return replace(
-        named_member(medium, member),
-        packets=medium.packets and _moved_packets(medium.packets, begin),
-        audio=medium.audio and _moved_audio(medium.audio, begin),
+        with_member(medium, member),
+        packets=_move_packets(medium.packets, begin),
+        audio=medium.audio and replace(medium.audio, packets=_move_packets(medium.audio.packets, begin)),
         problem=_with_remark(medium.problem, member.remark),
     )
 
 
 def in_cell(medium: MediumFacts, member: FileMember, size_bytes: int) -> MediumFacts:
-    """Return a medium that was probed as a copy of a value of a compressed column: its packets are no byte ranges."""
+    """Return a medium that was probed from a copy of a value of a compressed column, without positions of packets."""
+    audio = medium.audio
     return replace(
-        named_member(medium, member),
+        with_member(medium, member),
         member_bytes=size_bytes,
         coding=medium.coding and replace(medium.coding, byte_addressable=False),
         packets=medium.packets and replace(medium.packets, offset=None),
-        audio=medium.audio and _without_offsets(medium.audio),
+        audio=audio and replace(audio, packets=audio.packets and replace(audio.packets, offset=None)),
         problem=_with_remark(medium.problem, member.remark),
     )
 
 
-def _without_offsets(audio: AudioFacts) -> AudioFacts:
-    return audio if audio.packets is None else replace(audio, packets=replace(audio.packets, offset=None))
-
-
-def _moved_packets(packets: PacketColumns, by: int) -> PacketColumns:
-    return packets if packets.offset is None else replace(packets, offset=packets.offset + by)
-
-
-def _moved_audio(audio: AudioFacts, by: int) -> AudioFacts:
-    if audio.packets is None or audio.packets.offset is None:
-        return audio
-    return replace(audio, packets=replace(audio.packets, offset=audio.packets.offset + by))
+def _move_packets(packets: PacketsOrNone, by: int) -> PacketsOrNone:
+    """Return packets whose offsets are `by` bytes larger."""
+    return packets if packets is None or packets.offset is None else replace(packets, offset=packets.offset + by)
 
 
 def _with_remark(problem: Problem | None, remark: str | None) -> Problem | None:
@@ -139,7 +122,7 @@ def video_streams(container: av.container.InputContainer, *, skips: bool = False
 
 
 def describe_header(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Stated:
-    """Return what the container's header states about a stream's length and rate."""
+    """Return a stream's length and rate as the container's header states them."""
     name = container_name(container)
     if name not in STATING or (name == "mp4" and not stream.frames):  # fragmented: no header covers all fragments
         return stated(None, None, fraction_of(stream.codec_context.framerate))
@@ -147,7 +130,7 @@ def describe_header(container: av.container.InputContainer, stream: av.video.str
     time_base = fraction_of(stream.time_base)
     if stream.duration is not None and time_base is not None:
         seconds = float(stream.duration * time_base)
-    elif len(container.streams) > 1:  # the file's duration may be that of a longer stream
+    elif len(container.streams) > 1:  # another stream may be longer, and its duration the file's
         seconds = None
     rate = None if stream.codec_context.codec.canonical_name in CLOCKED else fraction_of(stream.codec_context.framerate)
     if rate is None and name != "mp4":  # for mp4, libavformat computes the average rate itself
@@ -157,14 +140,14 @@ def describe_header(container: av.container.InputContainer, stream: av.video.str
 
 
 def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
-    """Return what libavformat says about a stream. Raises MediaError if there is no decoder."""
+    """Return libavformat's facts about a stream. Raises MediaError if FFmpeg lacks its decoder."""
     context = stream.codec_context
     if context is None:
         raise MediaError("no_decoder", "FFmpeg has no decoder of the video stream's codec", refused=True)
     aspect, time_base = fraction_of(stream.sample_aspect_ratio), fraction_of(stream.time_base)
     return StreamFacts(
         codec=context.codec.canonical_name,
-        codec_tag=_codec_tag(context),
+        codec_tag=codec_tag_of(context),
         bits_per_coded_sample=context.bits_per_coded_sample,
         profile=context.profile,
         pixel_format=context.pix_fmt,
@@ -183,8 +166,12 @@ def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
     )
 
 
-def _codec_tag(context: VideoCodecContext) -> str | None:
-    """Return the tag, which may be a number instead of letters: FFmpeg turns raw pictures by 3, AVI's bit fields."""
+def codec_tag_of(context: VideoCodecContext) -> str | None:
+    """Return the codec tag, or None without one.
+
+    A tag may be a number instead of letters. Some codecs that are not parsed need such a tag: with 3 (bit fields of
+    AVI), FFmpeg flips raw pictures. For parsed codecs, it has no effect and is left out.
+    """
     try:
         tag = context.codec_tag
     except UnicodeDecodeError:
@@ -194,7 +181,7 @@ def _codec_tag(context: VideoCodecContext) -> str | None:
 
 
 def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> Stated:
-    """Return the length and rate that a header states. Impossible values become None."""
+    """Return the record of a stated length and rate. Impossible values become None."""
     return Stated(
         stated_frames=frames,
         stated_duration_seconds=seconds if seconds is not None and seconds > 0 else None,
@@ -202,45 +189,30 @@ def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> 
     )
 
 
-VISUAL_ENTRY_BYTES = 78  # of a VisualSampleEntry before its boxes (ISO/IEC 14496-12 12.1.3)
+VISUAL_ENTRY_BYTES = 78  # a VisualSampleEntry has so many bytes before its boxes (ISO/IEC 14496-12 12.1.3)
+# Boxes of a sample entry that change no fact beyond those described here. A colr box, for instance, overrides colours.
 PLAIN_BOXES = frozenset({b"avcC", b"pasp", b"btrt"})
-COLOR_DEPTH = 24
-MAX_DURATION = 1 << 62
+COLOR_DEPTH = 24  # libavformat reports it as bits_per_coded_sample; with another depth, pictures may have a palette
+MAX_DURATION = 1 << 62  # stands for a duration that is not stated, so that a stated one is the minimum
 PROFILES = {66: "Baseline", 77: "Main", 100: "High"}
 CONSTRAINED = 0b010000  # constraint_set1_flag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainMovie:
-    """What the headers of a plain MP4 say.
-
-    Attributes:
-        track_id: of its only track.
-        stream: what they state about the stream.
-        stated: what they state about its length and rate.
-    """
-
-    track_id: int
-    stream: StreamFacts
-    stated: Stated
-
-
-def describe_plain(movie: Movie) -> PlainMovie | None:
-    """Return what the headers of a plain movie say, or None if the movie is not plain."""
-    if len(movie.tracks) != 1:
-        return None
-    (track,) = movie.tracks.values()
+def describe_plain(movie: Movie) -> tuple[int, StreamFacts, Stated] | None:
+    """Return (track id, facts of the stream, its stated length and rate) of a plain movie, or None for other movies."""
     try:
-        return _describe(movie, track) if track.handler == b"vide" else None
+        (track,) = movie.tracks.values()
+        return _describe_track(movie, track) if track.handler == b"vide" else None
     except (UntrustedTables, ValueError, struct.error):
         return None
 
 
-def _describe(movie: Movie, track: Track) -> PlainMovie | None:
+def _describe_track(movie: Movie, track: Track) -> tuple[int, StreamFacts, Stated] | None:
     entries = read_sample_entries(movie, track)
     if entries.codec_tag != b"avc1" or len(entries.configurations) != 1:
         return None
-    _, nals = parse_configuration(entries.configurations[0])
+    [configuration] = entries.configurations
+    _, nals = parse_configuration(configuration)
     sets = [nal for nal in nals if nal[0] & 31 == SPS]
     boxes = _entry_boxes(movie.data, track)
     if len(sets) != 1 or boxes is None:
@@ -257,11 +229,7 @@ def _describe(movie: Movie, track: Track) -> PlainMovie | None:
     )
     if not plain:
         return None
-    return PlainMovie(
-        track_id=track.track_id,
-        stream=_stream(sequence, track, entries.configurations[0]),
-        stated=_stated(sequence, movie, track),
-    )
+    return track.track_id, _h264_facts(sequence, track, configuration), _stated_in_tables(sequence, movie, track)
 
 
 def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
@@ -273,13 +241,13 @@ def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
     return found if depth == COLOR_DEPTH and found.keys() <= PLAIN_BOXES else None
 
 
-def _stream(sequence: Sequence, track: Track, configuration: bytes) -> StreamFacts:
+def _h264_facts(sequence: Sequence, track: Track, configuration: bytes) -> StreamFacts:
+    """Return the facts of a plain movie's stream, as libavformat would give them."""
     profile = PROFILES[sequence.profile_idc]
     if sequence.profile_idc == 66 and sequence.constraints & CONSTRAINED:
         profile = "Constrained Baseline"
-    ranges = {None: None, False: "limited", True: "full"}
     width, height = sequence.sample_aspect
-    assert sequence.reorder_depth is not None  # of a plain movie
+    assert sequence.reorder_depth is not None  # else the movie is not plain
     return StreamFacts(
         codec="h264",
         codec_tag="avc1",
@@ -290,7 +258,7 @@ def _stream(sequence: Sequence, track: Track, configuration: bytes) -> StreamFac
         height=sequence.height,
         field_order="progressive",
         sample_aspect_ratio=width / height if width and height else None,
-        color_range=ranges[sequence.full_range],
+        color_range={None: None, False: "limited", True: "full"}[sequence.full_range],
         color_matrix=sequence.matrix,
         color_primaries=sequence.primaries,
         color_transfer=sequence.transfer,
@@ -301,10 +269,10 @@ def _stream(sequence: Sequence, track: Track, configuration: bytes) -> StreamFac
     )
 
 
-def _stated(sequence: Sequence, movie: Movie, track: Track) -> Stated:
+def _stated_in_tables(sequence: Sequence, movie: Movie, track: Track) -> Stated:
     """Return the stated length and rate.
 
-    The length is what libavformat takes: the shortest duration that the headers state, with edits counted.
+    As in libavformat, the length is the shortest duration that the headers state, with edits counted.
     """
     if b"stts" not in track.tables:
         raise UntrustedTables("the track has no stts box")
@@ -339,12 +307,13 @@ class ProbeTask:
         verify: also decode every frame, and compare with every frame as clips reach it. This implies depth `packets`.
         prove: how many frames of each video, drawn at random, are reached as clips reach them and compared with a
             decode from further back. With `verify` these are all frames.
-        images: how images are stored and timed. None: the file is a video.
-        facts: of an object, as the listing of its folder states them. None: unknown.
-        searched: a search found the file; nobody named it. Without a video stream it is then skipped, not failed.
-        holds: which kind of file the media are inside of. None: the file is the medium.
-        sidecars: of a tar: kinds of sidecars that become the user's columns.
-        member: which video inside the file. None: the file is the video.
+        images: how images are stored and timed. If None, the file is a video.
+        facts: the facts of an object, as the listing of its folder states them. If None, they are unknown.
+        searched: whether a search found the file, and the user did not name it. Without a video stream it is then
+            skipped, not failed.
+        holds: the kind of a file with several media. If None, the file is the medium.
+        sidecars: for a tar, the kinds of sidecars that become the user's columns.
+        member: the video inside the file. If None, the file is the video.
         expected: fingerprint of the file in which the member was found.
     """
 
@@ -365,7 +334,7 @@ class ProbeTask:
 def probe_medium(task: ProbeTask) -> list[MediumFacts]:
     """Return the facts of each chosen stream of a file, or of each sequence of images in it.
 
-    A bad file raises nothing. A medium that is not usable has a problem with status `failed` or `refused`, a kind and a
+    Bad files raise no error. A medium that is not usable has a problem with status `failed` or `refused`, a kind and a
     reason.
     """
     if task.images is not None:
@@ -385,15 +354,15 @@ def probe_medium(task: ProbeTask) -> list[MediumFacts]:
 
 
 def medium_of(task: ProbeTask) -> MediumFacts:
-    """Return what is known of a medium before it is probed."""
+    """Return the facts about a medium that are known before it is probed."""
     if task.images is not None:
         return MediumFacts(kind=IMAGES, member=task.images.member)
     medium = MediumFacts(kind=VIDEO)
-    return medium if task.member is None else named_member(medium, task.member)
+    return medium if task.member is None else with_member(medium, task.member)
 
 
 def check_member(task: ProbeTask, identity: Identity) -> None:
-    """Raise MediaError if a video inside a file must not be opened, or if the file is no longer the one it is in."""
+    """Raise MediaError if a video inside a file must not be opened, or if the file changed since it was found there."""
     if task.member is None:
         return
     if identity.fingerprint != task.expected:
@@ -408,35 +377,16 @@ def probe_opened(task: ProbeTask, file: containers.Probed, medium: MediumFacts) 
     Args:
         task: how to probe it.
         file: the open file or object.
-        medium: what is known of it so far.
+        medium: the facts known so far.
 
     Raises:
         MediaError: the file is not usable as a whole.
         NeedsWholeError: the object has to be copied to this machine first.
     """
-    av.logging.set_level(None)
+    av.logging.set_level(None)  # problems are rows of the index; libav's own messages would only disturb progress bars
     plain = _probe_plain(task, file, medium)
-    return _probe_file(task, file, medium) if plain is None else [plain]
-
-
-def _probe_plain(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -> MediumFacts | None:
-    """Return the facts of a plain MP4 if its sample tables are sufficient, else None."""
-    if task.depth == "packets" or task.verify:
-        return None
-    try:
-        if file.read(4, 4) != b"ftyp":
-            return None
-        layout = read_layout(file.read, file.size_bytes)
-        plain = describe_plain(layout.movie)
-        if plain is None:
-            return None
-        known = replace(medium, container="mp4", video_streams=1, stream_index=0, stated=plain.stated)
-        return probe_tables(layout, plain.track_id, file, known, plain.stream, prove=task.prove)
-    except (UntrustedTables, TruncatedError):
-        return None
-
-
-def _probe_file(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -> list[MediumFacts]:
+    if plain is not None:
+        return [plain]
     with containers.open_medium(file) as container:
         medium = replace(medium, container=container_name(container))
         try:
@@ -453,6 +403,23 @@ def _probe_file(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -
         return [replace(one, audio=audio) for one in found]
 
 
+def _probe_plain(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -> MediumFacts | None:
+    """Return the facts of a plain MP4 if its sample tables are sufficient, else None."""
+    if task.depth == "packets" or task.verify:
+        return None
+    try:
+        if file.read(4, 4) != b"ftyp":
+            return None
+        layout = read_layout(file.read, file.size_bytes)
+        if (plain := describe_plain(layout.movie)) is None:
+            return None
+        track_id, stream, length = plain
+        known = replace(medium, container="mp4", video_streams=1, stream_index=0, stated=length)
+        return probe_tables(layout, track_id, file, known, stream, prove=task.prove)
+    except (UntrustedTables, TruncatedError):
+        return None
+
+
 def _probe_stream(
     task: ProbeTask,
     container: av.container.InputContainer,
@@ -462,17 +429,15 @@ def _probe_stream(
 ) -> MediumFacts:
     try:
         described = describe_stream(stream)
-        stated = describe_header(container, stream)
-        medium = replace(medium, stream_index=stream.index, stream=described, stated=stated)
+        medium = replace(medium, stream_index=stream.index, stream=described, stated=describe_header(container, stream))
         if described.pixel_format == "pal8" and described.codec in PALETTE_OUTSIDE:
             raise BitstreamError("palette", "the pictures' palette comes from outside of the bitstream")
         found = _try_tables(task, stream, file, medium, described)
-        if found is not None:
-            return found
-        medium = probe_packets(stream, file.whole(), medium, described, verify=task.verify, prove=task.prove)
-        if medium.rotation_degrees is not None:
-            return medium
-        return replace(medium, rotation_degrees=_rotation(file, stream.index))
+        if found is None:
+            found = probe_packets(stream, file.whole(), medium, described, verify=task.verify, prove=task.prove)
+        if found.rotation_degrees is None:
+            found = replace(found, rotation_degrees=_decode_rotation(file, stream.index))
+        return found
     except BitstreamError as error:
         problem = MediaError(error.kind, str(error), refused=not error.damaged)
     except MediaError as error:
@@ -506,10 +471,10 @@ def _try_tables(
         raise MediaError("untrusted_tables", f"{error}; --depth packets reads every packet", refused=True) from error
 
 
-def _rotation(file: containers.Probed, stream_index: int) -> int:
+def _decode_rotation(file: containers.Probed, stream_index: int) -> int:
     """Decode the first picture, and return the rotation from its display matrix.
 
-    Decoding also shows that there is a decoder for the stream.
+    Decoding also shows that the stream has a decoder that works.
     """
     try:
         with containers.open_medium(file) as container, containers.memory_errors():

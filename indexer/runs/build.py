@@ -1,9 +1,10 @@
 """Build or refresh an index: plan the work, run it on an engine, write parts.
 
-Replaces the tars and Parquet files of a run by what they hold: their videos, one by one, and their images.
+Tars and Parquet files are read first. Each is replaced by items for its media: its videos, one by one, and its images.
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,11 +22,10 @@ from framedex.files.parquet_parts import library_versions, read_all, write_part
 from framedex.indexer import schema
 from framedex.indexer.facts import Identity, MediumFacts, Row, no_frames, problem_of, rows_of
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs, listing_table
-from framedex.indexer.probing.probe import ProbeTask, medium_of
+from framedex.indexer.probing.probe import medium_of
 from framedex.indexer.runs.existence import Opened, media_there
 from framedex.indexer.runs.work import IndexOptions, Item, Members, Work, attempt, plan_work
 from framedex.indexer.sources.discover import OtherFiles, media_id
-from framedex.indexer.sources.members import FileMember
 from framedex.indexer.sources.named_medium import readable_name
 from framedex.indexer.sources.sequences import group_names
 from framedex.records.medium import FAILED, GONE, IMAGES, OK, REFUSED, VIDEO
@@ -33,13 +33,13 @@ from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
 from framedex.storage.uris import medium_name
 
-HOLDERS_TOGETHER = 64  # whose members are in memory at a time
-READ_TOGETHER = 4  # files that one task of a cluster reads
+HOLDERS_TOGETHER = 64  # tars and Parquet files whose members are in memory at a time
+READ_TOGETHER = 4  # files that one task of a cluster reads: fewer than are probed, since one may have many members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """Why a file with several media is not readable, and which file it is, if that is known."""
+    """The reason why a file with several media is not readable, and the file's identity, if it is known."""
 
     error: MediaError
     identity: Identity | None
@@ -49,12 +49,16 @@ ContentsOrError = Opened | Unreadable | StorageError
 
 
 def opened_files(items: Sequence[Item], options: IndexOptions) -> Iterator[list[Item]]:
-    """Yield the items in order, in batches, with each tar or Parquet file replaced by items for what it holds.
+    """Yield the items in order, in batches, with each tar or Parquet file replaced by items for its media.
 
     Raises:
         StorageError: the store denies access.
     """
-    for batch in _batches(items):
+    # A batch ends with its 64th holder, so items behind the same number of holders are in one batch.
+    before = itertools.accumulate((is_holder(item) for item in items), initial=0)
+    numbered = zip(before, items, strict=False)
+    for _, some in itertools.groupby(numbered, key=lambda entry: entry[0] // HOLDERS_TOGETHER):
+        batch = [item for _, item in some]
         holders = sum(map(is_holder, batch))
         if not holders:
             yield batch
@@ -67,29 +71,16 @@ def opened_files(items: Sequence[Item], options: IndexOptions) -> Iterator[list[
             together=READ_TOGETHER,
         )
         outcomes = options.engine(calls, workers=min(options.workers, holders), memory_bytes=options.memory_bytes)
-        yield [item for outcome in outcomes for item in _opened(outcome)]
-
-
-def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
-    batch: list[Item] = []
-    holders = 0
-    for item in items:
-        batch.append(item)
-        holders += is_holder(item)
-        if holders == HOLDERS_TOGETHER:
-            yield batch
-            batch, holders = [], 0
-    if batch:
-        yield batch
+        yield [item for outcome in outcomes for item in _items_in(outcome)]
 
 
 def is_holder(item: Item) -> bool:
-    """Return whether an item is a file whose contents are to be found."""
+    """Return whether an item is a file with several media that has to be read."""
     return item.task is not None and item.task.holds is not None
 
 
 def read_contents(item: Item) -> ContentsOrError:
-    """Return what a file holds, or why it is not readable. Runs in a worker."""
+    """Return the contents of a file, or why it is not readable. Runs in a worker."""
     assert item.task is not None  # the engine does not call this for other items
     there = media_there(item.task)
     try:
@@ -102,123 +93,84 @@ def read_contents(item: Item) -> ContentsOrError:
         return Unreadable(error=error, identity=None)
 
 
-def _opened(outcome: Outcome[Item, ContentsOrError]) -> list[Item]:
-    """Return the items that replace an item.
+def _items_in(outcome: Outcome[Item, ContentsOrError]) -> list[Item]:
+    """Return the items that replace a file with several media. Other items stay.
 
     Raises:
         StorageError: the store denies access.
     """
-    item, found = outcome.item, outcome.result
-    if not is_holder(item):
+    item, file = outcome.item, outcome.result
+    task, (uri, _) = item.task, item.identity
+    if task is None or task.holds is None:
         return [item]
-    if isinstance(found, StorageError):
-        raise found
-    if isinstance(found, Unreadable):
-        return [_failed(item, found.error, found.identity)]
-    if found is None:
-        assert outcome.kind is not None  # because there is no result
-        assert outcome.message is not None
-        return [_failed(item, MediaError(outcome.kind, outcome.message, traceback=outcome.traceback))]
-    sequences = _sequences(item, found)
-    images, videos, rest = _images(item, found), _videos(item, found, sequences), _rest(item, found)
-    there = sequences | {video.identity[1] for video in videos}
-    if any(one.found for one in (*images, *rest)):
-        there.add(None)  # the file itself has a row
-    inside = [*_gone(item, there), *images, *videos, *rest]
-    # Only the last one counts for the part, so that all rows of a file are in one.
+    if isinstance(file, StorageError):
+        raise file
+    if isinstance(file, Unreadable):
+        return [_problem_item(item, file.error, file.identity)]
+    if file is None:
+        return [_problem_item(item, _error_of(outcome))]
+    contents = file.contents
+    inside: list[Item] = []  # images, videos, and the problem of the file itself
+    names: set[str | None] = set()
+    if contents.images:
+        assert task.images is not None  # only tars hold images
+        if task.images.ignored:
+            error = MediaError(schema.NO_VIDEO, f"its {len(contents.images)} images are ignored", refused=True)
+            inside.append(_problem_item(item, error, file.identity))
+        else:
+            groups = group_names((image.name for image in contents.images), single=task.images.single)
+            names = {readable_name(name) for name in groups}
+            inside.append(replace(item, task=replace(task, holds=None)))
+    of_videos = replace(task, images=None, holds=None, sidecars=(), searched=True)
+    of_videos = replace(of_videos, facts=file.facts, expected=file.identity.fingerprint)
+    for member in contents.videos:
+        if member.name in names:
+            message = "the file holds a sequence of images of the same name; rename one of them"
+            member = replace(member, error=MediaError("tar", message, refused=True))
+        inside.append(replace(item, identity=(uri, member.name), task=replace(of_videos, member=member)))
+    # If the file has images alone, each sequence of them has a remark about the damage.
+    if contents.damage is not None and (contents.videos or not contents.images):
+        error = MediaError("truncated", f"the file is truncated or damaged: {contents.damage}")
+        inside.append(_problem_item(item, error, file.identity, VIDEO))
+    elif not contents.videos and not contents.images:
+        error = MediaError("empty", "the file holds no video and no image", refused=True)
+        inside.append(_problem_item(item, error, file.identity))
+    names |= {member.name for member in contents.videos}
+    if any(one.found for one in inside):
+        names.add(None)  # the file itself has a row
+    gone: dict[str | None, list[Row]] = {}
+    for row in item.known:
+        if row["status"] != GONE and row["member"] not in names:
+            gone.setdefault(row["member"], []).append(row)
+    inside = [Item(identity=(uri, name), rows=rows) for name, rows in gone.items()] + inside
+    # Only the last item counts as files of the part, so that a part has all rows of a file.
     return [replace(one, files=0) for one in inside[:-1]] + inside[-1:]
 
 
-def _sequences(item: Item, file: Opened) -> set[str | None]:
-    """Return the names of the sequences that the images of a file make."""
-    images = None if item.task is None else item.task.images
-    if images is None or images.ignored:
-        return set()
-    names = group_names((image.name for image in file.contents.images), single=images.single)
-    return {readable_name(name) for name in names}
-
-
-def _gone(item: Item, there: set[str | None]) -> list[Item]:
-    """Return an item for each known medium that a file no longer holds.
-
-    Args:
-        item: the file.
-        there: the names of the media that it holds; None among them if the file itself has a row.
-    """
-    uri, _ = item.identity
-    gone: dict[str | None, list[Row]] = {}
-    for row in item.known:
-        if row["status"] != GONE and row["member"] not in there:
-            gone.setdefault(row["member"], []).append(row)
-    return [Item(identity=(uri, name), rows=some) for name, some in gone.items()]
-
-
-def _failed(item: Item, error: MediaError, identity: Identity | None = None, kind: str | None = None) -> Item:
-    """Return the item of a file of which something is not usable."""
+def _problem_item(item: Item, error: MediaError, identity: Identity | None = None, kind: str | None = None) -> Item:
+    """Return the item of a file that is not usable, or not in whole."""
     assert item.task is not None  # `is_holder`
     holder = item.task.holds
     kind = kind or (IMAGES if holder == "tar" else VIDEO)
     return replace(item, found=MediumFacts(kind=kind, container=holder, identity=identity, problem=problem_of(error)))
 
 
-def _images(item: Item, file: Opened) -> list[Item]:
-    """Return the item for the images of a file."""
-    assert item.task is not None  # `is_holder`
-    images = file.contents.images
-    if not images:
-        return []
-    assert item.task.images is not None  # only tars hold images
-    if not item.task.images.ignored:
-        return [replace(item, task=replace(item.task, holds=None))]
-    return [
-        _failed(item, MediaError(schema.NO_VIDEO, f"its {len(images)} images are ignored", refused=True), file.identity)
-    ]
-
-
-def _videos(item: Item, file: Opened, sequences: set[str | None]) -> list[Item]:
-    """Return an item for each video of a file. `sequences`: the names of its sequences of images."""
-    assert item.task is not None  # `is_holder`
-    task = replace(item.task, images=None, holds=None, sidecars=(), searched=True)
-    task = replace(task, facts=file.facts, expected=file.identity.fingerprint)
-    uri, _ = item.identity
-    return [
-        replace(item, identity=(uri, member.name), task=replace(task, member=_alone(member, sequences)))
-        for member in file.contents.videos
-    ]
-
-
-def _alone(member: FileMember, sequences: set[str | None]) -> FileMember:
-    """Return a video of a file. It is refused if a sequence of images has its name."""
-    if member.name not in sequences:
-        return member
-    said = "the file holds a sequence of images of the same name; rename one of them"
-    return replace(member, error=MediaError("tar", said, refused=True))
-
-
-def _rest(item: Item, file: Opened) -> list[Item]:
-    """Return an item that says what else a file may hold, or that it holds nothing; else none.
-
-    Sequences of images have a remark each if their file is damaged.
-    """
-    contents = file.contents
-    if contents.damage is not None and (contents.videos or not contents.images):
-        error = MediaError("truncated", f"the file is truncated or damaged: {contents.damage}")
-        return [_failed(item, error, file.identity, VIDEO)]
-    if not contents.videos and not contents.images:
-        return [_failed(item, MediaError("empty", "the file holds no video and no image", refused=True), file.identity)]
-    return []
+def _error_of(outcome: Outcome[Item, Any]) -> MediaError:
+    """Return the error of a call without a result: its process died, or its time or memory ran out."""
+    assert outcome.kind is not None
+    assert outcome.message is not None
+    return MediaError(outcome.kind, outcome.message, traceback=outcome.traceback)
 
 
 Probing = list[MediumFacts] | StorageError
 
-FILES_TOGETHER = 64  # files that one task of a cluster probes
-KEPT = "what is written is kept"
+FILES_TOGETHER = 64  # files that one task of a cluster probes: starting a task costs more than probing a small file
 SLICES_NAME = "slices.json"  # exists while a run in slices is under way
 
 
 @dataclass(slots=True, kw_only=True)
 class IndexReport:
-    """What a run did: how many media and files had which outcome.
+    """The outcome of a run: numbers of media and files, and the problems.
 
     Refused media are counted in every run that names them, even if nothing changed.
 
@@ -346,7 +298,10 @@ def parts_written(parts: PartPairs) -> Iterator[None]:
 @contextlib.contextmanager
 def index_output(out: Place, *names: str, **how: Any) -> Iterator[Output]:
     """Open an index for writing, as `opened_output` does. Raises OutputError, also if the disk is full."""
-    with opened_output(out, *names, **how) as output, full_disk_says("the index", output.local, lambda: KEPT):
+    with (
+        opened_output(out, *names, **how) as output,
+        full_disk_says("the index", output.local, lambda: "what is written is kept"),
+    ):
         yield output
 
 
@@ -398,9 +353,14 @@ def begin(output: Output, work: Work) -> pa.Table | None:
         }
         write_json_aside(header_path, header)
         output.publish(header_path)
+    _publish_listing(output, listing)
+    return old
+
+
+def _publish_listing(output: Output, listing: pa.Table) -> None:
+    path = output.local / schema.LISTING_NAME
     write_part(path, listing, version=schema.SCHEMA_VERSION)
     output.publish(path)
-    return old
 
 
 def is_finished(out: Place, work: Work) -> bool:
@@ -412,29 +372,27 @@ def is_finished(out: Place, work: Work) -> bool:
 
 
 def write_listing(output: Output, old: pa.Table | None, work: Work, members: Members) -> None:
-    """Replace the listing.
+    """Replace the listing after the run.
 
     Args:
         output: the index.
         old: the listing so far.
-        work: of the run.
-        members: the media that were found in each tar, by the tar's uri, and the sidecars of each as JSON.
+        work: the work of the run.
+        members: the media that the run found in tars and Parquet files.
     """
-    listing = listing_table(old, work.listed, work.root, work.members | members, work.sidecars)
-    write_part(output.local / schema.LISTING_NAME, listing, version=schema.SCHEMA_VERSION)
-    output.publish(output.local / schema.LISTING_NAME)
+    _publish_listing(output, listing_table(old, work.listed, work.root, work.members | members, work.sidecars))
 
 
 def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, report: IndexReport) -> Members:
     """Probe all items of a run that need it, write their rows and count them.
 
     Returns:
-        The media that were found in each tar, by the tar's uri, and the sidecars of each as JSON.
+        The media that were found in tars and Parquet files.
     """
     members: Members = {}
     done, total = 0, sum(item.task is not None for item in items)
     for batch in opened_files(items, options):
-        # What a file holds, besides the last one.
+        # Items with `files` 0 are further media of a file, which `items` has once.
         total += sum(item.files == 0 and item.task is not None for item in batch)
         calls = Calls(
             function=probe_item,
@@ -472,7 +430,7 @@ def is_known(item: Item) -> bool:
 
 
 def probe_item(item: Item) -> Probing:
-    """Return the facts of the media in a file, or why no object of the store is readable. Runs in a worker."""
+    """Return the facts of the media in a file, or the error if the store denies access. Runs in a worker."""
     assert item.task is not None  # the engine does not call this for other items
     try:
         return media_there(item.task).probe()
@@ -481,7 +439,7 @@ def probe_item(item: Item) -> Probing:
 
 
 def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tuple[Row, Row]]:
-    """Yield the rows of a file: what probing returned, or why there is no result (gone, not opened, probing died).
+    """Yield the rows of a file: probed facts, or a row with the reason without them (gone, not opened, probing died).
 
     Raises:
         StorageError: the store denies access. The rows of known media must not be replaced because of that.
@@ -493,47 +451,23 @@ def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tu
         for row in outcome.item.rows:
             gone = {key: row[key] for key in ("media_id", "kind", "uri", "member", "stream_index")}
             yield gone | {"status": GONE, "probed_by": __version__}, no_frames() | {"media_id": row["media_id"]}
-    elif outcome.item.error is not None:
-        nothing = MediumFacts(kind=VIDEO if member is None else IMAGES, member=member)
-        yield _named(uri, replace(nothing, problem=problem_of(outcome.item.error)), {})
+        return
+    if outcome.item.error is not None:
+        kind = VIDEO if member is None else IMAGES
+        media = [MediumFacts(kind=kind, member=member, problem=problem_of(outcome.item.error))]
     elif outcome.item.found is not None:
-        assert task is not None  # it was read
-        yield _named(uri, outcome.item.found, _tried(task, outcome.item.found, options))
+        media = [outcome.item.found]
     elif outcome.result is not None:
-        assert task is not None  # the task gave the result
-        for medium in outcome.result:
-            yield _named(uri, medium, _tried(task, medium, options))
+        media = outcome.result
     else:
-        assert task is not None
-        assert outcome.kind is not None  # because there is no result
-        assert outcome.message is not None
-        error = MediaError(outcome.kind, outcome.message, traceback=outcome.traceback)
-        medium = replace(medium_of(task), identity=_identity(task), problem=problem_of(error))
-        yield _named(uri, medium, _tried(task, medium, options))
-
-
-def _tried(task: ProbeTask, medium: MediumFacts, options: IndexOptions) -> Row:
-    """Return the column that says how a failed medium was probed. Other media have no such column."""
-    if medium.problem is None or medium.problem.status != FAILED:
-        return {}
-    return {"tried": attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)}
-
-
-def _identity(task: ProbeTask) -> Identity | None:
-    """Return the identity of a file whose probe died, or None if it cannot be read."""
-    with contextlib.suppress(MediaError, StorageError):
-        return media_there(task).identity()
-    return None
-
-
-def _named(uri: str, medium: MediumFacts, more: Row) -> tuple[Row, Row]:
-    """Return the rows of a medium with its name.
-
-    Args:
-        uri: of the file.
-        medium: its facts.
-        more: further columns of `videos`.
-    """
-    name = media_id(uri, None if medium.is_best else medium.stream_index, member=medium.member)
-    video, frames = rows_of(medium)
-    return video | more | {"media_id": name, "uri": uri, "probed_by": __version__}, frames | {"media_id": name}
+        assert task is not None  # items without a task have rows or an error
+        medium = replace(medium_of(task), problem=problem_of(_error_of(outcome)))
+        with contextlib.suppress(MediaError, StorageError):  # a file that is not readable has no identity
+            medium = replace(medium, identity=media_there(task).identity())
+        media = [medium]
+    for medium in media:
+        name = media_id(uri, None if medium.is_best else medium.stream_index, member=medium.member)
+        video, frames = rows_of(medium)
+        if task is not None and medium.problem is not None and medium.problem.status == FAILED:
+            video["tried"] = attempt(task, options)
+        yield video | {"media_id": name, "uri": uri, "probed_by": __version__}, frames | {"media_id": name}

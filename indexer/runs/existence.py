@@ -1,22 +1,18 @@
-"""Access to what exists at the path of a medium: a file or folder of this machine, or objects of a store.
+"""Access to the media at a path: in a file or folder of this machine, or in objects of a store.
 
-Both have the same interface.
-
-Probe objects of a store: by byte ranges if sample tables are sufficient, else from a temporary copy.
-
-Probes videos that are values of a compressed column of a Parquet file, from temporary copies.
-
-Their packets are no byte ranges of the file, so clips of them have to be copied into the dataset.
+Objects are probed by byte ranges if sample tables are sufficient, else from a temporary copy. Values of a compressed
+column of a Parquet file are always probed from temporary copies: their packets are not byte ranges of the file, so
+clips of them have to be copied into the dataset.
 """
 
 import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeGuard
+from typing import TypeGuard
 
 from framedex.errors import MediaError, StorageError
 from framedex.files.outputs import open_same_file
@@ -46,26 +42,14 @@ def is_cell(task: ProbeTask) -> bool:
     return task.member is not None and task.member.part is None
 
 
-def probe_file_cell(task: ProbeTask) -> list[MediumFacts]:
-    """Return the facts of a value of a compressed column of a file of this machine. Bad files raise nothing."""
-    medium = medium_of(task)
-    try:
-        with opened_file(task.path) as file:
-            medium = replace(medium, identity=file.identity)
-            check_member(task, file.identity)
-            return probe_cell(task, Path(task.path), medium)
-    except MediaError as error:
-        return [replace(medium, problem=problem_of(error))]
-
-
 def probe_cell(task: ProbeTask, where: Place, medium: MediumFacts, *, tag: str | None = None) -> list[MediumFacts]:
     """Return the facts of a value of a compressed column.
 
     Args:
         task: how to probe it.
         where: the Parquet file.
-        medium: what is known of it so far.
-        tag: of an object, the tag that it must have.
+        medium: the facts known so far.
+        tag: the tag that an object must have.
 
     Raises:
         MediaError: the value cannot be read.
@@ -88,26 +72,27 @@ def probe_cell(task: ProbeTask, where: Place, medium: MediumFacts, *, tag: str |
 
 OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that are not due to one object
 WHOLE_BYTES = 1 << 20  # objects up to this size are copied at once: a second request costs more
-HOLDER_KEPT_BYTES = 4 << 20  # of a file whose headers are read one after the other
-MAX_REQUESTS = 64  # for sample tables; more requests cost more than a copy
+HOLDER_KEPT_BYTES = 4 << 20  # kept of a tar or Parquet file, whose headers are read one after the other
+MAX_REQUESTS = 64  # requests for sample tables; more cost more than a copy
 
 
 def probe_object(task: ProbeTask) -> list[MediumFacts]:
-    """Return the facts of the media in an object, or of the images in a folder of a store.
-
-    The result is that of `probe.probe_medium`.
+    """Return the facts of the media in an object, or of the images in a folder of a store, like `probe_medium`.
 
     Raises:
         StorageError: the store denies access, or this process was forked from one that used a store.
     """
-    images, member = task.images, task.member
+    member = task.member
     medium = medium_of(task)
     try:
-        if images is not None and images.form == "folder":
-            return _probe_loose(task.path, images, verify=task.verify)
-        facts, part = (None, None) if member is None else (task.facts, member.part)
+        if _is_loose(task.images):
+            return _probe_loose(task.path, task.images, verify=task.verify)
         if is_cell(task):
-            return _probe_cell(task, medium)
+            assert task.facts is not None  # known from the object in which the member was found
+            medium = replace(medium, identity=identity_of(task.facts))
+            check_member(task, identity_of(task.facts))
+            return probe_cell(task, Stored(uri=task.path), medium, tag=task.facts.tag)
+        facts, part = (None, None) if member is None else (task.facts, member.part)
         reader = ObjectReader(task.path, facts, part=part, most_requests=MAX_REQUESTS)
         medium = replace(medium, identity=identity_of(reader.facts))
         check_member(task, identity_of(reader.facts))
@@ -123,7 +108,7 @@ def probe_object(task: ProbeTask) -> list[MediumFacts]:
 
 
 def object_contents(task: ProbeTask) -> tuple[FileContents, Facts]:
-    """Return what a tar or a Parquet file in a store holds, and the facts of the object.
+    """Return the contents of a tar or a Parquet file in a store, and the facts of the object.
 
     Raises:
         MediaError: the object is not readable.
@@ -145,12 +130,13 @@ def object_contents(task: ProbeTask) -> tuple[FileContents, Facts]:
 
 def media_error(error: StorageError) -> MediaError:
     """Return the error of a medium whose object is not readable."""
-    said = f"{error.what} ({error.found})" if error.found else error.what
+    message = f"{error.what} ({error.found})" if error.found else error.what
     kinds = {"missing": "missing", "changed": "changing"}
-    return MediaError(kinds.get(error.kind, "unreadable"), said)
+    return MediaError(kinds.get(error.kind, "unreadable"), message)
 
 
 def _probe_one(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) -> list[MediumFacts]:
+    """Return the facts of an object, or of the video inside it, from byte ranges or a copy."""
     if not reader.size_bytes:
         raise MediaError("empty", "the object is empty")
     in_ranges = task.images is None and task.depth != "packets" and not task.verify
@@ -159,7 +145,12 @@ def _probe_one(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) -> li
             found = _probe_ranges(task, reader, medium)
             if found is not None:
                 return found
-    with _copy(task, reader.facts) as path:
+    name, part = task.path.rpartition("/")[2], None
+    if task.member is not None:
+        name, part = f"medium{Path(task.member.name).suffix}", task.member.part
+    with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+        path = Path(folder) / name
+        download(task.path, reader.facts, path, part)
         copied = probe_medium(replace(task, path=str(path), member=None))
     return [replace(one, identity=medium.identity) for one in copied]
 
@@ -175,40 +166,14 @@ def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) ->
     try:
         file = ProbedObject(read=reader, identity=identity_of(reader.facts), member=task.member)
         found = probe_opened(task, file, medium)
-    except StorageError as error:
-        if error.kind == "requests":
+        if reader.failure is not None:  # libavformat took the failure for the end of the file
+            raise reader.failure
+        return found
+    except (StorageError, MediaError) as error:
+        failure = error if reader.failure is None or isinstance(error, StorageError) else reader.failure
+        if isinstance(failure, StorageError) and failure.kind == "requests":
             return None
-        raise
-    except MediaError:
-        if reader.failure is None:
-            raise
-        found = []
-    if reader.failure is not None:  # libavformat mistook it for the end of the file
-        if reader.failure.kind == "requests":
-            return None
-        raise reader.failure
-    return found
-
-
-def _probe_cell(task: ProbeTask, medium: MediumFacts) -> list[MediumFacts]:
-    """Return the facts of a value of a compressed column. Raises MediaError, StorageError."""
-    assert task.member is not None  # the caller checked this
-    assert task.facts is not None  # of the object in which the member was found
-    medium = replace(medium, identity=identity_of(task.facts))
-    check_member(task, identity_of(task.facts))
-    return probe_cell(task, Stored(uri=task.path), medium, tag=task.facts.tag)
-
-
-@contextlib.contextmanager
-def _copy(task: ProbeTask, facts: Facts) -> Iterator[Path]:
-    """Provide a copy of an object, or of the video inside it."""
-    name, part = task.path.rpartition("/")[2], None
-    if task.member is not None:
-        name, part = f"medium{Path(task.member.name).suffix}", task.member.part
-    with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
-        path = Path(folder) / name
-        download(task.path, facts, path, part)
-        yield path
+        raise failure from None
 
 
 def identity_of(facts: Facts) -> Identity:
@@ -220,18 +185,23 @@ def _probe_loose(uri: str, images: ImageTask, *, verify: bool) -> list[MediumFac
     """Return the facts of a sequence of loose images in a folder of a store."""
     there = children(uri)
     identity = loose_identity(images, there)
-    wanted = [*images.names, *([TIMES_NAME] if images.may_have_times_file and TIMES_NAME in there else [])]
+    names = list(dict.fromkeys(_files_of(images, there)))
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
-        at_once(lambda name: download(f"{uri}/{name}", there[name], Path(folder) / name), list(dict.fromkeys(wanted)))
+        at_once(lambda name: download(f"{uri}/{name}", there[name], Path(folder) / name), names)
         found = probe_images(folder, images, verify=verify)
     return [replace(one, identity=identity) for one in found]
+
+
+def _files_of(images: ImageTask, there: Mapping[str, Facts]) -> list[str]:
+    """Return the names of the images, and of the file with their times if it exists."""
+    return [*images.names, *([TIMES_NAME] if images.may_have_times_file and TIMES_NAME in there else [])]
 
 
 def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
     """Return the identity of the images in a folder of a store.
 
     Args:
-        images: which images, and how they are timed.
+        images: the images, and how they are timed.
         there: the facts of the objects in the folder, by name.
 
     Raises:
@@ -240,9 +210,9 @@ def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
     missing = next((name for name in images.names if name not in there), None)
     if missing is not None:
         raise MediaError("missing", f"{missing} is not there")
+    # The timing counts as part of the images: if it changes, they are probed again.
     digest = hashlib.blake2b(repr((images.fps, images.default_fps, images.seconds)).encode(), digest_size=16)
-    names = [*images.names, *([TIMES_NAME] if images.may_have_times_file and TIMES_NAME in there else [])]
-    for name in names:
+    for name in _files_of(images, there):
         digest.update(f"{name}\0{there[name].size_bytes}\0{there[name].tag}\n".encode())
     return Identity(
         size_bytes=sum(there[name].size_bytes for name in images.names),
@@ -256,9 +226,9 @@ class Opened:
     """A file with several media.
 
     Attributes:
-        contents: what it holds.
-        identity: of the file.
-        facts: of the file, if it is an object.
+        contents: its media.
+        identity: the identity of the file.
+        facts: the facts of an object; None for a file of this machine.
     """
 
     contents: FileContents
@@ -266,33 +236,9 @@ class Opened:
     facts: Facts | None = None
 
 
-class MediaThere(Protocol):
-    """Access to the media of one task at their path."""
-
-    def probe(self) -> list[MediumFacts]:
-        """Return the facts of each medium. Raises StorageError if the store denies access."""
-        ...
-
-    def contents(self) -> Opened:
-        """Return what a tar or a Parquet file holds. Raises MediaError, StorageError if the store denies access."""
-        ...
-
-    def identity(self) -> Identity | None:
-        """Return the identity of what exists at the path, or None. Raises MediaError, StorageError."""
-        ...
-
-    def is_same(self, row: Row) -> bool:
-        """Return whether the medium at the path is still the one that a known row describes."""
-        ...
-
-    def is_readable(self) -> bool:
-        """Return whether the medium at the path can be read. An empty file counts as unreadable."""
-        ...
-
-
-def media_there(task: ProbeTask) -> MediaThere:
-    """Return access to what exists at the path of a task."""
-    return _Objects(task) if is_remote(task.path) else _Files(task)
+def media_there(task: ProbeTask) -> "FileMedia | ObjectMedia":
+    """Return access to the media at the path of a task."""
+    return ObjectMedia(task) if is_remote(task.path) else FileMedia(task)
 
 
 def _is_loose(images: ImageTask | None) -> TypeGuard[ImageTask]:
@@ -300,14 +246,28 @@ def _is_loose(images: ImageTask | None) -> TypeGuard[ImageTask]:
     return images is not None and images.form == "folder"
 
 
-class _Files:
+class FileMedia:
+    """Access to the media of one task, in a file or folder of this machine."""
+
     def __init__(self, task: ProbeTask) -> None:
         self._task = task
 
     def probe(self) -> list[MediumFacts]:
-        return probe_file_cell(self._task) if is_cell(self._task) else probe_medium(self._task)
+        """Return the facts of each medium. Bad files raise no error."""
+        task = self._task
+        if not is_cell(task):
+            return probe_medium(task)
+        medium = medium_of(task)
+        try:
+            with opened_file(task.path) as file:
+                medium = replace(medium, identity=file.identity)
+                check_member(task, file.identity)
+                return probe_cell(task, Path(task.path), medium)
+        except MediaError as error:
+            return [replace(medium, problem=problem_of(error))]
 
     def contents(self) -> Opened:
+        """Return the contents of a tar or a Parquet file. Raises MediaError."""
         task = self._task
         assert task.holds is not None  # the caller checked this
         with opened_file(task.path) as file:
@@ -316,6 +276,7 @@ class _Files:
             return Opened(contents=contents, identity=file.identity)
 
     def identity(self) -> Identity | None:
+        """Return the identity of the file or of the images in the folder. Raises MediaError."""
         task = self._task
         if _is_loose(task.images):
             return folder_identity(task.path, task.images)
@@ -323,6 +284,7 @@ class _Files:
             return file.identity
 
     def is_same(self, row: Row) -> bool:
+        """Return whether the medium at the path is still the one that a known row describes."""
         task = self._task
         if _is_loose(task.images):
             try:
@@ -341,32 +303,42 @@ class _Files:
         return True
 
     def is_readable(self) -> bool:
+        """Return whether the medium at the path can be read. An empty file counts as unreadable."""
         try:
             return self.identity() is not None
         except MediaError:
             return False
 
 
-class _Objects:
+class ObjectMedia:
+    """Access to the media of one task, in objects of a store.
+
+    The methods are those of `FileMedia`. Each raises StorageError if the store denies access.
+    """
+
     def __init__(self, task: ProbeTask) -> None:
         self._task = task
 
     def _facts(self) -> Facts | None:
-        """Return the facts of the object, from the listing of its folder or else from its store. None: no object."""
+        """Return the facts of the object, from the listing of its folder or else from its store; None if missing."""
         return self._task.facts or exists(self._task.path)
 
     def probe(self) -> list[MediumFacts]:
+        """Return the facts of each medium. Bad objects raise no error."""
         return probe_object(self._task)
 
     def contents(self) -> Opened:
+        """Return the contents of a tar or a Parquet file. Raises MediaError."""
         contents, facts = object_contents(self._task)
         return Opened(contents=contents, identity=identity_of(facts), facts=facts)
 
     def identity(self) -> Identity | None:
+        """Return the identity of the object, or None if it does not exist."""
         facts = self._facts()
         return None if facts is None else identity_of(facts)
 
     def is_same(self, row: Row) -> bool:
+        """Return whether the medium at the path is still the one that a known row describes."""
         task = self._task
         if row["error_kind"] == "unreadable":  # the store may answer this time
             return False
@@ -379,4 +351,5 @@ class _Objects:
         return facts is not None and (facts.size_bytes, facts.tag) == (row["size_bytes"], row["fingerprint"])
 
     def is_readable(self) -> bool:
+        """Return whether the object exists."""
         return self._facts() is not None

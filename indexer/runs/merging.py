@@ -1,19 +1,16 @@
-"""Merge the parts of an index that many runs wrote into few parts, without the rows that no longer count.
+"""Compact an index, and run an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
 
-Run an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
+Compacting merges the parts that many runs wrote into few parts, without the rows that no longer count.
 
-The parts are the same as those of an undivided run.
-
-The first slice writes down the plan of all slices: which parts, and a digest of the work. Each slice compares the
-sources with the index as it was before the run, finds the same work, and writes every n-th part of it. A part that
-exists is done, so a slice that runs again does the rest.
+The slices of a run write the same parts as an undivided run. The first slice writes the plan of all slices: the numbers
+of the parts, and a digest of the work. Each slice compares the sources with the index as it was before the run, finds
+the same work, and writes every n-th part of it. A part that exists is done, so a slice that runs again does the rest.
 """
 
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +29,7 @@ from framedex.indexer.runs.work import IndexOptions, Members, Work, parted, plan
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
 
+# Limits of a merged part: its rows of `videos` are in memory until it is written.
 MEDIA_A_PART = 16_384
 PACKETS_A_PART = 32_000_000
 # Looking up one video reads one row group (decision 0019).
@@ -40,13 +38,13 @@ VIDEOS_A_ROW_GROUP = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport:
-    """What compacting did.
+    """The result of compacting.
 
     Attributes:
-        parts_before: parts of the index before.
-        parts: parts of the index now.
-        media: media of the index.
-        dropped: rows that no longer counted.
+        parts_before: number of parts before.
+        parts: number of parts now.
+        media: number of media.
+        dropped: number of rows that no longer counted.
     """
 
     parts_before: int
@@ -70,9 +68,9 @@ def compact_index(out: Place) -> CompactReport:
         old, rows, media = index.parts, index.rows, len(index)
         if len(old) <= -(-media // MEDIA_A_PART) and rows == media:
             return CompactReport(parts_before=len(old), parts=len(old), media=media, dropped=0)
-        merged = _Merged(output, next_part(out))
+        merged = _PartMerger(output, next_part(out))
         for number in old:
-            merged.take(number, index.counting_rows(number))
+            merged.copy_rows(number, index.counting_rows(number))
         merged.flush()
         header = schema.read_header(out)
         outputs.write_json_aside(output.local / schema.HEADER, header | {"generation": header["generation"] + 1})
@@ -83,8 +81,11 @@ def compact_index(out: Place) -> CompactReport:
         return CompactReport(parts_before=len(old), parts=merged.written, media=media, dropped=rows - media)
 
 
-class _Merged:
-    """New parts, into which rows of old parts are copied."""
+class _PartMerger:
+    """Writes new parts, into which rows of old parts are copied.
+
+    Unlike `PartPairs`, it copies tables without turning them into Python objects.
+    """
 
     def __init__(self, output: Output, first: int) -> None:
         self._output, self._number = output, first
@@ -97,7 +98,7 @@ class _Merged:
         self._group: list[pa.Table] = []
         self._group_packets = self._packets = 0
 
-    def take(self, part: int, rows: NDArray[np.int64]) -> None:
+    def copy_rows(self, part: int, rows: NDArray[np.int64]) -> None:
         """Copy some rows of an old part.
 
         Args:
@@ -106,22 +107,22 @@ class _Merged:
         """
         if not len(rows):
             return
-        self._videos.append(
-            as_videos(parquet_file(part_path(self._output.where / schema.VIDEOS_FOLDER, part)).read()).take(rows)
+        videos, frames = (
+            parquet_file(part_path(self._output.where / folder, part))
+            for folder in (schema.VIDEOS_FOLDER, schema.FRAMES_FOLDER)
         )
-        for table in rows_by_group(parquet_file(part_path(self._output.where / schema.FRAMES_FOLDER, part)), rows):
+        self._videos.append(as_videos(videos.read()).take(rows))
+        for table in rows_by_group(frames, rows):
             lengths = pc.list_value_length(table["size"]).to_numpy()
             for first, end in _stretches(lengths, schema.FRAMES_PER_ROW_GROUP):
-                self._add(table.slice(first, end - first), int(lengths[first:end].sum()))
+                packets = int(lengths[first:end].sum())
+                if self._group and self._group_packets + packets > schema.FRAMES_PER_ROW_GROUP:
+                    self._write_group()
+                self._group.append(table.slice(first, end - first))
+                self._group_packets += packets
+                self._packets += packets
         if sum(map(len, self._videos)) >= MEDIA_A_PART or self._packets >= PACKETS_A_PART:
             self.flush()
-
-    def _add(self, table: pa.Table, packets: int) -> None:
-        if self._group and self._group_packets + packets > schema.FRAMES_PER_ROW_GROUP:
-            self._write_group()
-        self._group.append(table)
-        self._group_packets += packets
-        self._packets += packets
 
     def _write_group(self) -> None:
         if self._writer is None:
@@ -137,11 +138,10 @@ class _Merged:
         self._write_group()
         assert self._writer is not None  # each row of videos has a row of frames
         self._writer.commit()
+        # A reader opens frames only for the rows of videos that it sees, so videos are published last.
         self._output.publish(part_path(self._output.local / schema.FRAMES_FOLDER, self._number))
-        videos, path = (
-            pa.concat_tables(self._videos),
-            part_path(self._output.local / schema.VIDEOS_FOLDER, self._number),
-        )
+        videos = pa.concat_tables(self._videos)
+        path = part_path(self._output.local / schema.VIDEOS_FOLDER, self._number)
         writer = PartWriter(path, schema.VIDEOS, version=schema.SCHEMA_VERSION)
         for first in range(0, len(videos), VIDEOS_A_ROW_GROUP):
             writer.write(videos.slice(first, VIDEOS_A_ROW_GROUP).combine_chunks())
@@ -166,12 +166,12 @@ def _stretches(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedRun:
-    """What all slices of a run share: the contents of `slices.json`.
+    """The plan that all slices of a run share: the contents of `slices.json`.
 
     Attributes:
         slices: number of slices.
         first_part: number of the first part that they write.
-        parts: how many parts they write, from `first_part` on.
+        parts: number of parts that they write, from `first_part` on.
         work: digest of all work of the run.
     """
 
@@ -179,6 +179,14 @@ class SlicedRun:
     first_part: int
     parts: int
     work: str
+
+    def part(self, out: Place, number: int) -> Place:
+        """Return the path of the `number`-th part of the run, counted from 0."""
+        return part_path(out / schema.VIDEOS_FOLDER, self.first_part + number)
+
+    def missing(self, out: Place, first: int = 0, step: int = 1) -> list[int]:
+        """Return the numbers of the parts that are not written yet: all, or every `step`-th one from `first` on."""
+        return [number for number in range(first, self.parts, step) if not self.part(out, number).exists()]
 
 
 def build_slice(options: IndexOptions, part: Slice) -> build.IndexReport:
@@ -189,18 +197,14 @@ def build_slice(options: IndexOptions, part: Slice) -> build.IndexReport:
         SourceError: as for `build_index`.
         FormatError: as for `build_index`.
     """
-    if (before := _finished(options)) is not None:
+    if (before := _report_if_finished(options)) is not None:
         return before
     with build.index_output(options.out, shared=True) as output:
-        plan, work = _take_plan(output, options, part.count)
+        plan, work = _agree_on_plan(output, options, part.count)
         with outputs.opened_output(options.out, lock=f"{outputs.LOCK_NAME}-{part.number}"):
             size = build.files_a_part(options)
             items = parted(work.items, size)
-            wanted = [
-                number
-                for number in range(part.number, plan.parts, part.count)
-                if not _part(options.out, plan, number).exists()
-            ]
+            wanted = plan.missing(options.out, part.number, part.count)
             mine = [item for number in wanted for item in items[number]]
             parts = PartPairs(output, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
             report = build.report_of(options, work)
@@ -209,15 +213,15 @@ def build_slice(options: IndexOptions, part: Slice) -> build.IndexReport:
         return report
 
 
-def _finished(options: IndexOptions) -> build.IndexReport | None:
-    """Return the report of a run whose slices were all written before; None if something is left to do."""
+def _report_if_finished(options: IndexOptions) -> build.IndexReport | None:
+    """Return the report of a run whose slices were all written before, or None if some work is left."""
     if read_plan(options.out) is not None or not (options.out / schema.HEADER).exists():
         return None
     work = plan_work(options)
     return replace(build.report_of(options, work), finished=True) if build.is_finished(options.out, work) else None
 
 
-def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[SlicedRun, Work]:
+def _agree_on_plan(output: Output, options: IndexOptions, slices: int) -> tuple[SlicedRun, Work]:
     """Return the plan and the work that the slices of a run share. The first slice writes the plan."""
     with outputs.opened_output(options.out, lock=f"{outputs.LOCK_NAME}-plan", wait=True):
         stored = read_plan(options.out)
@@ -226,20 +230,19 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Slic
         parts = len(parted(work.items, build.files_a_part(options)))
         plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
         if stored is None:
-            if outputs.has_locks(
-                options.out
-            ):  # in a store, --finish does this: many slices may be first at the same time
+            # Without locks, several slices may be the first at the same time, so --finish begins an index in a store.
+            if outputs.has_locks(options.out):
                 build.begin(output, work)
             stored = SlicedRun(**outputs.agreed_plan(output, build.SLICES_NAME, asdict(plan)))
         if plan != stored:
-            same = "slices" if plan.slices != stored.slices else "sources and options"
+            is_count = plan.slices != stored.slices
             raise OutputError(
-                f"the slices of this run have other {same}",
+                f"the slices of this run have other {'slices' if is_count else 'sources and options'}",
                 where=str(options.out / build.SLICES_NAME),
-                found=plan.slices if same == "slices" else "other work than the first slice found",
-                allowed=stored.slices if same == "slices" else None,
+                found=plan.slices if is_count else "other work than the first slice found",
+                allowed=stored.slices if is_count else None,
                 remedy=f"give each slice the same command, or delete {build.SLICES_NAME} to begin again; "
-                "parts that are there stay",
+                "existing parts stay",
             )
         return plan, work
 
@@ -250,18 +253,9 @@ def read_plan(out: Place) -> SlicedRun | None:
     return None if stored is None else SlicedRun(**stored)
 
 
-def _part(out: Place, plan: SlicedRun, number: int) -> Place:
-    return part_path(out / schema.VIDEOS_FOLDER, plan.first_part + number)
-
-
 def digest(options: IndexOptions, work: Work) -> str:
-    """Return 32 hex digits that change with anything that a slice would do or write differently."""
-    asked: dict[str, Any] = {
-        "root": work.root,
-        "verify": options.verify,
-        "prove": options.prove,
-        "depth": options.depth,
-    }
+    """Return 32 hex digits that differ if slices would work or write differently."""
+    asked = {"root": work.root} | {name: getattr(options, name) for name in ("verify", "prove", "depth")}
     found = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
     for item in work.items:
         found.update(repr((item.identity, item.task, str(item.error), item.rows)).encode("utf-8", "surrogateescape"))
@@ -280,13 +274,13 @@ def _note_ffmpeg(output: Output, versions: set[str]) -> None:
 
 
 def finish_index(options: IndexOptions) -> build.IndexReport:
-    """Check that all slices of a run are there, complete the listing, and return what the run did.
+    """Check that all slices of a run are written, complete the listing, and return the report of the run.
 
     Raises:
         OutputError: slices are missing or still running, or there is no run in slices.
         SourceError: the sources or options differ from those of the slices.
     """
-    if (before := _finished(options)) is not None:
+    if (before := _report_if_finished(options)) is not None:
         return before
     with build.index_output(options.out, schema.HEADER, schema.LISTING_NAME) as output:
         plan = read_plan(options.out)
@@ -294,8 +288,7 @@ def finish_index(options: IndexOptions) -> build.IndexReport:
             raise OutputError(
                 "there is no run in slices to finish", where=str(options.out), remedy="run its slices with --task i/n"
             )
-        missing = [number for number in range(plan.parts) if not _part(options.out, plan, number).exists()]
-        outputs.check_all_there(options.out, plan.parts, "parts", missing, slices=plan.slices)
+        outputs.check_all_there(options.out, plan.parts, "parts", plan.missing(options.out), slices=plan.slices)
         work = plan_work(options, before=plan.first_part)
         if digest(options, work) != plan.work:
             raise SourceError(
@@ -305,7 +298,7 @@ def finish_index(options: IndexOptions) -> build.IndexReport:
             )
         report, members, ffmpeg = build.report_of(options, work), Members(), set[str]()
         for number in range(plan.parts):
-            table = parquet_file(_part(options.out, plan, number)).read()
+            table = parquet_file(plan.part(options.out, number)).read()
             ffmpeg |= ffmpeg_of(table.schema)
             for row in table.to_pylist():
                 build.note_row(row, report, members)

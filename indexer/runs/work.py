@@ -1,6 +1,6 @@
-"""Plan an index run: find the media that sources name, and compare them with what the index already holds.
+"""Plan an index run: find the media that sources name, and compare them with the rows of the existing index.
 
-Decide which media a rerun skips: those whose rows in the index still answer all that the run asks.
+A rerun skips media whose rows still describe them and answer everything that the run asks.
 """
 
 import difflib
@@ -70,7 +70,7 @@ def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
     Args:
         known: the rows of the uri in the order in which they were written.
         task: how the medium is probed.
-        member: which of several media of the uri.
+        member: name of the medium in a file or folder of several media, else None.
     """
     if task.holds is None:
         return [row for row in known if row["member"] == member]
@@ -83,29 +83,37 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
     Another version of framedex probes refused media again, because it may support them. For failed media, see
     `is_same_failure`.
     """
-    if not known or any(row["status"] == FAILED for row in known):
-        return False
-    if any(row["status"] == REFUSED and row["probed_by"] != __version__ for row in known):
-        return False
-    if any(row["error_kind"] == UNPROVEN for row in known):
-        return False
-    return _has_answers(task, known) and media_there(task).is_same(known[0])
+    must_try = (
+        row["status"] == FAILED
+        or (row["status"] == REFUSED and row["probed_by"] != __version__)
+        or row["error_kind"] == UNPROVEN
+        for row in known
+    )
+    return bool(known) and not any(must_try) and _has_answers(task, known) and media_there(task).is_same(known[0])
 
 
 def _has_answers(task: ProbeTask, known: list[Row]) -> bool:
     """Return whether known rows answer all that the task asks of usable media, and of those that are skipped."""
-    if not _skips_same(task, known):
-        return False
-    if task.verify and any(row["status"] == OK and not row["hashed"] for row in known):
-        return False
-    videos = [row for row in known if row["status"] == OK and row["kind"] == VIDEO]
-    if task.prove and any(row["proof"] is None for row in videos):
-        return False
-    if task.images is not None and not _is_timed(task.images, known):
-        return False
-    if not all(set(task.sidecars) <= set(json.loads(row["sidecars"] or "{}")) for row in known if _is_member(row)):
-        return False
-    return _asks_no_more(task, known)
+    for row in known:
+        # Files without a video stream are skipped if a search found them, and fail if they are named.
+        if row["error_kind"] == NO_VIDEO and not _is_member(row):
+            would_probe_images = task.images is not None and not task.images.ignored
+            if would_probe_images or (row["status"] == REFUSED) != task.searched:
+                return False
+        if task.verify and row["status"] == OK and not row["hashed"]:
+            return False
+        if task.prove and row["status"] == OK and row["kind"] == VIDEO and row["proof"] is None:
+            return False
+        if _is_member(row) and not set(task.sidecars) <= set(json.loads(row["sidecars"] or "{}")):
+            return False
+        if task.depth == "packets" and row["kind"] == VIDEO and row["depth"] == "tables":
+            return False
+    if task.streams == "all":
+        videos = [row for row in known if row["kind"] == VIDEO]
+        streams = Counter(row["member"] for row in videos)
+        if any(streams[row["member"]] < (row["video_streams"] or 1) for row in videos):
+            return False
+    return task.images is None or _is_timed(task.images, known)
 
 
 def _is_member(row: Row) -> bool:
@@ -113,83 +121,46 @@ def _is_member(row: Row) -> bool:
     return row["member_bytes"] is not None
 
 
-def _skips_same(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether what was skipped for having no video is what this run would skip."""
-    for row in known:
-        if row["error_kind"] == NO_VIDEO and not _is_member(row):
-            if (row["status"] == REFUSED) != task.searched:
-                return False
-            if task.images is not None and not task.images.ignored:
-                return False
-    return True
-
-
-def attempt(task: ProbeTask, *, timeout_seconds: float | None, memory_bytes: int | None) -> str:
-    """Return which FFmpeg and which options probe a medium: the column `tried` of a medium that failed."""
-    asked: dict[str, object] = {
-        "depth": task.depth,
-        "streams": task.streams,
-        "verify": task.verify,
-        "prove": task.prove,
-    }
+def attempt(task: ProbeTask, options: "IndexOptions") -> str:
+    """Return the version of FFmpeg and the options that probe a medium, for the column `tried` of failed media."""
+    asked: dict[str, object] = {name: getattr(task, name) for name in ("depth", "streams", "verify", "prove")}
     if task.images is not None:
-        of_images = (task.images.single, task.images.fps, task.images.default_fps, task.images.seconds)
-        asked["images"] = hashlib.blake2b(repr(of_images).encode(), digest_size=8).hexdigest()
-    asked |= {"timeout": timeout_seconds, "memory": memory_bytes}
+        timing = (task.images.single, task.images.fps, task.images.default_fps, task.images.seconds)
+        asked["images"] = hashlib.blake2b(repr(timing).encode(), digest_size=8).hexdigest()
+    asked |= {"timeout": options.timeout_seconds, "memory": options.memory_bytes}
     return f"FFmpeg {ffmpeg_version()}, " + ", ".join(f"{name} {value}" for name, value in asked.items())
 
 
-def is_same_failure(
-    task: ProbeTask, known: list[Row], *, timeout_seconds: float | None, memory_bytes: int | None
-) -> bool:
+def fails_again(task: ProbeTask, known: list[Row], options: "IndexOptions") -> bool:
     """Return whether probing a medium would fail as before: the same file, options, framedex and FFmpeg.
 
-    A bug of framedex and an unanswered request to a store do not count, because they say nothing about the medium.
-
-    Args:
-        task: how the medium is probed.
-        known: its rows.
-        timeout_seconds: of this run.
-        memory_bytes: of this run.
+    Bugs of framedex and unanswered requests to a store do not count, because they do not depend on the medium.
     """
-    tried = attempt(task, timeout_seconds=timeout_seconds, memory_bytes=memory_bytes)
-    tried_inside = attempt(replace(task, images=None), timeout_seconds=timeout_seconds, memory_bytes=memory_bytes)
-    if any(row["probed_by"] != __version__ or row["error_kind"] == INTERNAL_ERROR for row in known):
-        return False
     failed = [row for row in known if row["status"] == FAILED]
+    if not failed or any(row["probed_by"] != __version__ or row["error_kind"] == INTERNAL_ERROR for row in known):
+        return False
+    tried, tried_inside = attempt(task, options), attempt(replace(task, images=None), options)
     if any(row["tried"] != (tried_inside if _is_member(row) else tried) for row in failed):
         return False
     return _has_answers(task, known) and is_same_medium(task, known)
 
 
 def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether the medium is still what known rows describe.
+    """Return whether known rows still describe the medium.
 
-    If it could not be read, return whether it still cannot be read.
+    If it was not readable, return whether it is still not readable.
     """
     row = known[0]
     there = media_there(task)
     return not there.is_readable() if row["fingerprint"] is None else there.is_same(row)
 
 
-def _asks_no_more(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether the rows of videos have the streams and the depth that the task asks for."""
-    videos = [row for row in known if row["kind"] == VIDEO]
-    if task.streams == "all":
-        streams = Counter(row["member"] for row in videos)
-        if any(streams[row["member"]] < (row["video_streams"] or 1) for row in videos):
-            return False
-    return task.depth != "packets" or all(row["depth"] != "tables" for row in videos)
-
-
 def _is_timed(task: ImageTask, known: list[Row]) -> bool:
     """Return whether the rows of a single image or of a tar have the rate and the sequences that the task asks for.
 
     Rows of videos in a tar do not count.
-
-    The fingerprint of a folder also covers its timing, so folders need no check.
     """
-    if task.form == "folder":
+    if task.form == "folder":  # the fingerprint of a folder also covers its timing
         return True
     tick = at_rate(1, task.rate).tick
     usable = [row for row in known if row["status"] == OK and row["kind"] == IMAGES]
@@ -200,16 +171,18 @@ def _is_timed(task: ImageTask, known: list[Row]) -> bool:
 
 def is_still_unopened(error: MediaError, known: list[Row]) -> bool:
     """Return whether a known row, by this version of framedex, has the same reason not to open a medium."""
-    status = REFUSED if error.refused else FAILED
-    said = ("status", status), ("error_kind", error.kind), ("error_message", error.what), ("probed_by", __version__)
-    return len(known) == 1 and all(known[0][name] == value for name, value in said)
+    reason = (REFUSED if error.refused else FAILED, error.kind, error.what, __version__)
+    names = ("status", "error_kind", "error_message", "probed_by")
+    return len(known) == 1 and tuple(known[0][name] for name in names) == reason
 
 
 # Names that slices of a run write to object storage before there is a header.
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
-Identity = tuple[str, str | None]  # uri, and which of several media of one file or folder
-Members = dict[str, dict[str, str | None]]
-HOLDER_FILES = 64  # files that a tar or a Parquet file counts as in a part
+Identity = tuple[str, str | None]  # uri, and name of the medium in a file or folder of several media
+Members = dict[str, dict[str, str | None]]  # by the uri of a tar or Parquet file: names of its media, sidecars as JSON
+# A tar or a Parquet file counts as so many files in a part, since it may have thousands of media: a killed run then
+# loses less.
+HOLDER_FILES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +192,8 @@ class IndexOptions:
     Attributes:
         sources: files, folders, globs, lists and listings, as the user names them.
         out: the index.
-        root: what uris are recorded relative to. None: the root of the existing index, else the sources' common folder.
+        root: the folder that recorded uris are relative to. If None, the root of the existing index, or of a new one
+            the sources' common folder.
         uri_column: the column of listings that names the media.
         label_from_parent: add a column `label`, the name of each file's folder.
         depth: see `ProbeTask`.
@@ -227,14 +201,14 @@ class IndexOptions:
         verify: see `ProbeTask`.
         prove: see `ProbeTask`.
         follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
-        images: what the images of searched folders are (see `discover.discover`).
+        images: the media that the images of searched folders become (see `discover.discover`).
         sidecars: kinds of sidecars that become columns of the videos in tars.
-        image_fps: rate of images that nothing else times, in images per second. None: 1.
-        workers: how many processes probe.
+        image_fps: rate of images without stated times, in images per second. If None, 1.
+        workers: number of processes that probe.
         engine: runs the probes.
         retry: probe failed media again even if nothing changed.
-        timeout_seconds: limit for each medium. None: no limit.
-        memory_bytes: limit for each worker; see `local_pool.run_local`. None: no limit.
+        timeout_seconds: time limit for each medium. If None, time is not limited.
+        memory_bytes: memory limit for each worker; see `local_pool.run_local`. If None, memory is not limited.
         on_progress: called with (done, total) after each medium.
     """
 
@@ -261,16 +235,16 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file, a sequence of images or a video inside a file, and what happens to it: probed, not opened, or gone.
+    """A file, a sequence of images or a video inside a file, which is probed, not opened, or gone.
 
     Attributes:
-        identity: uri, and which of several media in the file.
-        task: how it is probed. None: it is not probed.
+        identity: uri, and name of the medium in a file or folder of several media.
+        task: how it is probed. If None, it is not probed.
         error: why it is not opened.
         rows: its known rows, if it is gone.
         found: its facts, if they are known before it is probed.
-        known: of a file with several media: its known rows.
-        files: how many files it counts as where a part of the index has a number of files.
+        known: the known rows of a file with several media.
+        files: the number of files that it counts as in a part of the index.
     """
 
     identity: Identity
@@ -297,22 +271,21 @@ def parted(items: Sequence[Item], files_a_part: int) -> list[list[Item]]:
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """What a run has to do.
+    """The work of a run.
 
     Attributes:
-        root: what uris are recorded relative to.
+        root: the folder that recorded uris are relative to.
         listed: all mentions of media.
         thumbnails: how many images were skipped because they lie beside videos.
         others: files that were skipped because of their endings.
         probe: media to probe, and how.
         unopened: media not to open, and why.
-        gone: the known rows of files that are no longer there, by uri.
+        gone: the known rows of files that no longer exist, by uri.
         unchanged: how many media are not probed again.
         changed: how many media of `probe` and `unopened` the index knows and finds changed.
         retried: how many media of `probe` were refused or failed and are unchanged.
         problems: the rows of media that stay refused or failed.
-        members: what is known of each listed tar or Parquet file, by its uri: its media, and the sidecars of each as
-            JSON.
+        members: the known media of each listed tar or Parquet file.
         inside: the known rows of the files with several media that are probed, by uri.
         sidecars: kinds of sidecars that become columns.
     """
@@ -337,21 +310,21 @@ class Work:
         """All items to write, one per file, in the order of the rows."""
         gone = [Item(identity=(uri, None), rows=rows) for uri, rows in self.gone.items()]
         unopened = [Item(identity=identity, error=error) for identity, error in self.unopened.items()]
-        return gone + unopened + [self._item(identity, task) for identity, task in self.probe.items()]
-
-    def _item(self, identity: Identity, task: ProbeTask) -> Item:
-        """Return the item of a task. A file with several media counts as many files: it may hold thousands of them."""
-        if task.holds is None:
-            return Item(identity=identity, task=task)
-        return Item(identity=identity, task=task, known=self.inside.get(identity[0], []), files=HOLDER_FILES)
+        probed = [
+            Item(identity=identity, task=task)
+            if task.holds is None
+            else Item(identity=identity, task=task, known=self.inside.get(identity[0], []), files=HOLDER_FILES)
+            for identity, task in self.probe.items()
+        ]
+        return gone + unopened + probed
 
 
 def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
-    """Find the media and compare them with what the index at `out` already holds. Writes nothing.
+    """Find the media and compare them with the rows of the index at `out`, without writing to it.
 
     Args:
-        options: of the run.
-        before: as for `Index`.
+        options: the options of the run.
+        before: number of the first part that does not count; see `Index`.
 
     Raises:
         OutputError: the index has another root, or `out` holds something else than an index.
@@ -390,7 +363,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
     root = root or default_root(options.sources)
     if readable_name(root) != root:
         raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
-    _check_there(found, root, known)
+    _check_sources_exist(found, root, known)
     return _compare(found, root, known, options)
 
 
@@ -400,10 +373,10 @@ def _pinned(source: str) -> str:
     return at + pinned(source.removeprefix(at))
 
 
-def _check_there(found: Found, root: str, known: dict[str, list[Row]]) -> None:
+def _check_sources_exist(found: Found, root: str, known: dict[str, list[Row]]) -> None:
     """Raise MissingSourceError for sources that do not exist.
 
-    A source that the index knows is no mistake: it has disappeared.
+    Sources that the index knows are not mistakes: they have disappeared since.
     """
     missing = [
         item
@@ -435,18 +408,14 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             errors[identity] = item.error
         elif identity not in tasks or (item.fps, item.seconds) != (None, None):
             tasks[identity] = replace(probe_task(item, options), searched=identity not in explicit)
-    work = Work(
-        root=root,
-        listed=found.listed,
-        thumbnails=found.thumbnails,
-        others=_others(found, options),
-        sidecars=options.sidecars,
-    )
+    out = absolute(str(options.out))
+    others = other_files(path for path in found.others if not is_inside(path, out))
+    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails, others=others, sidecars=options.sidecars)
     for identity, task in tasks.items():
         rows = rows_of(known.get(identity[0], []), task, identity[1])
         if task.holds is not None:
             work.members[identity[0]] = {row["member"]: row["sidecars"] for row in rows if row["member"] is not None}
-        if is_done(task, rows) or (not options.retry and _fails_again(task, rows, options)):
+        if is_done(task, rows) or (not options.retry and fails_again(task, rows, options)):
             work.unchanged += 1
             work.problems += [row for row in rows if row["status"] in (REFUSED, FAILED)]
             continue
@@ -468,32 +437,16 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             work.unopened[identity] = error
             work.changed += bool(rows)
     named = {uri for uri, _ in tasks.keys() | errors.keys()}
-    work.gone = {uri: rows for uri, rows in known.items() if uri not in named and _is_gone(uri, root, options)}
+    # A medium is gone only if this run searched its folder. Wrong rows of a listing have uris inside the listing.
+    searched = [absolute(source) for source in options.sources if may_be_folder(source) or is_listing(source)]
+    for uri, rows in known.items():
+        if uri in named:
+            continue
+        path = joined(root, uri)
+        if any(is_inside(path, folder) for folder in searched) and not is_there(path):
+            work.gone[uri] = rows
     work.problems.sort(key=lambda row: medium_name(row["uri"], row["member"]))
     return work
-
-
-def _fails_again(task: ProbeTask, rows: list[Row], options: IndexOptions) -> bool:
-    """Return whether known rows describe a failure that another try would repeat."""
-    return any(row["status"] == FAILED for row in rows) and is_same_failure(
-        task, rows, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes
-    )
-
-
-def _others(found: Found, options: IndexOptions) -> list[OtherFiles]:
-    """Return the files that were skipped because of their endings, without those of the index itself."""
-    out = absolute(str(options.out))
-    return other_files(path for path in found.others if not is_inside(path, out))
-
-
-def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:
-    """Return whether a known medium lay in a folder that is searched, and no longer exists.
-
-    Rows of a listing that were wrong lie in the listing.
-    """
-    path = joined(root, uri)
-    searched = [absolute(source) for source in options.sources if may_be_folder(source) or is_listing(source)]
-    return any(is_inside(path, folder) for folder in searched) and not is_there(path)
 
 
 def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
@@ -524,7 +477,7 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
 
 
 def _is_something_else(out: Place) -> bool:
-    """Return whether the path of the new index exists and holds something that no index begins with."""
+    """Return whether the path of the new index has files that an unfinished run would not have written."""
     if local_of(out) is None:
         return any(not BEGUN.fullmatch(name) for name in names_in(out))
     if not out.exists():

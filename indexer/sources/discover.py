@@ -1,6 +1,6 @@
 """Find the media that the user names: files, folders, globs, lists, DALI file lists and listings with columns.
 
-Files that a search of folders skips: images beside videos, and files whose endings are not those of videos.
+A search of folders skips images beside videos, and files with other endings than those of videos and images.
 """
 
 import functools
@@ -8,7 +8,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -27,7 +26,7 @@ from framedex.indexer.sources.folders import (
     pattern_folder,
     way_out,
 )
-from framedex.indexer.sources.lerobot import is_lerobot, read_lerobot, without_prefix
+from framedex.indexer.sources.lerobot import LEROBOT, read_lerobot
 from framedex.indexer.sources.listing_files import read_list, read_table
 from framedex.indexer.sources.members import holds_videos
 from framedex.indexer.sources.sequences import TIMES_NAME, check_one_timing, folder_sequence, join_rows, visible_images
@@ -56,7 +55,7 @@ class OtherFiles:
     """Skipped files with the same ending.
 
     Attributes:
-        ending: in lower case, empty for none.
+        ending: in lower case, or empty.
         count: number of files.
         example: path of the first file.
     """
@@ -76,10 +75,9 @@ def other_files(paths: Iterable[str]) -> list[OtherFiles]:
     by_ending: dict[str, list[str]] = {}
     for path in sorted(paths):
         by_ending.setdefault(_ending(path), []).append(path)
+    readable = named_medium.readable_name
     found = [
-        OtherFiles(
-            ending=named_medium.readable_name(ending), count=len(some), example=named_medium.readable_name(some[0])
-        )
+        OtherFiles(ending=readable(ending), count=len(some), example=readable(some[0]))
         for ending, some in by_ending.items()
     ]
     return sorted(found, key=lambda some: (-some.count, some.ending))
@@ -91,8 +89,8 @@ def _ending(name: str) -> str:
 
 TABLE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
-OBJECT_SUFFIXES = named_medium.VIDEO_SUFFIXES | named_medium.IMAGE_SUFFIXES | TABLE_SUFFIXES | LIST_SUFFIXES
-# A user column with such a name would hide one of a clip's own, or is the name of a row's number elsewhere.
+OBJECT_SUFFIXES = TAKEN | TABLE_SUFFIXES | LIST_SUFFIXES
+# A user column with such a name would hide one of a clip's own columns, or DuckDB's column with the number of a row.
 RESERVED_COLUMNS = CLIP_NAMES | {*LISTING.names, "is_padding", "file_row_number"}
 
 
@@ -113,7 +111,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How sources are read. For its attributes, see `discover`."""
+    """The options for reading sources. For its attributes, see `discover`."""
 
     root: str | None
     follow_symlinks: bool
@@ -123,7 +121,7 @@ class Search:
 
 def is_listing(source: str) -> bool:
     """Return whether a source is a listing by the ending of its name."""
-    return os.path.splitext(source)[1].lower() in TABLE_SUFFIXES
+    return _ending(source) in TABLE_SUFFIXES
 
 
 def media_id(uri: str, stream: int | None = None, *, member: str | None = None) -> str:
@@ -132,33 +130,27 @@ def media_id(uri: str, stream: int | None = None, *, member: str | None = None) 
     The hash also covers `stream` and `member`, if given.
 
     Args:
-        uri: of the file or folder.
+        uri: the uri of the file or folder.
         stream: number of a video stream that is not the best one of its file.
-        member: which of several sequences of images of one file or folder.
+        member: name of the medium in a file or folder of several media.
     """
     name = uri if stream is None else f"{uri}#{stream}"
     if member is not None:
-        name = f"{name}\0{member}"  # no path holds a zero byte
+        name = f"{name}\0{member}"  # paths never have a zero byte, so this is not the uri of another medium
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def default_root(sources: Sequence[str]) -> str:
-    """Return the deepest folder on this machine that holds all sources on this machine.
+    """Return the deepest folder on this machine that has all sources on this machine.
 
-    If all sources lie in stores, return the deepest folder of a store that holds them.
+    If all sources lie in stores, return the deepest folder of a store that has them.
     """
-    sources = [without_prefix(source) for source in sources]
-    stored = [source.removeprefix("@") for source in sources if is_remote(source.removeprefix("@"))]
-    if len(stored) == len(sources):
-        return common_folder([_object_folder(source) for source in stored]) or "/"
-    folders = []
-    for source in sources:
-        if is_remote(source.removeprefix("@")):
-            continue
-        source = local_path(source)
-        path = os.path.abspath(fixed_prefix(source.removeprefix("@")))
-        folders.append(path if os.path.isdir(path) else os.path.dirname(path))
-    return os.path.commonpath(folders)
+    sources = [source.removeprefix(LEROBOT) for source in sources]
+    local = [local_path(source) for source in sources if not is_remote(source.removeprefix("@"))]
+    if not local:
+        return common_folder([_object_folder(source.removeprefix("@")) for source in sources]) or "/"
+    paths = [os.path.abspath(fixed_prefix(source.removeprefix("@"))) for source in local]
+    return os.path.commonpath([path if os.path.isdir(path) else os.path.dirname(path) for path in paths])
 
 
 def discover(
@@ -173,18 +165,18 @@ def discover(
     """Return every mention of a medium in the order given. The contents of folders and globs are sorted.
 
     Args:
-        sources: what the user names.
-        root: what relative paths inside lists and listings are relative to. None: the folder of the list, then the
-            working directory.
+        sources: the sources, as the user names them.
+        root: the folder for relative paths inside lists and listings. If None, the folder of the list, then the working
+            directory.
         label_from_parent: give each medium a column `label`, the name of its folder.
         follow_symlinks: search linked folders, too, and let links lead out of the folder that a medium was found
-            through: a folder that is a source, the part of a glob before its wildcards, or what the paths of a list are
-            relative to. Without it, a medium outside has an error. A file that is a source may itself be a link.
-        images: what the images of a searched folder are: one sequence, one medium each, or nothing.
-        uri_column: the column of listings that names the media. None: `uri`, or as the columns say.
+            through: a folder that is a source, the part of a glob before its wildcards, or the folder for relative
+            paths of a list. Without it, a medium outside has an error. A file that is a source may itself be a link.
+        images: the media that the images of a searched folder become: one sequence, one medium each, or none.
+        uri_column: the column of listings that names the media. If None, `uri` or the columns of a well-known dataset.
 
     Raises:
-        SourceError: a list cannot be read, or a folder or glob names nothing.
+        SourceError: a list cannot be read, or a folder or glob has no medium.
     """
     sources = [local_path(source) for source in sources]
     search = Search(root=root, follow_symlinks=follow_symlinks, images=images, uri_column=uri_column)
@@ -196,9 +188,9 @@ def discover(
             allowed="files ending in " + " ".join(sorted(TABLE_SUFFIXES)),
         )
     skipped = Skipped()
-    listed = [_without_stray_bytes(item) for source in sources for item in _expand(source, search, skipped)]
+    listed = [_check_name(item) for source in sources for item in _expand(source, search, skipped)]
     if not follow_symlinks:
-        listed = _with_ways_out(listed)
+        listed = _check_links(listed)
     if label_from_parent:
         listed = [_with_parent_label(item) for item in listed]
     for item in listed:
@@ -213,45 +205,39 @@ def discover(
     return Found(listed=_without_repeats(listed), thumbnails=len(skipped.thumbnails), others=skipped.others)
 
 
-def _without_stray_bytes(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
-    """If a medium's name is not valid UTF-8, give it an error, and a name that can be written."""
+def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
+    """If the name of a medium or of an image is not valid UTF-8, return it with an error and a name that is."""
+    readable = named_medium.readable_name
     if "\0" in item.path:
-        return replace(item, error=MediaError("file_name", "no file name holds a zero byte"))
-    path, spelled = named_medium.readable_name(item.path), named_medium.readable_name(item.spelled)
-    if (path, spelled) == (item.path, item.spelled):
-        return _without_stray_images(item)
-    error = MediaError("file_name", "the file name is not valid UTF-8; rename the file to have it indexed")
-    return replace(item, path=path, spelled=spelled, error=error)
-
-
-def _without_stray_images(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
-    """Give a sequence an error if the name of one of its images is not valid UTF-8."""
-    wrong = next((name for name in item.images or () if named_medium.readable_name(name) != name), None)
+        return replace(item, error=MediaError("file_name", "file names cannot have a zero byte"))
+    if (readable(item.path), readable(item.spelled)) != (item.path, item.spelled):
+        error = MediaError("file_name", "the file name is not valid UTF-8; rename the file to have it indexed")
+        return replace(item, path=readable(item.path), spelled=readable(item.spelled), error=error)
+    wrong = next((name for name in item.images or () if readable(name) != name), None)
     if wrong is None:
         return item
-    name = named_medium.readable_name(wrong)
-    message = f"the name of {name} is not valid UTF-8; rename the file to have the sequence indexed"
+    message = f"the name of {readable(wrong)} is not valid UTF-8; rename the file to have the sequence indexed"
     return replace(item, images=(), error=MediaError("file_name", message))
 
 
-def _with_ways_out(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
+def _check_links(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
     """Give media an error if links lead out of their folder, unless another mention of them follows no such link."""
-    real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
-    ways_out = [_way_out_error(item, real_folder) for item in listed]
-    allowed = {(item.path, item.member) for item, error in zip(listed, ways_out, strict=True) if error is None}
+    real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # many media share their folders
+    errors = [_link_error(item, real_folder) for item in listed]
+    allowed = {(item.path, item.member) for item, error in zip(listed, errors, strict=True) if error is None}
     return [
         replace(item, error=error) if error is not None and (item.path, item.member) not in allowed else item
-        for item, error in zip(listed, ways_out, strict=True)
+        for item, error in zip(listed, errors, strict=True)
     ]
 
 
-def _way_out_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str]) -> MediaError | None:
+def _link_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str]) -> MediaError | None:
+    """Return the error of a medium that links lead out of its folder, else None."""
     if item.folder is None or item.error is not None:
         return None
     inside = [] if item.images is None else [*item.images, TIMES_NAME]
     paths = [item.path, *(os.path.join(item.path, name) for name in inside)]
-    targets = (way_out(path, item.folder, real_folder) for path in paths)
-    target = next((target for target in targets if target is not None), None)
+    target = next(filter(None, (way_out(path, item.folder, real_folder) for path in paths)), None)
     if target is None:
         return None
     if not os.path.lexists(target):
@@ -271,68 +257,41 @@ def _object_folder(source: str) -> str:
 
 
 def _names_object(uri: str) -> bool:
-    """Return whether the ending of a uri is that of an object."""
-    return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES or named_medium.is_tar_name(uri)
+    """Return whether a uri has the ending of an object."""
+    return _ending(uri) in OBJECT_SUFFIXES or named_medium.is_tar_name(uri)
 
 
-def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
-    """Yield what a uri names: an object, the objects of a folder or pattern, or the entries of a list."""
-    suffix = os.path.splitext(source)[1].lower()
-    if is_pattern(source):
-        found = expand_pattern(checked(source))
-        if not found:
-            raise SourceError("the pattern matches nothing", where=source)
-        yield from (replace(_found(uri, None), facts=facts) for uri, facts in found)
+def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
+    """Yield the mentions of media in a source."""
+    remote, suffix = is_remote(source), _ending(source)
+    if source.startswith(LEROBOT):
+        yield from read_lerobot(source, follow_symlinks=search.follow_symlinks)
+    # A file of this machine may have a name that begins with @.
+    elif source.startswith("@") and (is_remote(source[1:]) or not os.path.lexists(source)):
+        yield from _expand_list(source[1:], search)
+    elif is_pattern(source) if remote else is_glob(source):
+        yield from _expand_pattern(source, search, skipped)
+    elif not remote and os.path.isdir(source):
+        yield from _walk(source, source, search, skipped)
     elif suffix == named_medium.PARQUET_SUFFIX and search.uri_column is None and _holds_videos(place(source)):
         yield _plain(source)
-    elif suffix in TABLE_SUFFIXES | LIST_SUFFIXES:
-        where = place(source)
-        rows = (
-            read_table(where, search.root, search.uri_column)
-            if suffix in TABLE_SUFFIXES
-            else read_list(where, search.root)
-        )
-        yield from join_rows([_folder_or_file(row) for row in rows], source)
-    elif not source.endswith("/") and (source.startswith("http") or _names_object(checked(source))):
+    elif suffix in TABLE_SUFFIXES:
+        rows = [_folder_or_file(row) for row in read_table(place(source), search.root, search.uri_column)]
+        yield from join_rows(rows, source)
+    elif suffix in LIST_SUFFIXES:
+        yield from _expand_list(source, search)
+    elif not remote or (not source.endswith("/") and (source.startswith("http") or _names_object(checked(source)))):
         yield _plain(source)
     else:
         folders = object_folders(checked(source))
         if not folders and not source.endswith("/"):
-            yield _plain(source)  # an object whose name has no ending, or nothing; probing shows which
+            yield _plain(source)  # an object whose name has no ending, or a missing one; probing shows which
             return
         media: list[named_medium.NamedMedium] = []
         for folder in folders:
             found_here = _media_of(folder.uri, list(folder.files), None, search, skipped)
             media += [replace(item, facts=folder.files.get(item.path.rpartition("/")[2])) for item in found_here]
-        yield from _some(media, source)
-
-
-def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
-    if is_lerobot(source):
-        yield from read_lerobot(source, follow_symlinks=search.follow_symlinks)
-        return
-    if is_remote(source):
-        yield from _expand_objects(source, search, skipped)
-        return
-    if source.startswith("@") and is_remote(source[1:]):
-        yield from (_folder_or_file(item) for item in read_list(place(source[1:]), search.root))
-        return
-    path = Path(source)
-    if source.startswith("@") and not os.path.lexists(source):
-        yield from _in_list(Path(source[1:]), search)
-    elif path.is_dir():
-        yield from _walk(source, source, search, skipped)
-    elif is_glob(source):
-        yield from _expand_glob(source, search, skipped)
-    elif path.suffix.lower() == named_medium.PARQUET_SUFFIX and search.uri_column is None and _holds_videos(path):
-        yield _plain(source)
-    elif path.suffix.lower() in TABLE_SUFFIXES:
-        rows = [_folder_or_file(row) for row in read_table(path, search.root, search.uri_column)]
-        yield from join_rows(rows, source)
-    elif path.suffix.lower() in LIST_SUFFIXES:
-        yield from _in_list(path, search)
-    else:
-        yield _plain(source)
+        yield from _sorted_media(media, source)
 
 
 def _holds_videos(path: Place) -> bool:
@@ -343,8 +302,8 @@ def _holds_videos(path: Place) -> bool:
         return False
 
 
-def _in_list(path: Path, search: Search) -> Iterator[named_medium.NamedMedium]:
-    return (_folder_or_file(item) for item in read_list(path, search.root))
+def _expand_list(source: str, search: Search) -> Iterator[named_medium.NamedMedium]:
+    return (_folder_or_file(item) for item in read_list(place(source), search.root))
 
 
 def _folder_or_file(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
@@ -352,19 +311,24 @@ def _folder_or_file(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
     return folder_sequence(item) if item.error is None and names_folder(item.path, item.spelled) else item
 
 
-def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
-    """Yield the files that a glob names, and the media in the folders that it names.
+def _expand_pattern(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
+    """Yield the objects or files that a pattern matches, and the media in the folders that it matches.
 
     Links to folders are treated as in a search.
     """
-    names = expand_glob(source, follow_symlinks=search.follow_symlinks)
-    if not search.follow_symlinks:
-        names = [name for name in names if not (os.path.isdir(name) and os.path.islink(name.rstrip("/")))]
-    if not names:
+    if is_remote(source):
+        found = [replace(_found(uri, None), facts=facts) for uri, facts in expand_pattern(checked(source))]
+    else:
+        folder = fixed_prefix(source)
+        found = []
+        for name in expand_glob(source, follow_symlinks=search.follow_symlinks):
+            if not os.path.isdir(name):
+                found.append(_found(name, folder))
+            elif search.follow_symlinks or not os.path.islink(name.rstrip("/")):
+                found += _walk(name, folder, search, skipped)
+    if not found:
         raise SourceError("the pattern matches nothing", where=source)
-    folder = fixed_prefix(source)
-    for name in names:
-        yield from _walk(name, folder, search, skipped) if os.path.isdir(name) else [_found(name, folder)]
+    yield from found
 
 
 def _plain(name: str) -> named_medium.NamedMedium:
@@ -377,20 +341,20 @@ def _found(name: str, folder: str | None) -> named_medium.NamedMedium:
 
 def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
     """Yield the media in a folder and below it. Add the paths of files that are not taken to `skipped`."""
-    media: list[named_medium.NamedMedium] = []
-    for base, files in folders_below(top, follow_symlinks=search.follow_symlinks):
-        media += _media_of(base, files, folder, search, skipped)
-    yield from _some(media, top)
+    folders = folders_below(top, follow_symlinks=search.follow_symlinks)
+    media = [item for base, files in folders for item in _media_of(base, files, folder, search, skipped)]
+    yield from _sorted_media(media, top)
 
 
 def _media_of(
     base: str, files: list[str], folder: str | None, search: Search, skipped: Skipped
 ) -> Iterator[named_medium.NamedMedium]:
     """Yield the media among the files of one folder. Add the paths of files that are not taken to `skipped`."""
-    videos = [name for name in files if os.path.splitext(name)[1].lower() in named_medium.VIDEO_SUFFIXES]
-    yield from (_found(os.path.join(base, name), folder) for name in videos)
+    videos = [name for name in files if _ending(name) in named_medium.VIDEO_SUFFIXES]
+    # Compressed tars are refused, so a search leaves them out, and only a user who names one gets an error.
+    tars = [name for name in files if _ending(name) == named_medium.TAR_SUFFIX]
+    yield from (_found(os.path.join(base, name), folder) for name in videos + tars)
     skipped.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
-    yield from (_found(os.path.join(base, name), folder) for name in files if _is_found_tar(name))
     if search.images == "ignore":
         return
     images = visible_images(files)
@@ -402,23 +366,17 @@ def _media_of(
         yield replace(_found(base, folder), images=images)
 
 
-def _is_found_tar(name: str) -> bool:
-    """Return whether a search takes a file as a tar. A compressed one is refused, so it must be named."""
-    return os.path.splitext(name)[1].lower() == named_medium.TAR_SUFFIX
-
-
-def _some(media: list[named_medium.NamedMedium], top: str) -> Iterator[named_medium.NamedMedium]:
-    """Yield the media of a folder, sorted. Raises SourceError if there are none."""
+def _sorted_media(media: list[named_medium.NamedMedium], top: str) -> list[named_medium.NamedMedium]:
+    """Return the media of a folder, sorted. Raises SourceError if there are none."""
     if not media:
         raise SourceError(
             "the folder holds no video and no image",
             where=top,
-            allowed="files ending in "
-            + " ".join(sorted(named_medium.VIDEO_SUFFIXES | named_medium.IMAGE_SUFFIXES | {named_medium.TAR_SUFFIX})),
+            allowed="files ending in " + " ".join(sorted(TAKEN)),
             remedy="name the files themselves if they have other endings; "
             "--follow-symlinks also searches linked folders",
         )
-    yield from sorted(media, key=lambda item: item.spelled)
+    return sorted(media, key=lambda item: item.spelled)
 
 
 def _with_parent_label(item: named_medium.NamedMedium) -> named_medium.NamedMedium:

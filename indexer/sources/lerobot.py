@@ -1,9 +1,9 @@
-"""LeRobot datasets as listings: one row for each episode and camera. Formats 2.0, 2.1 and 3.0.
+"""Read LeRobot datasets as listings: one row for each episode and camera. Formats 2.0, 2.1 and 3.0.
 
 A dataset is a folder:
 
     meta/info.json              version, rate, features, and how files are named
-    meta/episodes/…             what each episode consists of (version 2: meta/episodes.jsonl)
+    meta/episodes/…             the files and tasks of each episode (version 2: meta/episodes.jsonl)
     meta/tasks.parquet          tasks by number (version 2: meta/tasks.jsonl)
     data/…                      Parquet files with one row for each frame: states, actions, numbers
     videos/…                    one video for each camera; in version 3, of several episodes
@@ -33,24 +33,14 @@ from framedex.storage.uris import leads_out
 
 Row = dict[str, Any]
 
-LEROBOT = "lerobot:"  # the prefix of sources
+LEROBOT = "lerobot:"  # sources with this prefix name datasets
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 NO_ROWS = np.zeros(0, np.int64)
 EPISODE_BYTES = 2000  # an episode takes so much memory in Python
-CHUNK_EPISODES = 1000  # of version 2, if info.json does not say it
-NUMBER_FORM = re.compile(r"(?:0?[0-9]d?)?")  # how a file's name shows a number, such as 03d
-
-
-def is_lerobot(source: str) -> bool:
-    """Return whether a source names a LeRobot dataset."""
-    return source.startswith(LEROBOT)
-
-
-def without_prefix(source: str) -> str:
-    """Return the folder of a source that names a LeRobot dataset, and other sources unchanged."""
-    return source.removeprefix(LEROBOT)
+CHUNK_EPISODES = 1000  # LeRobot's default in version 2, if info.json lacks it
+NUMBER_FORM = re.compile(r"(?:0?[0-9]d?)?")  # format of a number in a file's name, such as 03d
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +51,7 @@ class _Episode:
         length: number of frames.
         tasks: the texts of its tasks.
         data: the Parquet file of its frames, relative to the dataset.
-        views: by camera: the video's path relative to the dataset, and where the episode begins and ends in it.
+        views: by camera, the video's path relative to the dataset, and the episode's begin and end in seconds.
     """
 
     number: int
@@ -73,7 +63,7 @@ class _Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folder:
-    """The folder of a dataset. Whatever the dataset's own files name lies in it: they may come from a stranger."""
+    """The folder of a dataset. Files outside of it are never read: the dataset may come from a stranger."""
 
     place: Place
     follow_symlinks: bool
@@ -102,11 +92,11 @@ class _Folder:
         """Return the name of a file, relative to the dataset.
 
         Args:
-            template: how info.json names such files, such as `data/chunk-{chunk_index:03d}/file.parquet`.
-            values: texts and numbers that the template may show.
+            template: the names of such files in info.json, such as `data/chunk-{chunk_index:03d}/file.parquet`.
+            values: texts and numbers that the template may use.
 
         Raises:
-            SourceError: the template shows something else, or the name leads out of the folder.
+            SourceError: the template uses other values, or the name leads out of the folder.
         """
         _check_template(f"{self}/{INFO}", template, tuple(values))
         name = template.format(**values)
@@ -120,30 +110,22 @@ class _Folder:
         return name
 
 
-@functools.lru_cache(16)
+@functools.lru_cache(16)  # thousands of episodes have the same two templates
 def _check_template(where: str, template: str, names: tuple[str, ...]) -> None:
-    """Raise SourceError if a template shows something else, or in a form that may make a name of any length."""
+    """Raise SourceError if a template uses other values, or a format that may make a name of any length."""
     for _, field, form, conversion in string.Formatter().parse(template):
         if field is not None and (field not in names or conversion or not NUMBER_FORM.fullmatch(form or "")):
             raise SourceError(
-                "names files in a form that is not known",
+                "names files in an unknown form",
                 where=where,
                 found=template[:200],
                 allowed=f"{', '.join(names)} in braces, numbers with up to 9 digits",
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Frames:
-    """The numbers in a Parquet file of frames.
-
-    Attributes:
-        rows: int64 [rows of the episode], ascending, by the episode's number.
-        task: int64 [rows], the task of each row; None if the file does not say it.
-    """
-
-    rows: Mapping[int, NDArray[np.int64]]
-    task: NDArray[np.int64] | None
+# The numbers in a Parquet file of frames: by the episode's number, its rows, int64, ascending; and int64 [rows], the
+# task of each row, or None if the file has no tasks.
+FrameNumbers = tuple[Mapping[int, NDArray[np.int64]], NDArray[np.int64] | None]
 
 
 def read_lerobot(source: str, *, follow_symlinks: bool = False) -> Iterator[NamedMedium]:
@@ -153,21 +135,20 @@ def read_lerobot(source: str, *, follow_symlinks: bool = False) -> Iterator[Name
 
     - `dataset`: the folder, as it was named.
     - `episode_index`, `camera`.
-    - `start_seconds`, `end_seconds`: where the episode lies in the video, in seconds from its first frame.
+    - `start_seconds`, `end_seconds`: the episode's stretch of the video, in seconds from the first frame.
     - `length`: number of the episode's frames.
-    - `task`: the text of its task, if it has one alone. `tasks`: the texts of all its tasks.
-    - `listing_problem`, only of a wrong row: what is wrong. Policies make no clips of it.
+    - `task`: the text of its task, if it has exactly one. `tasks`: the texts of all its tasks.
+    - `listing_problem`: the problem of a wrong row. Policies make no clips of such a row.
 
     Args:
         source: the dataset, as the user names it.
         follow_symlinks: let links lead out of the dataset's folder. Videos are checked by `discover`.
 
     Raises:
-        SourceError: the folder is no LeRobot dataset, what describes its episodes cannot be read, or a file of its own
-            leads out of it.
+        SourceError: the folder is not a LeRobot dataset, its `meta` is not readable, or a link leads out of it.
     """
-    folder = _Folder(place=place(without_prefix(source)), follow_symlinks=follow_symlinks)
-    info = _info(folder)
+    folder = _Folder(place=place(source.removeprefix(LEROBOT)), follow_symlinks=follow_symlinks)
+    info = _read_info(folder)
     cameras = [name for name, feature in info["features"].items() if feature.get("dtype") == "video"]
     if not cameras:
         raise SourceError(
@@ -177,24 +158,28 @@ def read_lerobot(source: str, *, follow_symlinks: bool = False) -> Iterator[Name
             remedy="images inside data/*.parquet are not read; convert them to videos with LeRobot's tools",
         )
     try:
-        read = _episodes_3 if info["codebase_version"] == "v3.0" else _episodes_2
-        episodes = read(folder, info, cameras)
-        tasks = _tasks(folder, info)
+        read = _read_episodes_3 if info["codebase_version"] == "v3.0" else _read_episodes_2
+        episodes = sorted(read(folder, info, cameras), key=lambda episode: episode.number)
+        twice = next((one for one, other in itertools.pairwise(episodes) if one.number == other.number), None)
+        if twice is not None:
+            number = f"episode_index {twice.number}"
+            raise SourceError("two episodes have the same number", where=f"{folder}/meta/episodes", found=number)
+        tasks = _read_tasks(folder, info)
     except (*UNREADABLE, LookupError, ArithmeticError, TypeError, AttributeError) as error:
         raise SourceError("the dataset's meta/ cannot be read", where=str(folder), found=repr(error)) from error
     files = list(dict.fromkeys(episode.data for episode in episodes))
-    frames = dict(zip(files, read_each(folder.place, lambda name: _frames(folder, name), files), strict=True))
+    frames = dict(zip(files, read_each(folder.place, lambda name: _read_frames(folder, name), files), strict=True))
     for episode in episodes:
         yield from _mentions(folder, source, episode, frames[episode.data], tasks)
 
 
-def _info(folder: _Folder) -> Row:
-    """Return what info.json says. Raises SourceError."""
+def _read_info(folder: _Folder) -> Row:
+    """Return the content of info.json. Raises SourceError."""
     try:
         info = json.loads(small_text(folder.file(INFO)))
         version = info["codebase_version"]
         if not isinstance(info["features"], dict):
-            raise TypeError("features are no object")
+            raise TypeError("features are not an object")
     except (*UNREADABLE, KeyError, TypeError) as error:
         raise SourceError(
             "the folder is no LeRobot dataset",
@@ -204,7 +189,7 @@ def _info(folder: _Folder) -> Row:
         ) from error
     if version not in VERSIONS:
         raise SourceError(
-            "this version of LeRobot's format is not known",
+            "unknown version of LeRobot's format",
             where=f"{folder}/{INFO}",
             found=version,
             allowed=", ".join(VERSIONS),
@@ -213,15 +198,22 @@ def _info(folder: _Folder) -> Row:
     return dict(info)
 
 
-def _episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Episode]:
-    """Return the episodes of a dataset of version 3, in order."""
+def _read_episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Episode]:
+    """Return the episodes of a dataset of version 3."""
     own = ["episode_index", "tasks", "length", "data/chunk_index", "data/file_index"]
     of_views = {
         camera: [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")]
         for camera in cameras
     }
     wanted = own + [name for names in of_views.values() for name in names]
-    files = [f"meta/episodes/{name}" for name in _below(folder.file("meta/episodes")) if name.endswith(".parquet")]
+    below = folder.file("meta/episodes")
+    if isinstance(below, Stored):
+        names = names_in(below)
+    else:
+        names = sorted(
+            os.path.relpath(os.path.join(base, name), below) for base, _, some in os.walk(below) for name in some
+        )
+    files = [f"meta/episodes/{name}" for name in names if name.endswith(".parquet")]
     if not files:
         raise FileNotFoundError(f"{folder}/meta/episodes holds no Parquet file")
     found = []
@@ -237,16 +229,13 @@ def _episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Epi
                     views[camera] = path, row[begin], row[end]
             numbers = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
             data = folder.named(info["data_path"], numbers)
-            found.append(
-                _Episode(
-                    number=row["episode_index"], length=row["length"], tasks=row["tasks"] or [], data=data, views=views
-                )
-            )
-    return _in_order(found, folder)
+            number, length, tasks = row["episode_index"], row["length"], row["tasks"] or []
+            found.append(_Episode(number=number, length=length, tasks=tasks, data=data, views=views))
+    return found
 
 
-def _episodes_2(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Episode]:
-    """Return the episodes of a dataset of version 2, in order: each has a video for each camera."""
+def _read_episodes_2(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Episode]:
+    """Return the episodes of a dataset of version 2. Each has a video for each camera."""
     found = []
     for row in _json_lines(folder.file("meta/episodes.jsonl")):
         number, length = row["episode_index"], row["length"]
@@ -257,21 +246,10 @@ def _episodes_2(folder: _Folder, info: Row, cameras: Sequence[str]) -> list[_Epi
         }
         data = folder.named(info["data_path"], names)
         found.append(_Episode(number=number, length=length, tasks=row.get("tasks") or [], data=data, views=views))
-    return _in_order(found, folder)
+    return found
 
 
-def _in_order(found: list[_Episode], folder: _Folder) -> list[_Episode]:
-    """Return episodes by their numbers. Raises SourceError if two have the same number."""
-    episodes = sorted(found, key=lambda episode: episode.number)
-    twice = next((one for one, other in itertools.pairwise(episodes) if one.number == other.number), None)
-    if twice is not None:
-        raise SourceError(
-            "two episodes have the same number", where=f"{folder}/meta/episodes", found=f"episode_index {twice.number}"
-        )
-    return episodes
-
-
-def _tasks(folder: _Folder, info: Row) -> dict[int, str]:
+def _read_tasks(folder: _Folder, info: Row) -> dict[int, str]:
     """Return the texts of tasks by number."""
     if info["codebase_version"] != "v3.0":
         return {row["task_index"]: row["task"] for row in _json_lines(folder.file("meta/tasks.jsonl"))}
@@ -285,45 +263,34 @@ def _json_lines(file: Place) -> list[Row]:
     return [json.loads(line) for line in small_text(file).splitlines() if line.strip()]
 
 
-def _below(folder: Place) -> list[str]:
-    """Return the names of all files below a folder, sorted."""
-    if isinstance(folder, Stored):
-        return names_in(folder)
-    found = (os.path.relpath(os.path.join(base, name), folder) for base, _, names in os.walk(folder) for name in names)
-    return sorted(found)
-
-
-def _frames(folder: _Folder, name: str) -> _Frames | str:
+def _read_frames(folder: _Folder, name: str) -> FrameNumbers | str:
     """Return the numbers in a file of frames, or why they are not readable."""
     try:
         table = read_all(folder.file(name), ["episode_index", "task_index"])
         task = table["task_index"].to_numpy().astype(np.int64) if "task_index" in table.column_names else None
-        return _Frames(rows=_places(table["episode_index"].to_numpy().astype(np.int64)), task=task)
+        episode = table["episode_index"].to_numpy().astype(np.int64)
     except (*UNREADABLE, KeyError) as error:
         return f"{name} cannot be read: {error}"
-
-
-def _places(values: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
-    """Return where each value is found, ascending."""
-    order = np.argsort(values, kind="stable")
-    there, first = np.unique(values[order], return_index=True)
-    return dict(zip(there.tolist(), np.split(order, first[1:]), strict=True)) if len(values) else {}
+    order = np.argsort(episode, kind="stable")
+    numbers, first = np.unique(episode[order], return_index=True)
+    # A file without rows has no numbers, and one empty part.
+    return dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=False)), task
 
 
 def _mentions(
-    folder: _Folder, source: str, episode: _Episode, frames: _Frames | str, tasks: Mapping[int, str]
+    folder: _Folder, source: str, episode: _Episode, frames: FrameNumbers | str, tasks: Mapping[int, str]
 ) -> Iterator[NamedMedium]:
     """Yield the mentions of an episode's videos."""
     row, names, problem = None, episode.tasks, frames if isinstance(frames, str) else None
     if not isinstance(frames, str):
-        row, found, problem = _rows_of(episode, frames, tasks)
+        row, found, problem = _find_rows(episode, *frames, tasks)
         names = found or names
     for camera, (path, begin, end) in episode.views.items():
         yield NamedMedium(
             path=folder.absolute(path),
             spelled=f"{source.rstrip('/')}/{path}",
             columns={
-                "dataset": without_prefix(source).rstrip("/"),
+                "dataset": source.removeprefix(LEROBOT).rstrip("/"),
                 "episode_index": episode.number,
                 "camera": camera,
                 "start_seconds": begin,
@@ -338,18 +305,25 @@ def _mentions(
         )
 
 
-def _rows_of(episode: _Episode, frames: _Frames, tasks: Mapping[int, str]) -> tuple[int | None, list[str], str | None]:
-    """Return where an episode's rows begin in its file of frames, the texts of its tasks, and what is wrong or None."""
-    rows = frames.rows.get(episode.number, NO_ROWS)
+def _find_rows(
+    episode: _Episode,
+    rows_of: Mapping[int, NDArray[np.int64]],
+    task: NDArray[np.int64] | None,
+    tasks: Mapping[int, str],
+) -> tuple[int | None, list[str], str | None]:
+    """Return (the episode's first row in its file of frames, the texts of its tasks, its problem or None)."""
+    rows = rows_of.get(episode.number, NO_ROWS)
     if len(rows) != episode.length:
-        said = f"meta/episodes says {episode.length}"
-        return None, [], f"{episode.data} has {len(rows)} frames of episode {episode.number}; {said}"
+        problem = (
+            f"{episode.data} has {len(rows)} frames of episode {episode.number}; meta/episodes says {episode.length}"
+        )
+        return None, [], problem
     if len(rows) and rows[-1] - rows[0] + 1 != len(rows):
         return None, [], f"{episode.data} has other frames between those of episode {episode.number}"
     first = int(rows[0]) if len(rows) else None
-    if frames.task is None:
+    if task is None:
         return first, [], None
-    numbers = list(dict.fromkeys(frames.task[rows].tolist()))
+    numbers = list(dict.fromkeys(task[rows].tolist()))
     if unknown := [number for number in numbers if number not in tasks]:
         return first, [], f"meta/tasks has no task {unknown[0]}, which frames of episode {episode.number} have"
     return first, [tasks[number] for number in numbers], None

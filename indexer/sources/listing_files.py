@@ -1,10 +1,10 @@
 """Read lists and listings: text files that name media, and tables that name media with the user's columns.
 
-Read the rows of listings: CSV, JSON, JSON Lines and Parquet files.
-
-Listings of well-known datasets, which name videos by ids: which columns they have, and where their files may lie.
+Listings are CSV, JSON, JSON Lines and Parquet files. Those of some well-known datasets name videos by ids: a convention
+recognises them by their columns, and has the names that their files may have.
 """
 
+import contextlib
 import csv
 import functools
 import io
@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -43,30 +43,24 @@ class Convention:
         name: The dataset.
         columns: A listing is of this kind if it has all of these.
         texts: Columns that are texts, even if all of their values are numbers.
-        paths: The files that a row may mean, relative to the root, in the order in which they are tried.
-        renamed: (Old name, new name) of columns whose own names would say something else about the files.
+        paths: Returns the files that a row may mean, relative to the root, in the order in which they are tried.
+        renamed: (Old name, new name) of columns whose own names have another meaning in listings.
     """
 
     name: str
     columns: frozenset[str]
     texts: tuple[str, ...]
     paths: Callable[[Row], list[str]]
-    renamed: tuple[tuple[str, str], ...] = ()
-
-    def own_columns(self, row: Row) -> dict[str, Any]:
-        """Return the user's columns of a row."""
-        new = dict(self.renamed)
-        return {new.get(name, name): value for name, value in row.items()}
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
-def recognised(names: Iterable[str]) -> Convention | None:
+def recognise(names: Iterable[str]) -> Convention | None:
     """Return the kind of a listing with these columns, or None."""
-    there = set(names)
-    return next((kind for kind in CONVENTIONS if kind.columns <= there), None)
+    return next((kind for kind in CONVENTIONS if kind.columns <= {*names}), None)
 
 
-def _joined(folders: Iterable[str], stem: str, endings: Iterable[str]) -> list[str]:
-    """Return a path for each folder and ending, without repeats. "" is the root itself."""
+def _paths_of(folders: Iterable[str], stem: str, endings: Iterable[str]) -> list[str]:
+    """Return a path for each folder and ending, without repeats. The folder "" is the root itself."""
     pairs = itertools.product(dict.fromkeys(folders), endings)
     return [f"{folder}/{stem}{ending}" if folder else f"{stem}{ending}" for folder, ending in pairs]
 
@@ -78,26 +72,18 @@ def _id(row: Row, column: str) -> str:
     return str(row[column])
 
 
-def _kinetics(row: Row) -> list[str]:
-    """The names that downloaders of Kinetics give to cut videos, in folders by label, by split, or both."""
+def _kinetics_paths(row: Row) -> list[str]:
+    """Return the names that downloaders of Kinetics give to cut videos, in folders by label, by split, or both."""
     stem = f"{_id(row, 'youtube_id')}_{int(row['time_start']):06d}_{int(row['time_end']):06d}"
     label, split = str(row.get("label") or ""), str(row.get("split") or "")
     labels = [label, label.replace(" ", "_")]
     in_split = [f"{split}/{name}".strip("/") for name in labels]
-    return _joined(["", *labels, split, *in_split], stem, TRIMMED)
+    return _paths_of(["", *labels, split, *in_split], stem, TRIMMED)
 
 
-def _something(row: Row) -> list[str]:
-    return _joined(["", "videos", "20bn-something-something-v2"], _id(row, "id"), (".webm", ".mp4"))
-
-
-def _howto(row: Row) -> list[str]:
-    return _joined(["", "videos"], _id(row, "video_id"), (".mp4", ".webm", ".mkv"))
-
-
-def _webvid(row: Row) -> list[str]:
+def _webvid_paths(row: Row) -> list[str]:
     page = str(row["page_dir"] or "")
-    return _joined([page, f"videos/{page}".rstrip("/"), ""], _id(row, "videoid"), (".mp4",))
+    return _paths_of([page, f"videos/{page}".rstrip("/"), ""], _id(row, "videoid"), (".mp4",))
 
 
 CONVENTIONS = (
@@ -105,27 +91,27 @@ CONVENTIONS = (
         name="Kinetics",
         columns=frozenset({"youtube_id", "time_start", "time_end"}),
         texts=("youtube_id", "label", "split"),
-        paths=_kinetics,
-        # Where the original video was cut. With their own names, they would pass for ranges of the file.
-        renamed=(("time_start", "youtube_time_start"), ("time_end", "youtube_time_end")),
+        paths=_kinetics_paths,
+        # The files are cut already. With their own names, these columns would be taken for ranges of the files.
+        renamed={"time_start": "youtube_time_start", "time_end": "youtube_time_end"},
     ),
     Convention(
         name="Something-Something",
         columns=frozenset({"id", "template", "placeholders"}),
         texts=("id",),
-        paths=_something,
+        paths=lambda row: _paths_of(["", "videos", "20bn-something-something-v2"], _id(row, "id"), (".webm", ".mp4")),
     ),
     Convention(
         name="WebVid",
         columns=frozenset({"videoid", "page_dir", "contentUrl"}),
         texts=("videoid", "page_dir", "name"),
-        paths=_webvid,
+        paths=_webvid_paths,
     ),
     Convention(
         name="HowTo100M",
         columns=frozenset({"video_id", "start", "end", "text"}),
         texts=("video_id", "text"),
-        paths=_howto,
+        paths=lambda row: _paths_of(["", "videos"], _id(row, "video_id"), (".mp4", ".webm", ".mkv")),
     ),
 )
 
@@ -134,7 +120,7 @@ def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
     """Return the captions of HowTo100M's JSON, {video_id: {"start": […], "end": […], "text": […]}}, one row each.
 
     Returns:
-        None if the content is something else.
+        The rows, or None if the content has another form.
     """
     lists = ("start", "end", "text")
     if not isinstance(content, dict) or not content:
@@ -151,7 +137,7 @@ def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
 
 
 UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, StorageError)
-MAX_OF_A_HEADER = 1 << 20  # characters
+MAX_HEADER_BYTES = 1 << 20  # read of a CSV file to find out whether it has rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +145,9 @@ class Rows:
     """The rows of a listing.
 
     Attributes:
-        table: The rows that could be read.
+        table: The readable rows.
         numbers: The number of each row of `table` in the listing, from 0.
-        wrong: What is wrong with the other rows, by their numbers.
+        wrong: The problems of the other rows, by their numbers.
     """
 
     table: pa.Table
@@ -170,68 +156,60 @@ class Rows:
 
 
 def read_rows(path: Place, own: str) -> Rows:
-    """Read a listing. `own`: the column that names the media. Raises SourceError."""
+    """Read a listing. `own` is the column that names the media. Raises SourceError."""
     ending = os.path.splitext(path.name)[1].lower()
     try:
         with opened(path) as file:
             if ending == ".csv":
-                return _csv_rows(file, own)
+                return _read_csv(file, own)
             if ending == ".parquet":
                 opened_file = pq.ParquetFile(file)
                 # Before any column is read: at an error, the threads that read columns may outlive the interpreter.
                 _check_types(opened_file.schema_arrow, path)
-                return _all_of(opened_file.read(), path)
-            if ending == ".json" and (rows := _json_rows(file.read().decode("utf-8-sig"), path, own)) is not None:
+                return _rows_of(opened_file.read(), path)
+            if ending == ".json" and (rows := _read_json(file.read().decode("utf-8-sig"), path, own)) is not None:
                 return rows
-            return _json_lines(file, path, own)
+            return _read_json_lines(file, path, own)
     except UNREADABLE as error:  # for instance strings that are not UTF-8
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
 
 
-def _all_of(table: pa.Table, path: Place) -> Rows:
-    """Return the rows of a table, checked for columns that are nested too deeply. Raises SourceError."""
+def _rows_of(table: pa.Table, path: Place) -> Rows:
+    """Return the rows of a table, after a check of its columns. Raises SourceError."""
     _check_types(table.schema, path)
     return Rows(table=table, numbers=range(len(table)), wrong={})
 
 
 def _check_types(schema: pa.Schema, path: Place) -> None:
-    for field in schema:
-        check_depth(type_depth(field.type), f"{path}, column {field.name}", SourceError)
-        if _has_empty_objects(field.type):
+    """Raise SourceError if an index cannot store a column: it is nested too deeply, or has empty objects."""
+    for column in schema:
+        check_depth(type_depth(column.type), f"{path}, column {column.name}", SourceError)
+        if _has_empty_objects(column.type):
             raise SourceError(
                 "a column has objects without any key, which Parquet cannot hold",
-                where=f"{path}, column {field.name}",
+                where=f"{path}, column {column.name}",
                 found="{} in all rows",
                 remedy="leave the column out, or write null",
             )
 
 
 def _has_empty_objects(kind: pa.DataType) -> bool:
-    fields = [kind.field(place) for place in range(kind.num_fields)]
-    return (pa.types.is_struct(kind) and not fields) or any(_has_empty_objects(field.type) for field in fields)
+    parts = [kind.field(place).type for place in range(kind.num_fields)]
+    return (pa.types.is_struct(kind) and not parts) or any(map(_has_empty_objects, parts))
 
 
-def as_dicts(table: pa.Table, path: Place) -> list[dict[str, Any]]:
-    """Return the rows of a table. Raises SourceError for values that Python does not have."""
-    try:
-        rows: list[dict[str, Any]] = table.to_pylist()
-    except UNREADABLE as error:
-        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
-    return rows
-
-
-def _csv_rows(file: BinaryIO, own: str) -> Rows:
-    text = file.read(MAX_OF_A_HEADER).decode("utf-8-sig", "replace").rstrip()
+def _read_csv(file: BinaryIO, own: str) -> Rows:
+    text = file.read(MAX_HEADER_BYTES).decode("utf-8-sig", "replace").rstrip()
     lines = csv.reader(io.StringIO(text, newline=""))
     names = next(lines, [])
-    if next(lines, None) is None and len(text) < MAX_OF_A_HEADER:  # pyarrow says that columns are unknown
+    if next(lines, None) is None and len(text) < MAX_HEADER_BYTES:  # without rows, pyarrow fails for `own`
         return Rows(table=pa.table({name: pa.nulls(0) for name in names}), numbers=[], wrong={})
-    kind = None if own in names else recognised(names)
+    kind = None if own in names else recognise(names)
     found = read_csv(file, [own] if kind is None else kind.texts)
     return Rows(table=found.table, numbers=found.numbers, wrong=found.wrong)
 
 
-def _json_rows(text: str, path: Place, own: str) -> Rows | None:
+def _read_json(text: str, path: Place, own: str) -> Rows | None:
     """Return the rows of a JSON list of objects, or of HowTo100M's captions; None for JSON Lines."""
     try:
         content = json.loads(text)
@@ -240,46 +218,50 @@ def _json_rows(text: str, path: Place, own: str) -> Rows | None:
     check_depth(json_depth(text) - 2, str(path), SourceError)  # without the list and the row
     if not isinstance(content, list):
         captions = captions_as_rows(content)
-        return None if captions is None else _all_of(_table_of(captions, path), path)
+        return None if captions is None else _rows_of(_table_of(captions, path), path)
     if content and not any(isinstance(row, dict) for row in content):
-        raise SourceError(
-            "the listing is a list of something else than objects", where=str(path), found=repr(content[0])[:80]
-        )
-    wrong = {number: what for number, row in enumerate(content) if (what := _problem_of(row, own)) is not None}
+        raise SourceError("the listing is a list without objects", where=str(path), found=repr(content[0])[:80])
+    wrong = {number: problem for number, row in enumerate(content) if (problem := _problem_of(row, own)) is not None}
     numbers = [number for number in range(len(content)) if number not in wrong]
-    found = _all_of(_table_of([content[number] for number in numbers], path), path)
+    found = _rows_of(_table_of([content[number] for number in numbers], path), path)
     return replace(found, numbers=numbers, wrong=wrong)
 
 
 def _problem_of(row: object, own: str) -> str | None:
-    """Return why a value of JSON is no row; None if it is one. `own`: the column that names the media."""
+    """Return why a value of JSON is not a row, or None if it is one. `own` is the column that names the media."""
     if not isinstance(row, dict):
-        return f"it is no object: {row!r}"[:200]
-    return None if row.get(own) is None or isinstance(row[own], str) else no_name(own, row[own])
+        return f"it is not an object: {row!r}"[:200]
+    return None if row.get(own) is None or isinstance(row[own], str) else _name_problem(own, row[own])
 
 
-def no_name(own: str, found: object) -> str:
-    """Return what is wrong with a cell of the column that names the media."""
+def _name_problem(own: str, found: object) -> str:
+    """Return the problem of a cell of the column that names the media."""
     return f"a {own} must be a non-empty string: {found!r}"[:200]
 
 
-def _json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
-    """Return the rows of JSON Lines. Lines that are no rows are wrong, unless all lines are.
+def _read_json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
+    """Return the rows of JSON Lines. Other lines are wrong.
 
     Raises:
         SourceError: a line is nested too deeply.
-        pa.ArrowException: no line is a row, a wrong one is part of an object on several lines, or a column has values
-            of several types.
+        pa.ArrowException: none of the lines is a row, a wrong one is part of an object on several lines, or a column
+            has values of several types.
     """
     file.seek(0)
-    lines = [line for line in _checked_lines(file, str(path)) if line.strip()]
+    lines = []
+    for number, line in enumerate(file, 1):
+        # At an object that is nested too deeply, pyarrow's reader would end the process. The row itself does not count.
+        check_depth(json_depth(line.decode("utf-8", "replace")) - 1, f"{path}:{number}", SourceError)
+        if line.strip():
+            lines.append(line)
     if not lines:
         return Rows(table=pa.table({}), numbers=[], wrong={})
     wrong: dict[int, str] = {}
     try:
         file.seek(0)
-        found = _all_of(pyarrow.json.read_json(file), path)
-        if all(map(_is_utf8, lines)):
+        found = _rows_of(pyarrow.json.read_json(file), path)
+        with contextlib.suppress(UnicodeDecodeError):
+            b"".join(lines).decode()  # pyarrow does not check this
             return found
     except pa.ArrowInvalid:
         wrong = _wrong_lines(lines, own)
@@ -288,7 +270,7 @@ def _json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
     wrong = wrong or _wrong_lines(lines, own)
     numbers = [number for number in range(len(lines)) if number not in wrong]
     table = pyarrow.json.read_json(io.BytesIO(b"\n".join(lines[number].rstrip(b"\r\n") for number in numbers)))
-    return replace(_all_of(table, path), numbers=numbers, wrong=wrong)
+    return replace(_rows_of(table, path), numbers=numbers, wrong=wrong)
 
 
 def _spans_lines(lines: Sequence[bytes], first: int) -> bool:
@@ -301,24 +283,16 @@ def _spans_lines(lines: Sequence[bytes], first: int) -> bool:
     return "\n" in text[:end]
 
 
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _wrong_lines(lines: Sequence[bytes], own: str) -> dict[int, str]:
-    """Return why lines are no rows, by their numbers."""
+    """Return the problems of lines that are not rows, by their numbers."""
     wrong: dict[int, str] = {}
     for number, line in enumerate(lines):
         try:
-            what = _problem_of(json.loads(line), own)
+            problem = _problem_of(json.loads(line), own)
         except ValueError as error:
-            what = f"it is not JSON: {error}"
-        if what is not None:
-            wrong[number] = what
+            problem = f"it is not JSON: {error}"
+        if problem is not None:
+            wrong[number] = problem
     return wrong
 
 
@@ -330,25 +304,12 @@ def _table_of(rows: list[dict[str, Any]], path: Place) -> pa.Table:
             columns[name] = pa.array([row.get(name) for row in rows])
         except UNSTORABLE as error:
             raise SourceError(
-                f"column {name!r} cannot be read",
-                where=str(path),
-                found=error,
-                allowed="values of one type",
-                remedy="give it one plain type",
+                f"column {name!r} cannot be read", where=str(path), found=error, remedy="give it one plain type"
             ) from error
     return pa.table(columns)
 
 
-def _checked_lines(file: BinaryIO, where: str) -> Iterator[bytes]:
-    """Yield lines. Raises SourceError for one that is nested too deeply: pyarrow's reader would end the process."""
-    for number, line in enumerate(file, 1):
-        check_depth(
-            json_depth(line.decode("utf-8", "replace")) - 1, f"{where}:{number}", SourceError
-        )  # without the row
-        yield line
-
-
-WRONG_ROW = "listing_row"  # the kind of a row that names no medium
+WRONG_ROW = "listing_row"  # the error kind of a row that does not name a medium
 
 # DALI's file lists: path label start end, or path label. Tried in this order. Paths may contain spaces.
 DALI_LINES = (
@@ -360,7 +321,13 @@ DALI_LINES = (
 
 
 def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None]:
-    """Return (absolute path or uri of an entry of a list, the folder that it was found through or None)."""
+    """Return (absolute path or uri of an entry of a list, the folder that it was found through or None).
+
+    Args:
+        spelled: the entry.
+        base: the folder of the list.
+        root: the folder for relative paths. If None, `base`, then the working directory.
+    """
     if is_remote(spelled):
         return checked(pinned(spelled)), None
     spelled = local_path(spelled)
@@ -378,11 +345,13 @@ def read_list(path: Place, root: str | None) -> Iterator[NamedMedium]:
 
     Blank lines and # comments are ignored.
     """
-    for line in _read_text(path).split("\n"):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        yield _read_line(line, os.path.dirname(str(path)) or ".", root)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError, StorageError) as error:
+        raise SourceError("the list cannot be read", where=str(path), found=error) from error
+    for line in map(str.strip, text.split("\n")):
+        if line and not line.startswith("#"):
+            yield _read_line(line, os.path.dirname(str(path)) or ".", root)
 
 
 def _read_line(line: str, base: str, root: str | None) -> NamedMedium:
@@ -403,22 +372,15 @@ def _read_line(line: str, base: str, root: str | None) -> NamedMedium:
     return existing[0] if existing else readings[min(1, len(readings) - 1)]
 
 
-def _read_text(path: Place) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError, StorageError) as error:
-        raise SourceError("the list cannot be read", where=str(path), found=error) from error
-
-
 def read_table(path: Place, root: str | None, uri_column: str | None = None) -> list[NamedMedium]:
     """Read a CSV, JSON, JSONL or Parquet listing: a column that names the media, and the user's own columns.
 
-    A row that names no medium becomes a medium that failed, `LISTING/row N`.
+    A row that does not name a medium becomes a medium that failed, `LISTING/row N`.
 
     Args:
         path: the listing.
-        root: what relative paths in it are relative to. None: its folder, then the working directory.
-        uri_column: the column that names the media. None: `uri`, or what the columns of a well-known dataset say.
+        root: the folder for relative paths. If None, the folder of the listing, then the working directory.
+        uri_column: the column that names the media. If None, `uri`, or the columns of a well-known dataset.
 
     Raises:
         SourceError: the listing cannot be read, or none of its rows names a medium.
@@ -430,14 +392,16 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
         raise SourceError("the listing has no rows", where=str(path), found=f"columns {', '.join(names) or 'none'}")
     if repeated := {name for name in names if names.count(name) > 1}:
         raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
-    failed = {number: _failed_row(path, number, what, {}) for number, what in found.wrong.items()}
-    rows = dict(zip(found.numbers, as_dicts(found.table, path), strict=True))
+    try:
+        rows: dict[int, dict[str, Any]] = dict(zip(found.numbers, found.table.to_pylist(), strict=True))
+    except UNREADABLE as error:  # for instance dates that Python does not have
+        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
     if not rows:
         media = {}
     elif own in names:
         media = {number: _of_column(row, number, own, path, root) for number, row in rows.items()}
-    elif uri_column is None and (kind := recognised(names)) is not None:
-        media = _by_convention(rows, kind, path, root)
+    elif uri_column is None and (kind := recognise(names)) is not None:
+        media = _find_by_convention(rows, kind, path, root)
     else:
         raise SourceError(
             f"the listing has no {own} column",
@@ -445,7 +409,7 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
             found=f"columns {', '.join(names)}",
             remedy="--uri-column names the column with the paths of the media",
         )
-    media |= failed
+    media |= {number: _failed_row(path, number, problem, {}) for number, problem in found.wrong.items()}
     listed = [replace(media[number], row=number) for number in sorted(media)]
     if listed[0].error is not None and all(item.error is not None for item in listed):
         raise SourceError(
@@ -454,10 +418,12 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
     return listed
 
 
-def _failed_row(path: Place, number: int, what: str, columns: dict[str, Any], *, refused: bool = False) -> NamedMedium:
-    """Return the medium that stands for a row which names none."""
+def _failed_row(
+    path: Place, number: int, problem: str, columns: dict[str, Any], *, refused: bool = False
+) -> NamedMedium:
+    """Return the medium that stands for a wrong row."""
     name = f"{path}/row {number}"
-    error = MediaError(WRONG_ROW, f"row {number} of the listing: {what}", refused=refused)
+    error = MediaError(WRONG_ROW, f"row {number} of the listing: {problem}", refused=refused)
     return NamedMedium(path=absolute(name), spelled=name, columns=columns, error=error)
 
 
@@ -470,7 +436,7 @@ def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: st
         except UnicodeDecodeError:
             return _failed_row(path, number, f"the {own} is not valid UTF-8: {uri[:80]!r}", columns)
     if not isinstance(uri, str) or not uri:
-        return _failed_row(path, number, no_name(own, uri), columns)
+        return _failed_row(path, number, _name_problem(own, uri), columns)
     try:
         entry, folder = _resolve(uri, os.path.dirname(str(path)) or ".", root)
     except SourceError as error:
@@ -478,7 +444,7 @@ def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: st
     return NamedMedium(path=entry, spelled=uri, columns=columns, folder=folder)
 
 
-def _by_convention(
+def _find_by_convention(
     rows: dict[int, dict[str, Any]], kind: Convention, path: Place, root: str | None
 ) -> dict[int, NamedMedium]:
     """Return the media of a listing of a well-known dataset. A file that is missing becomes a medium that failed.
@@ -487,7 +453,6 @@ def _by_convention(
         SourceError: no file of the listing exists, or the files would lie in object storage.
     """
     base = os.path.dirname(str(path)) or "."
-    remedy = "--root names the folder of the videos; or add a column with their paths, and name it by --uri-column"
     if is_remote(base if root is None else root):
         raise SourceError(
             f"a listing with the columns of {kind.name} needs its videos on this machine",
@@ -502,31 +467,29 @@ def _by_convention(
 
     found, tried, there = dict[int, NamedMedium](), list[str](), 0
     for number, row in rows.items():
-        columns = kind.own_columns(row)
+        columns = {kind.renamed.get(name, name): value for name, value in row.items()}
         try:
             paths = kind.paths(row)
         except (TypeError, ValueError, OverflowError) as error:
-            found[number] = _failed_row(path, number, f"it names no video of {kind.name}: {error}", columns)
+            found[number] = _failed_row(path, number, f"it does not name a video of {kind.name}: {error}", columns)
             continue
         if outside := next((one for one in paths if leads_out(one)), None):
-            what = f"its cells lead out of the folder of the videos: {outside[:80]!r}"
-            found[number] = _failed_row(path, number, what, columns, refused=True)
+            problem = f"its cells lead out of the folder of the videos: {outside[:80]!r}"
+            found[number] = _failed_row(path, number, problem, columns, refused=True)
             continue
-        first = next((one for one in paths if is_folder(os.path.dirname(one)) and _exists(one, base, root)), None)
+        existing = (
+            one for one in paths if is_folder(os.path.dirname(one)) and os.path.exists(_resolve(one, base, root)[0])
+        )
+        first = next(existing, None)
         spelled = paths[0] if first is None else first
         entry, folder = _resolve(spelled, base, root)
         there, tried = there + (first is not None), tried or paths
         found[number] = NamedMedium(path=entry, spelled=spelled, columns=columns, folder=folder)
     if tried and not there:
         raise SourceError(
-            f"has the columns of {kind.name}, and none of its videos is there",
+            f"has the columns of {kind.name}, and none of its videos exists",
             where=str(path),
             found=f"tried for the first row: {', '.join(tried)}",
-            remedy=remedy,
+            remedy="--root names the folder of the videos; or name a column with their paths by --uri-column",
         )
     return found
-
-
-def _exists(name: str, base: str, root: str | None) -> bool:
-    """Return whether a file of this machine exists. A link that leads nowhere does not count."""
-    return os.path.exists(_resolve(name, base, root)[0])

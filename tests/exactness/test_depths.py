@@ -23,10 +23,10 @@ from tests.support.reading import indexed_medium
 TRUSTED = [name for name in RECIPES if name.endswith((".mp4", ".mov"))]
 # Recipes whose tables are not sufficient, with the reasons.
 UNTRUSTED = {
-    "h264_all_intra.mp4": "nothing says which samples are sync samples",
-    "h264_single.mp4": "nothing says which samples are sync samples",
-    "h264_intra_refresh.mp4": "is a sync sample, and its picture says otherwise",
-    "h264_open_gop.mp4": "a recovery point is believed once all pictures behind it are known",
+    "h264_all_intra.mp4": "the tables do not list sync samples",
+    "h264_single.mp4": "the tables do not list sync samples",
+    "h264_intra_refresh.mp4": "is a sync sample, and its picture contradicts that",
+    "h264_open_gop.mp4": "only the pictures after a recovery point show whether they refer to earlier",
 }
 
 

@@ -67,7 +67,7 @@ def test_a_compacted_index_says_the_same_in_the_same_order(worn: Path) -> None:
 def test_parts_and_row_groups_have_a_size(worn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = content(worn)
     monkeypatch.setattr(merging, "MEDIA_A_PART", 3)
-    monkeypatch.setattr(merging, "FRAMES_PER_ROW_GROUP", 60)
+    monkeypatch.setattr(merging.schema, "FRAMES_PER_ROW_GROUP", 60)
     merging.compact_index(worn)
     assert content(worn) == before
     assert len(Index(worn).parts) in (2, 3)

@@ -14,7 +14,7 @@ import webdataset
 from framedex import index as framedex_index
 from framedex.errors import MediaError, SourceError
 from framedex.indexer.runs import build
-from framedex.indexer.sources import members
+from framedex.indexer.sources import members, named_medium
 from tests.support.datasets import run
 from tests.support.images import encoded, indexed, listing, rows, tar_of
 from tests.support.media import Medium
@@ -240,7 +240,7 @@ def test_the_media_of_a_tar_are_limited(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_large_sidecar_is_not_read(tmp_path: Path, video: bytes) -> None:
-    large = json.dumps({"x": "y" * members.MAX_SIDECAR_BYTES}).encode()
+    large = json.dumps({"x": "y" * named_medium.MAX_SIDECAR_BYTES}).encode()
     _, index = indexed(tmp_path / "INDEX", tar_of(tmp_path / "t.tar", [("a.json", large), ("a.mp4", video)]))
     (row,) = rows(index).values()
     assert f"a.json has {len(large)} bytes" in row["error_message"]

@@ -143,7 +143,7 @@ def test_several_tasks_of_an_episode_are_listed(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda info: info | {"codebase_version": "v1.6"}, "version of LeRobot's format is not known"),
+        (lambda info: info | {"codebase_version": "v1.6"}, "unknown version of LeRobot's format"),
         (lambda info: {"fps": 10}, "no LeRobot dataset"),
         (lambda info: info | {"features": {"action": {"dtype": "float32"}}}, "no camera that is stored as video"),
         (lambda info: info | {"video_path": None}, "meta/ cannot be read"),
@@ -202,7 +202,7 @@ def test_an_old_dataset_leads_nowhere_either(tmp_path: Path, key: str) -> None:
 def test_a_template_shows_numbers_and_cameras_alone(copied: Path, template: str) -> None:
     file = copied / "meta/info.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"data_path": template}))
-    with pytest.raises(SourceError, match="in a form that is not known"):
+    with pytest.raises(SourceError, match="in an unknown form"):
         list(read_lerobot(f"lerobot:{copied}"))
 
 

@@ -91,7 +91,7 @@ def test_without_any_video_the_error_names_the_dataset_the_paths_and_the_remedy(
     write_csv(tmp_path / "train.csv", [KINETICS[0] | {"youtube_id": ""}])
     with pytest.raises(
         SourceError,
-        match=r"no row of the listing names a medium(.|\n)*row 0 of the listing: it names no video of Kinetics",
+        match=r"no row of the listing names a medium(.|\n)*row 0 of the listing: it does not name a video of Kinetics",
     ):
         framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", workers=0, progress=False)
 
@@ -268,7 +268,7 @@ def test_a_wrong_row_fails_alone_and_is_named_by_its_number(put: Place, tmp_path
     ("name", "content", "message"),
     [
         ("list.json", "[]", "the listing has no rows"),
-        ("list.json", "[3]", "a list of something else than objects"),
+        ("list.json", "[3]", "the listing is a list without objects"),
         ("list.jsonl", "", "the listing has no rows"),
         ("list.jsonl", "\n\n", "the listing has no rows"),
         ("list.csv", "uri,label\n", r"the listing has no rows(.|\n)*columns uri, label"),
