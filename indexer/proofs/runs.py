@@ -1,12 +1,11 @@
-"""Runs of packets, decoded as clips decode them, and their pictures compared with expected ones.
+"""Runs of packets that are decoded as clips decode them, to compare their pictures with expected ones.
 
-Some frames of a medium, reached as clips reach them and by a decode that begins further back, and compared.
+Expected pictures come from a full decode of the medium. For media that are not decoded in full, some frames are drawn,
+and expected pictures come from a decode that begins further back.
 
-The shapes of plans that are proved: which runs are decoded beside a full decode of a medium.
-
-Clips begin at any start point, end at any frame, and leave out packets that none of their frames needs. What they leave
-out depends on their frames, so not every plan can be tried. Each frame is reached in two ways, which together hold
-every packet and leave out every packet that may be left out:
+A `Shape` is a set of runs that are decoded together. Clips begin at any random access point, end at any frame, and
+leave out packets that none of their frames needs. Their choice depends on their frames, so not every plan can be tried.
+Each frame is reached in two ways, which together hold every packet and leave out every packet that may be left out:
 
 - `halves`: from each start point on, every picture that others need, and one half of those that none needs; then the
   other half. If every picture is needed, one run holds them all. Leading pictures of an open start point are reached
@@ -18,8 +17,6 @@ another shape takes the place of `single`:
 
 - `bare`: from each start point on, every picture that others need, and only the last one of the others. Two pictures
   that may be left out can bring the same header, so that leaving out one of them changes nothing.
-
-Pure functions over numpy columns.
 """
 
 import collections
@@ -34,7 +31,6 @@ from framedex.errors import DecodeError
 from framedex.indexer.containers import Coded, ProbedFile, RunDecoder, demux_packets, open_medium, picture_print
 from framedex.indexer.reach import Numbers, Reach, drops_leading
 from framedex.indexer.timeline import (
-    CONTINUES,
     DAMAGED,
     LEADING,
     NON_REFERENCE,
@@ -82,12 +78,11 @@ def shapes_of(flags: Flags, *, drop_leading: bool, starts: Numbers | None = None
         starts: int64: only frames that are decoded from these start points. None: all frames.
     """
     reach = Reach(flags, drop_leading=drop_leading)
-    frames = _sound_frames(reach, flags, starts)
+    frames = _sound_frames(reach, flags, shown_packets(flags), starts)
     shuffled = np.random.default_rng(SEED).permutation(frames)
     _, first, count = np.unique(reach.begins(shuffled), return_index=True, return_counts=True)
     single = np.sort(shuffled[first[count > 1]])  # a run to the only frame is one of the halves
-    shapes = [_shape(reach, half, flags) for half in _halves(frames, flags)]
-    return [*shapes, _shape(reach, single, flags)] if len(single) else shapes
+    return [_shape(reach, some) for some in (*_halves(frames, flags), single) if len(some)]
 
 
 def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
@@ -98,18 +93,18 @@ def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
         starts: int64: only frames that are decoded from these start points, all of whose runs go on. None: all frames.
     """
     reach = Reach(flags, drop_leading=False)
-    frames = _sound_frames(reach, flags, starts)
+    frames = _sound_frames(reach, flags, shown_packets(flags), starts)
     count = len(flags) // CROSSING_SHARE if starts is None else len(flags)
     behind, begins = _crossings(reach, frames, count, flags)
     chosen = _halves(frames, flags)
     if len(chosen) > 1:
         chosen.append(_bare(reach, frames, flags))
-    first = [_shape(reach, some, flags, behind, begins) for some in chosen[:1]]
-    return first + [_shape(reach, some, flags) for some in chosen[1:]]
+    first = [_shape(reach, some, behind, begins) for some in chosen[:1]]
+    return first + [_shape(reach, some) for some in chosen[1:]]
 
 
-def _sound_frames(reach: Reach, flags: Flags, starts: Numbers | None) -> Numbers:
-    frames = shown_packets(flags)
+def _sound_frames(reach: Reach, flags: Flags, frames: Numbers, starts: Numbers | None = None) -> Numbers:
+    """Return the frames that are not damaged and that some random access point, or one of `starts`, reaches."""
     sound: Numbers = frames[(flags[frames] & DAMAGED) == 0]
     sound = sound[reach.is_reachable(sound)]
     return sound if starts is None else sound[np.isin(reach.begins(sound), starts)]
@@ -161,31 +156,32 @@ def runs_shape(packets: list[Numbers], targets: list[Numbers], continues: NDArra
     packet = np.concatenate([*packets, NONE])
     run = np.repeat(np.arange(len(packets)), [len(one) for one in packets])
     wanted = np.concatenate([*map(np.isin, packets, targets), np.zeros(0, np.bool_)])
+    return _shape_by_packet(packet, run, wanted, np.zeros(len(packet), np.bool_), continues)
+
+
+def _shape_by_packet(
+    packet: Numbers, run: Numbers, wanted: NDArray[np.bool_], over: NDArray[np.bool_], continues: NDArray[np.bool_]
+) -> Shape:
+    """Return a shape from columns of `Shape` that are sorted by run, then by packet."""
     last = np.append(run[1:] != run[:-1], True)[: len(run)]
+    whole = last | np.append(~continues[packet[1:]], True)[: len(run)]
     by_packet = np.lexsort((run, packet))
     return Shape(
         packet=packet[by_packet],
         run=run[by_packet],
         wanted=wanted[by_packet],
-        over=np.zeros(len(packet), np.bool_),
-        whole=(last | np.append(~continues[packet[1:]], True)[: len(run)])[by_packet],
+        over=over[by_packet],
+        whole=whole[by_packet],
         last=last[by_packet],
     )
 
 
-def _shape(
-    reach: Reach,
-    targets: Numbers,
-    flags: Flags,
-    behind: Numbers = NONE,
-    begins_of_behind: Numbers = NONE,
-) -> Shape:
+def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_behind: Numbers = NONE) -> Shape:
     """Return the shape that reaches each target from its start point with a decoder of its own.
 
     Args:
         reach: how pictures of the medium are reached.
         targets: int64, ascending.
-        flags: int32 [packets].
         behind: int64: frames that are also reached from the start point before.
         begins_of_behind: int64: these start points.
     """
@@ -205,20 +201,11 @@ def _shape(
     packet = np.concatenate([part[0] for part in parts])
     by_run = np.lexsort((packet, run))
     packet, run = packet[by_run], run[by_run]
-    last = np.append(run[1:] != run[:-1], True)[: len(run)]
-    whole = last | np.append((flags[packet[1:]] & CONTINUES) == 0, True)[: len(run)]
-    fed, n = firsts[run] * len(flags) + packet, len(flags)
-    is_target = np.isin(fed, own_begins * n + targets)
+    n = len(reach.continues)
+    fed = firsts[run] * n + packet  # one number for each pair of a random access point and a packet
     over = np.isin(fed, begins_of_behind * n + behind)
-    by_packet = np.lexsort((run, packet))
-    return Shape(
-        packet=packet[by_packet],
-        run=run[by_packet],
-        wanted=(is_target | over)[by_packet],
-        over=over[by_packet],
-        whole=whole[by_packet],
-        last=last[by_packet],
-    )
+    wanted = over | np.isin(fed, own_begins * n + targets)
+    return _shape_by_packet(packet, run, wanted, over, reach.continues)
 
 
 # So many threads decode each run of the first shape: of a damaged stream, some decoders then give other pictures.
@@ -387,7 +374,7 @@ def _bytes_of(picture: av.VideoFrame) -> int:
 
 
 class _Run:
-    """One run: a decoder, and what it still has to give."""
+    """One run: its decoder, and the wanted pictures that have not come yet."""
 
     def __init__(self, side: RunsDecoder, number: int) -> None:
         self._side, self._number = side, number
@@ -411,29 +398,27 @@ class _Run:
     def decode(self) -> None:
         """Decode the picture whose packets were taken."""
         data, self._data = self._data, b""
-        if self._decoder is not None and data:
-            try:
-                self._give(self._decoder.decode(data, self._packet))
-            except av.error.FFmpegError:
-                self._fail()
+        if data:
+            self._pass_on(data)
 
     def end(self) -> None:
-        """Take what the decoder holds back."""
-        if self._decoder is not None:
-            try:
-                self._give(self._decoder.flush())
-            except av.error.FFmpegError:
-                self._fail()
+        """Take the pictures that the decoder holds back."""
+        self._pass_on(None)
 
-    def _fail(self) -> None:
-        if not self._side.continue_on_error:
-            self._decoder = None
+    def _pass_on(self, data: bytes | None) -> None:
+        """Decode a picture's packets, or flush the decoder if there are none, and pass wanted pictures on.
 
-    def _give(self, pictures: list[av.VideoFrame]) -> None:
-        """Pass wanted pictures on. A corrupt picture ends the run, as it ends a clip.
-
-        So does a picture that comes too late. Those that came before it in its place are taken back.
+        An error or a corrupt picture ends the run, as it ends a clip. So does a picture that comes too late: pictures
+        that came before it in its place are taken back.
         """
+        if self._decoder is None:
+            return
+        try:
+            pictures = self._decoder.flush() if data is None else self._decoder.decode(data, self._packet)
+        except av.error.FFmpegError:
+            if not self._side.continue_on_error:
+                self._decoder = None
+            return
         place = self._side.stream.place
         for picture in pictures:
             number = picture.pts
@@ -456,9 +441,9 @@ class _Run:
                 self._side.take(number, self._number, picture)
 
 
-MAX_BYTES = 16 << 20  # of neighbouring packets that are read together
-STARTS_BACK = 2  # the decode to compare with begins at least so many start points before a clip's
-SHORT = 300  # packets; in a medium of no more it begins with the first one
+MAX_BYTES = 16 << 20  # neighbouring packets are read together up to this size, which limits the memory
+STARTS_BACK = 2  # the decode to compare with begins at least so many random access points before a clip's
+SHORT = 300  # in a medium with at most so many packets, it begins with the first one
 
 
 def differing_samples(
@@ -505,9 +490,8 @@ def packets_in_ranges(
             continue
         first = int(begin[part[0]])
         data = read(first, int(begin[part[-1]] + length[part[-1]]) - first)
-        for number, at, count in zip(
-            numbers[part].tolist(), (begin[part] - first).tolist(), length[part].tolist(), strict=True
-        ):
+        columns = (numbers[part], begin[part] - first, length[part])
+        for number, at, count in zip(*(column.tolist() for column in columns), strict=True):
             yield number, data[at : at + count]
 
 
@@ -531,7 +515,7 @@ def drawn(flags: Flags, count: int, *, drop_leading: bool) -> Numbers:
         count: how many are wanted.
         drop_leading: As `reach.drops_leading` returns it.
     """
-    frames = _sound(flags, shown_packets(flags), drop_leading=drop_leading)
+    frames = _sound_frames(Reach(flags, drop_leading=drop_leading), flags, shown_packets(flags))
     edges = np.linspace(0, len(frames), min(count, len(frames)) + 1).astype(np.int64)
     return frames[np.random.default_rng(SEED).integers(edges[:-1], edges[1:])] if len(frames) else frames
 
@@ -547,8 +531,8 @@ def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_l
         reorder_depth: How many pictures a decoder holds back. So many packets behind a target are decoded, too.
         drop_leading: As `reach.drops_leading` returns it.
     """
-    targets = _sound(flags, targets, drop_leading=drop_leading)
     reach = Reach(flags, drop_leading=drop_leading)
+    targets = _sound_frames(reach, flags, targets)
     begins = reach.begins(targets)
     ends = reach.picture_end(targets)
     of_clips = [
@@ -556,23 +540,14 @@ def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_l
     ]
     resets = np.flatnonzero(flags & RESET)
     numbers = np.searchsorted(reach.starts, begins)
-    further = (
-        np.zeros(len(begins), np.int64) if len(flags) <= SHORT else reach.starts[np.maximum(numbers - STARTS_BACK, 0)]
-    )
+    further = np.zeros_like(begins) if len(flags) <= SHORT else reach.starts[np.maximum(numbers - STARTS_BACK, 0)]
     # No decoder session may run over a reset.
     last_reset = np.append(resets, 0)[np.searchsorted(resets, begins, side="right") - 1]
     further = np.maximum(further, last_reset)
     until = np.minimum(ends + reorder_depth + 1, len(flags))
     from_further_back = [np.arange(first, end) for first, end in zip(further.tolist(), until.tolist(), strict=True)]
-    continues = (flags & CONTINUES) != 0
     one_each = list(targets[:, None])
     return (
-        runs_shape(of_clips, one_each, continues),
+        runs_shape(of_clips, one_each, reach.continues),
         runs_shape(from_further_back, one_each, np.zeros(len(flags), np.bool_)),
     )
-
-
-def _sound(flags: Flags, frames: Numbers, *, drop_leading: bool) -> Numbers:
-    """Return those frames that are not damaged and that some start point reaches."""
-    frames = frames[(flags[frames] & DAMAGED) == 0]
-    return frames[Reach(flags, drop_leading=drop_leading).is_reachable(frames)]

@@ -121,8 +121,8 @@ def test_a_change_of_colour_is_a_change_of_shape() -> None:
 
 def test_sei_payloads_longer_than_255_bytes_are_whole() -> None:
     payload = bytes(range(1, 200)) * 2
-    nal = b"\6" + b"\5" + b"\xff" + bytes([len(payload) - 255]) + payload + b"\x80"
-    assert nal.sei_payloads(nal[1:]) == [(5, payload)]
+    unit = b"\6" + b"\5" + b"\xff" + bytes([len(payload) - 255]) + payload + b"\x80"
+    assert nal.sei_payloads(unit[1:]) == [(5, payload)]
 
 
 H264_SETS = bytes.fromhex("000001 67420000f4162e20 000001 68c020")
