@@ -159,12 +159,12 @@ UNKNOWN = "no packet of the audio decodes"
 
 @dataclass(slots=True)
 class _Demuxed:
-    """What demuxing states about the audio packets."""
+    """Facts of the audio packets from demuxing."""
 
     pts: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)  # where headers say it
+    samples: list[int] = field(default_factory=list)  # where headers state it
     skip: dict[int, tuple[int, int]] = field(default_factory=dict)
     discarded: list[int] = field(default_factory=list)
     head: list[bytes] = field(default_factory=list)
@@ -175,7 +175,7 @@ class _Demuxed:
 def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> AudioFacts | None:
     """Return the facts of the first audio stream, or None if there is none.
 
-    If the audio is not available, `problem` of the facts says why. Errors of reading an object are raised.
+    If the audio is not available, `problem` of the facts states the reason. Errors of reading an object are raised.
 
     Args:
         file: the file or object.
@@ -205,7 +205,7 @@ def _or_problem(audio: AudioFacts, step: Callable[[], AudioFacts]) -> AudioFacts
 
 
 def _described(stream: av.audio.stream.AudioStream) -> AudioFacts:
-    """Return what libavformat's stream states."""
+    """Return the facts that libavformat's stream states."""
     context = stream.codec_context
     time_base = fraction_of(stream.time_base) or Fraction(0)
     start = float(stream.start_time * time_base) if time_base and stream.start_time is not None else None
@@ -360,7 +360,7 @@ def _check_side_data(packet: av.Packet[Any], number: int, coding: audio_times.Au
 
 
 def _counted(demuxed: _Demuxed, coding: audio_times.AudioCoding) -> NDArray[np.int64] | None:
-    """Return int64 [packets], samples per packet, from what is known of the codec; None if only decoding tells.
+    """Return int64 [packets], samples per packet, by the codec's rules, or None if packets must be decoded.
 
     Packets at both ends are decoded to check the result.
     """

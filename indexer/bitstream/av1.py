@@ -99,13 +99,13 @@ def packet_slots(
     of one does not follow that of the one before it: a packet was lost, or an encoder left out a frame.
 
     A frame that shows an existing key frame refreshes all slots; one that shows another frame refreshes none (7.21).
-    References count as known only while order hints show that no picture is missing since the start point. They do not
-    show whether each picture can be decoded.
+    References count as known only while order hints show that no picture is missing since the random access point. They
+    do not show whether each picture can be decoded.
 
     Args:
         packet: int64 [frames], the packet of each frame, ascending.
         headers: the headers of these frames.
-        start: bool [packets], start points.
+        start: bool [packets], random access points.
     """
     packets = len(start)
     # For each slot, whether it holds a key frame (None if that is unknown), and the order hint of its frame.

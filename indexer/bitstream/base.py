@@ -145,7 +145,7 @@ class Pictures:
         start: uint8 [n], NO_START, CLOSED_START (nothing after it needs anything before it) or OPEN_START (its leading
             pictures do).
         non_reference: bool [n], no other packet needs it.
-        leading: bool [n], decodable only from the start point before its own.
+        leading: bool [n], decodable only from the random access point before its own.
         skipped: bool [n], a decoder that starts at packet 0 outputs nothing for it.
         field_coded: bool [n].
         continues: bool [n], belongs to the picture of the packet before it (a second field).
@@ -155,20 +155,20 @@ class Pictures:
             may run across it.
         period: int64 [n], pictures are output by period, then by order within it.
         order: int64 [n], output order within the period.
-        states: what a decoder must be given before it starts; states[0] is empty, and correct at packet 0.
-        state: int32 [n], index in `states` for each packet; read at start points only.
+        states: the units to give a decoder before it starts; states[0] is empty, and correct at packet 0.
+        state: int32 [n], index in `states` for each packet; read at random access points only.
         inband_sets: some packets carry parameter sets that differ from the configuration record's.
         inner_start_codes: some length-prefixed units hold several NAL units between start codes.
         varying_shape: pictures differ in size or format.
         may_hide: headers may state that a picture is not output (HEVC pic_output_flag).
-        drops_leading: a start point in the middle drops its leading pictures (HEVC BLA).
+        drops_leading: a random access point in the middle drops its leading pictures (HEVC BLA).
         begins_amid: the sequence parameter set in use changes at a picture that does not begin a coded video sequence
             (HEVC).
         may_hold_fields: some sequence parameter set of an H.264 stream allows fields (frame_mbs_only_flag is 0).
         chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
         max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
-        carries_over: decoders keep something over start points that `states` lacks: film grain, or parameter sets of
-            other layers.
+        carries_over: decoders keep something over random access points that `states` lacks: film grain, or parameter
+            sets of other layers.
         doubtful: the data of some picture may end too early, which its decoder would not report.
         slots: int32 [n], which reference slots a packet uses and refreshes, in the bits of `frames.slots`; None for
             codecs whose references are not read.
@@ -237,7 +237,7 @@ class Scanner(Protocol):
 
 
 def segments(start: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 [n]: for each packet, the decode number of the start point at or before it (-1 before the first)."""
+    """Return int64 [n]: for each packet, the random access point at or before it, -1 before the first one."""
     numbers = np.where(start != NO_START, np.arange(len(start)), -1)
     return np.maximum.accumulate(numbers) if len(start) else numbers
 

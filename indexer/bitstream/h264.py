@@ -121,7 +121,7 @@ def missing_before(
         sequences: the sequence parameter sets, by the numbers in `facts`.
         facts: header fields of each packet's first slice, one row per packet.
         picture: int64 [pictures], the packets in which pictures begin.
-        start: uint8 [packets], start points as in `Pictures`.
+        start: uint8 [packets], random access points as in `Pictures`.
         referenced: bool [packets], packets of reference pictures.
     """
     gaps = np.zeros(len(start), np.bool_)

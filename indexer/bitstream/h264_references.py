@@ -421,7 +421,7 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
     may be decoded from the start up to there.
 
     Args:
-        pictures: all pictures from the first start point on, in decode order.
+        pictures: all pictures from the first random access point on, in decode order.
         candidates: pictures of the recovery points.
         in_middle: whether other pictures came before these.
     """
@@ -514,5 +514,5 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
 
 
 def first_start(start: NDArray[np.uint8]) -> int:
-    """Return the number of the first start point; the number of packets if there is none."""
+    """Return the number of the first random access point; the number of packets if there is none."""
     return int(np.argmax(start != NO_START)) if start.any() else len(start)

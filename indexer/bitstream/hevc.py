@@ -1,4 +1,4 @@
-"""HEVC (ITU-T H.265, ISO/IEC 23008-2): start points, leading pictures, references and output order from NAL units."""
+"""Facts about HEVC pictures (ITU-T H.265) from NAL units: access points, leading pictures, references, output order."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -202,7 +202,8 @@ class ReferringPicture(NamedTuple):
         cycle: how far order counts go before their low bits repeat.
         is_anchor: whether the order counts of later pictures are derived from its own (prevTid0Pic, 8.3.1).
         is_start: whether decoding may start at it. Such pictures are never left out.
-        is_leading: whether it may refer to pictures before its start point (RASL). Only such pictures refer to it.
+        is_leading: whether it may refer to pictures before its random access point (RASL). Only such pictures refer to
+            it.
     """
 
     order_count: int
@@ -226,7 +227,7 @@ class PictureSlots:
 
     def __init__(self) -> None:
         self._slots: dict[int, int | None] = {}  # by order count; None: no slot was left
-        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MAX_ANCHORS)  # (order count, is a start point)
+        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MAX_ANCHORS)  # (order count, is a random access point)
 
     def next(self, picture: ReferringPicture) -> int:
         """Take in the next picture; return its bits of `frames.slots`, 0 where it is not known what it needs."""
@@ -253,10 +254,10 @@ class PictureSlots:
         return sum(bits[:-1]) | bits[-1] << REFERENCE_SLOTS | SLOTS_KNOWN
 
     def _counts_right(self, picture: ReferringPicture, used: set[int]) -> bool:
-        """Return whether a decoder derives the right order count, whichever of the pictures before it are left out.
+        """Return whether a decoder derives the right order count, even if pictures before it are left out.
 
         It takes the high bits from the last anchor that it decoded (8.3.1), which is right if that is less than half a
-        cycle away. A picture that this one uses is not left out, nor is a start point: so one of these, and all
+        cycle away. A picture that this one uses is not left out, nor is a random access point: so one of these, and all
         anchors behind it, have to be that near.
         """
         for count, is_start in reversed(self._anchors):

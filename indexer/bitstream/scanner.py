@@ -65,7 +65,9 @@ class NalScanner:
         self._in_force: list[InForce] = []  # before each packet
         self._carried: dict[int, set[Key]] = {}  # by packet, in front of its slices
         self._changing: set[int] = set()  # packets whose parameter sets change those in force
-        self._carried_over: set[int] = set()  # packets with what decoders keep over start points (`carries_over`)
+        self._carried_over: set[int] = (
+            set()
+        )  # packets with what decoders keep over random access points (`carries_over`)
         self._replaced: dict[Key, list[int]] = {}  # packets that bring other content for a set in force
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
@@ -229,16 +231,17 @@ class NalScanner:
         """Change other sets as a codec's decoders do when one set changes."""
 
     def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
-        """Return the decoder states of start points, and int32 [packets], the state that each start point needs.
+        """Return the decoder states of random access points, and int32 [packets], the state that each random access
+        point needs.
 
         A state is every set in force that the start's own packet does not carry.
 
         Args:
-            starts: packet numbers of the start points.
+            starts: packet numbers of the random access points.
             extra: units that belong to every state, except at packet 0.
         """
         numbers: dict[bytes, int] = {b"": 0}
-        if extra:  # start points behind these packets would need them
+        if extra:  # random access points behind these packets would need them
             numbers[self._joined(extra)] = 1
         state = np.zeros(self._packets, np.int32)
         for start in starts:

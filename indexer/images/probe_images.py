@@ -39,9 +39,9 @@ class ImageTask:
     `default_fps`.
 
     Attributes:
-        form: what the path is.
+        form: the kind of the path.
         names: for a folder, its images in order.
-        member: which of several sequences of a folder.
+        member: name of one of several sequences of a folder.
         fps: rate that a listing states.
         seconds: times that a listing states.
         default_fps: rate if nothing else states one.
@@ -90,7 +90,7 @@ def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFact
 
 
 def folder_identity(path: str, task: ImageTask) -> Identity:
-    """Return what distinguishes a folder's images from others. Raises MediaError if one is missing."""
+    """Return the identity of a folder's images. Raises MediaError if one is missing."""
     digest = hashlib.blake2b(repr((task.fps, task.default_fps, task.seconds)).encode(), digest_size=16)
     size_bytes = mtime_ns = 0
     for name in task.names:
@@ -280,7 +280,7 @@ def _described(
     """Return a medium with the facts of its images.
 
     Args:
-        medium: what is known of the medium.
+        medium: facts of the medium that are known already.
         images: result of reading the images.
         names: names of the images.
         times: when they are shown.

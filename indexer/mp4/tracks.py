@@ -346,7 +346,7 @@ class Edited:
 
 
 def time_offset(track: Track) -> int:
-    """Return what libavformat subtracts from all timestamps if it does not rewrite samples (fragmented movies)."""
+    """Return the time that libavformat subtracts from all timestamps of a fragmented movie."""
     edits = list(track.edits)
     empty = rescale(edits.pop(0).duration, track) if edits and edits[0].media_time == -1 else 0
     if len(edits) > 1 or any(edit.media_time < 0 for edit in edits):

@@ -206,8 +206,8 @@ def decode_all(file: ProbedFile, stream_index: int, packets: int, *, hashed: boo
 def dropped_at_ends(decoded: Decoded, pictures: picture_facts.Pictures) -> NDArray[np.bool_]:
     """Return bool [packets]: pictures that the decoder drops because a sequence ends before it has output them.
 
-    At each start point in `pictures.forgets`, these are the last pictures of the sequence before it, in output order.
-    Their number depends on how many pictures the decoder holds back, so only decoding shows it.
+    At each random access point in `pictures.forgets`, these are the last pictures of the sequence before it, in output
+    order. Their number depends on how many pictures the decoder holds back, so only decoding shows it.
     """
     came, dropped = decoded.came, np.zeros(len(pictures.start), np.bool_)
     for begin in np.flatnonzero(pictures.forgets).tolist():
@@ -223,7 +223,7 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
     A presented packet without a picture is damaged. So is a packet with a picture that the index does not expect.
 
     Args:
-        decoded: what `decode_all` returned.
+        decoded: the result of `decode_all`.
         expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
         hidden: bool [packets], decoded and cut away.
 
@@ -251,7 +251,7 @@ def behind_difference(decoded: Decoded, expected: NDArray[np.int64], hidden: NDA
     Where timestamps are not the container's, frames behind it have numbers and times that a player does not give them.
 
     Args:
-        decoded: what `decode_all` returned.
+        decoded: the result of `decode_all`.
         expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
         hidden: bool [packets], decoded and cut away.
     """
@@ -280,7 +280,7 @@ LASTING_HEADERS = {
 
 
 def has_lasting_header(codec: str, data: bytes) -> bool:
-    """Return whether a packet brings a header that decoders keep for later pictures, as far as it is known here."""
+    """Return whether a packet brings a known header that decoders keep for later pictures."""
     return codec in LASTING_HEADERS and LASTING_HEADERS[codec].search(data) is not None
 
 
@@ -353,10 +353,10 @@ class Trials:
 
     Attributes:
         hidden: bool [n], cut away by an edit list.
-        resets: bool [n], start points over which no decoder session may run.
-        differing: (flags, start points) → (bool [n], bool): the frames decoded from these start points, None for all,
-            that runs planned by the flags do not give as the full decode does; and whether a run that goes on over the
-            next start point gives a frame behind it that differs.
+        resets: bool [n], random access points over which no decoder session may run.
+        differing: (flags, random access points) → (bool [n], bool): the frames decoded from these random access points,
+            None for all, that runs planned by the flags do not give as the full decode does; and whether a run that
+            goes on over the next random access point gives a frame behind it that differs.
     """
 
     hidden: NDArray[np.bool_]
@@ -368,11 +368,11 @@ class Trials:
         return packet_flags(pictures, self.hidden, self.resets)
 
     def begins(self, pictures: picture_facts.Pictures, frames: NDArray[np.bool_]) -> Numbers:
-        """Return int64: the start point that each of some frames, bool [n], is decoded from."""
+        """Return int64: the random access point that each of some frames, bool [n], is decoded from."""
         return Reach(self.flags(pictures), drop_leading=False).begins(np.flatnonzero(frames))
 
     def wrong(self, pictures: picture_facts.Pictures, starts: Numbers) -> NDArray[np.bool_]:
-        """Return bool [n]: frames decoded from these start points that differ."""
+        """Return bool [n]: frames decoded from these random access points that differ."""
         return self.differing(self.flags(pictures), np.unique(starts))[0]
 
 
@@ -384,7 +384,7 @@ def reorder_depth_of(decoded: Decoded) -> int:
 def proven_pictures(
     pictures: picture_facts.Pictures, trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Return (pictures whose start points and droppable pictures hold in all trials, frames that no run gives).
+    """Return (pictures whose random access points and droppable pictures hold in all trials, frames that no run gives).
 
     Args:
         pictures: as `shown_pictures` returns them.
@@ -406,7 +406,7 @@ def proven_pictures(
 def with_fewer_starts(
     pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Decode from the start point before where decoding from their own gives wrong frames, if that helps.
+    """Decode from the random access point before where decoding from their own gives wrong frames, if that helps.
 
     Args:
         pictures: facts of n packets.
@@ -439,7 +439,9 @@ def with_fewer_starts(
 def _without_crossings(
     pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Let no run go on over a start point. Leading pictures need that, so their start points are given up.
+    """End every run before the next random access point.
+
+    Leading pictures need longer runs, so their random access points are given up.
 
     For arguments and result, see `proven_pictures`.
     """
@@ -457,7 +459,7 @@ def _without_crossings(
 
 
 def _joined(pictures: picture_facts.Pictures, begins: Numbers) -> picture_facts.Pictures:
-    """Return pictures that are decoded from the start point before, where decoding started at some start points."""
+    """Return pictures without some random access points: their GOPs are decoded from the one before."""
     start = pictures.start.copy()
     inside = np.isin(picture_facts.segments(start), begins)
     start[begins] = picture_facts.NO_START

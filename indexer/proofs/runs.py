@@ -7,16 +7,16 @@ A `Shape` is a set of runs that are decoded together. Clips begin at any random 
 leave out packets that none of their frames needs. Their choice depends on their frames, so not every plan can be tried.
 Each frame is reached in two ways, which together hold every packet and leave out every packet that may be left out:
 
-- `halves`: from each start point on, every picture that others need, and one half of those that none needs; then the
-  other half. If every picture is needed, one run holds them all. Leading pictures of an open start point are reached
-  from the start point before it.
-- `single`: from each start point, one picture, without anything that it does not need. The run ends with it.
+- `halves`: from each random access point on, every picture that others need, and one half of those that none needs;
+  then the other half. If every picture is needed, one run holds them all. Leading pictures of an open random access
+  point are reached from the random access point before it.
+- `single`: from each random access point, one picture, without anything that it does not need. The run ends with it.
 
-Where packets are not parsed, some of the halves go on over the next start point, as clips of several GOPs do, and
-another shape takes the place of `single`:
+Where packets are not parsed, some of the halves go on over the next random access point, as clips of several GOPs do,
+and another shape takes the place of `single`:
 
-- `bare`: from each start point on, every picture that others need, and only the last one of the others. Two pictures
-  that may be left out can bring the same header, so that leaving out one of them changes nothing.
+- `bare`: from each random access point on, every picture that others need, and only the last one of the others. Two
+  pictures that may be left out can bring the same header, so that leaving out one of them changes nothing.
 """
 
 import collections
@@ -42,7 +42,8 @@ from framedex.indexer.timeline import (
 )
 from framedex.storage.reader import Read
 
-# One run in a medium goes on over the next start point for so many packets, at least so many runs do, and so far.
+# One run in a medium goes on over the next random access point for so many packets, at least so many runs do, and so
+# far.
 CROSSING_SHARE, MIN_CROSSINGS, CROSSING_FRAMES = 60, 2, 3
 SEED = 22  # which half a picture belongs to, and which ones are reached alone, does not change from run to run
 NONE: Numbers = np.zeros(0, np.int64)
@@ -56,7 +57,7 @@ class Shape:
         packet: int64 [fed], ascending: the packets that decoders are given. Two runs may share packets.
         run: int64 [fed], which run each belongs to.
         wanted: bool [fed], pictures that have to equal those of the full decode.
-        over: bool [fed], those of them that lie behind a start point over which their run has gone on.
+        over: bool [fed], those of them that lie behind a random access point over which their run has gone on.
         whole: bool [fed], the packet completes its picture. (The first field of two does not.)
         last: bool [fed], the run ends with it.
     """
@@ -75,7 +76,7 @@ def shapes_of(flags: Flags, *, drop_leading: bool, starts: Numbers | None = None
     Args:
         flags: int32 [packets], all of them read.
         drop_leading: As `reach.drops_leading` returns it.
-        starts: int64: only frames that are decoded from these start points. None: all frames.
+        starts: int64: only frames that are decoded from these random access points. If None, all frames.
     """
     reach = Reach(flags, drop_leading=drop_leading)
     frames = _sound_frames(reach, flags, shown_packets(flags), starts)
@@ -86,11 +87,14 @@ def shapes_of(flags: Flags, *, drop_leading: bool, starts: Numbers | None = None
 
 
 def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
-    """Return the shapes of halves, of which some runs of the first one go on over the next start point, and `bare`.
+    """Return the shapes of halves, and `bare`.
+
+    Some runs of the first shape go on over the next random access point.
 
     Args:
         flags: int32 [packets], all of them read.
-        starts: int64: only frames that are decoded from these start points, all of whose runs go on. None: all frames.
+        starts: int64: only frames that are decoded from these random access points, all of whose runs go on. If None,
+            all frames.
     """
     reach = Reach(flags, drop_leading=False)
     frames = _sound_frames(reach, flags, shown_packets(flags), starts)
@@ -122,7 +126,7 @@ def _halves(frames: Numbers, flags: Flags) -> list[Numbers]:
 
 
 def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
-    """Return the frames that some other may need, and of those that are decoded from one start point, the last one."""
+    """Return the frames that some other may need, and the last frame of each random access point."""
     is_last = np.zeros(len(frames), np.bool_)
     by_start = np.lexsort((frames, reach.begins(frames)))
     is_last[by_start] = np.append(np.diff(reach.begins(frames)[by_start]) != 0, True)[: len(frames)]
@@ -131,7 +135,7 @@ def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
 
 
 def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple[Numbers, Numbers]:
-    """Return (frames behind a start point, the start point before that, from which they are decoded once more)."""
+    """Return (frames behind a random access point, the one before it, from which they are decoded once more)."""
     begins = np.unique(reach.begins(frames))
     edges = np.append(reach.starts, [len(flags)] * 2)
     number = np.searchsorted(reach.starts, begins)
@@ -177,20 +181,20 @@ def _shape_by_packet(
 
 
 def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_behind: Numbers = NONE) -> Shape:
-    """Return the shape that reaches each target from its start point with a decoder of its own.
+    """Return the shape that reaches each target from its random access point with a decoder of its own.
 
     Args:
         reach: how pictures of the medium are reached.
         targets: int64, ascending.
-        behind: int64: frames that are also reached from the start point before.
-        begins_of_behind: int64: these start points.
+        behind: int64: frames that are also reached from the random access point before.
+        begins_of_behind: int64: these random access points.
     """
     own_begins = reach.begins(targets)
     begins = np.append(own_begins, begins_of_behind)
     firsts = np.unique(begins)
     both = np.append(targets, behind)
     parts: list[tuple[Numbers, Numbers]] = []
-    for number in (0, 1):  # runs of every second start point do not overlap
+    for number in (0, 1):  # runs of every second random access point do not overlap
         mine = firsts[number::2]
         is_mine = np.isin(begins, mine)
         furthest = np.zeros(len(mine), np.int64)
@@ -217,12 +221,12 @@ HELD_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What a decoder of runs has to know of a stream of n packets.
+    """Facts of a stream of n packets for decoders of its runs.
 
     Attributes:
-        coded: what decoders are told.
+        coded: the codec parameters.
         where: the stream's file, for messages.
-        given: for some start points, what a decoder must be given before it starts there, by packet.
+        given: by packet, the units to give a decoder before it starts at some random access points.
         place: int64 [n], the place of each picture in presentation order.
         ordered: whether clips rely on decoders to give pictures in that order.
     """
@@ -244,12 +248,12 @@ def stream_of(
     where: str,
     ordered: bool,
 ) -> Stream:
-    """Return what a decoder of runs has to know of a stream.
+    """Return the facts of a stream for decoders of its runs.
 
     Args:
-        coded: what decoders are told.
+        coded: the codec parameters.
         states: as in `videos`.
-        state: int32 [starts], which of them a decoder must be given at each start point.
+        state: int32 [starts], which of them a decoder must be given at each random access point.
         pts: int64 [n].
         flags: int32 [n].
         where: the stream's file, for messages.
@@ -274,7 +278,7 @@ def prints_of_runs(
 
     Args:
         stream: the packets' stream.
-        shapes: which runs. Those of the first shape are decoded with `THREADS` threads.
+        shapes: the runs. Those of the first shape are decoded with `THREADS` threads.
         packets: numbers and bytes of packets in decode order, at least of those that the runs need.
         going_on: numbers of the shapes whose decoders go on after errors, as that of a full decode does. A clip's
             decoder does not.
@@ -299,10 +303,11 @@ def differing(
     """Return bool [packets]: wanted pictures that some run does not give as expected.
 
     Args:
-        shapes: which runs.
+        shapes: the runs.
         prints: the result of `prints_of_runs`.
         expected: the `picture_print` of each packet's picture, by packet. A picture that is missing, or None, differs.
-        over: whether to look at the pictures behind start points over which runs have gone on, and not at the others.
+        over: whether to look at the pictures behind random access points over which runs have gone on, and not at the
+            others.
     """
     differs = np.zeros(len(expected), np.bool_)
     for shape, found in zip(shapes, prints, strict=True):
@@ -452,7 +457,7 @@ def differing_samples(
     """Return bool [packets]: targets for which both ways give different pictures, or one of them gives none.
 
     Args:
-        stream: what decoders have to know.
+        stream: facts for decoders.
         flags: int32 [packets], read wherever a clip with one of the targets needs them.
         targets: int64 [targets], ascending, as `drawn` returns them.
         packets: numbers and bytes of packets in decode order, at least of those that `needed_for` returns.
