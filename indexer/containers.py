@@ -1,14 +1,7 @@
-"""Opens and demuxes a media file with libavformat so that it reaches neither the network nor other files.
+"""Media files as libav sees them: opening, demuxing and decoding on the CPU.
 
-The libavformat demuxers that may be used, and the options with which libavformat opens only the given file.
-
-The source that is probed: a file of this machine, or an object whose ranges are read on demand.
-
-Opens the file that is probed, and records its identity.
-
-Decoders on the CPU that are opened from recorded facts, as clips are decoded and as indexing proves its frames.
-
-A decoded picture's native planes, and a fingerprint of them.
+A file or an object is opened so that libavformat reaches neither the network nor other files. Decoders are opened from
+recorded facts, both to decode clips and to prove an index. `picture_print` and `picture_md5` identify pictures.
 """
 
 from __future__ import annotations
@@ -20,16 +13,16 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, overload
+from typing import Any, ClassVar, cast, overload
 
 import av
-import av.container
 import av.error
 import av.logging
 import numpy as np
 from av.audio.codeccontext import AudioCodecContext
 from av.codec.codec import UnknownCodecError
 from av.codec.context import CodecContext
+from av.container import InputContainer
 from av.video.codeccontext import VideoCodecContext
 from av.video.plane import VideoPlane
 from numpy.typing import NDArray
@@ -37,41 +30,17 @@ from numpy.typing import NDArray
 from framedex.core.pyav import LENIENT_METADATA
 from framedex.errors import DecodeError, MediaError
 from framedex.files.outputs import fingerprint
-from framedex.indexer.facts import Identity
+from framedex.indexer.facts import Identity, StreamFacts
 from framedex.indexer.sources.members import FileMember
-from framedex.records.medium import COLOR_RANGES, FIELD_ORDERS
+from framedex.records.medium import COLOR_RANGES, FIELD_ORDERS, MediumRecord
 from framedex.storage.reader import ObjectFile, ObjectReader, RangedFile
 
 # Formats that hold their video themselves, by libavformat's names. Formats that refer to other files or places are left
 # out: playlists (hls, dash, concat, concatf, imf, rtsp, sdp, sap, ffmetadata), patterns of file names (image2), files
 # with a companion (vobsub) and devices (lavfi, x11grab, v4l2 …). So are formats that claim any text or raw bytes.
 ALLOWED = (
-    "mov,mp4,m4a,3gp,3g2,mj2",
-    "matroska,webm",
-    "apng",
-    "asf",
-    "avi",
-    "dv",
-    "flv",
-    "gif",
-    "h263",
-    "h264",
-    "hevc",
-    "ivf",
-    "m4v",
-    "mjpeg",
-    "mpeg",
-    "mpegts",
-    "mpegvideo",
-    "mxf",
-    "nut",
-    "obu",
-    "ogg",
-    "rm",
-    "vvc",
-    "webp_pipe",
-    "wtv",
-    "yuv4mpegpipe",
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,apng,asf,avi,dv,flv,gif,h263,h264,hevc,ivf,m4v,mjpeg,mpeg,mpegts,mpegvideo,"
+    "mxf,nut,obu,ogg,rm,vvc,webp_pipe,wtv,yuv4mpegpipe"
 )
 
 # Marks at the beginning of files that refer to other files: HLS, DASH, IMF and Smooth Streaming, concat, SDP.
@@ -83,7 +52,7 @@ HEAD_BYTES = 1024
 # itself. `enable_drefs` has libavformat's default. It is stated because it keeps MOV data references closed.
 OPEN_OPTIONS = {
     "protocol_whitelist": "file",
-    "format_whitelist": ",".join(ALLOWED),
+    "format_whitelist": ALLOWED,
     "enable_drefs": "0",
 }
 
@@ -103,7 +72,7 @@ def memory_errors() -> Iterator[None]:
         raise MemoryError(str(error)) from error
 
 
-def open_container(source: str | RangedFile) -> av.container.InputContainer:
+def open_container(source: str | RangedFile) -> InputContainer:
     """Open a media file, an object, or a part of one. A playlist, or a reference inside the file, is not followed.
 
     Raises:
@@ -113,13 +82,10 @@ def open_container(source: str | RangedFile) -> av.container.InputContainer:
     # The file: prefix keeps names with a colon from being read as a protocol.
     opened = f"file:{source}" if isinstance(source, str) else source
     with memory_errors():
-        container: av.container.InputContainer = av.open(
-            opened, mode="r", options=dict(OPEN_OPTIONS), **LENIENT_METADATA
-        )
-        return container
+        return cast(InputContainer, av.open(opened, mode="r", options=dict(OPEN_OPTIONS), **LENIENT_METADATA))
 
 
-def demux_packets(container: av.container.InputContainer, stream_index: int) -> Iterator[av.Packet[Any]]:
+def demux_packets(container: InputContainer, stream_index: int) -> Iterator[av.Packet[Any]]:
     """Yield the packets of a stream that hold data, in decode order.
 
     Raises:
@@ -153,9 +119,9 @@ def decode_packet(
     try:
         with memory_errors():
             return context.decode(packet)
-    except av.error.FFmpegError:
+    except av.error.FFmpegError:  # some of its subclasses are ValueErrors, too
         raise
-    except ValueError as error:  # PyAV 19's, of a decoder that the packet before could not open
+    except ValueError as error:  # PyAV 19 raises it if the packet before could not open the decoder
         raise av.error.InvalidDataError(INVALID_DATA, str(error)) from error
 
 
@@ -169,11 +135,11 @@ def packet_with(data: bytes | memoryview) -> av.Packet[Any]:
     return packet
 
 
-MAX_REQUESTS = 8  # for what our own reading of sample tables takes
+MAX_REQUESTS = 8  # reading sample tables takes fewer, unless fragments lie far apart
 
 
 class NeedsWholeError(Exception):
-    """Probing an object takes all of its bytes: it must be copied to this machine first."""
+    """Probing an object takes all of its bytes, so it must be copied to this machine first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,12 +147,14 @@ class ProbedFile:
     """A file on this machine, opened for probing, or a part of one. Offsets count from the beginning of the part.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         descriptor: the open file.
-        identity: of the file.
-        member: which part of the file the medium is. None: the whole file.
+        identity: identity of the file.
+        member: the part of the file that the medium is. If None, the medium is the whole file.
+        sparing: whether every read costs a request (object storage).
     """
 
+    sparing: ClassVar[bool] = False
     path: str
     descriptor: int
     identity: Identity
@@ -209,11 +177,6 @@ class ProbedFile:
             return self.identity.size_bytes
         return self.member.part.size_bytes
 
-    @property
-    def sparing(self) -> bool:
-        """True if every read costs a request (object storage)."""
-        return False
-
     def read(self, offset: int, length: int) -> bytes:
         """Return bytes of the medium, fewer at its end."""
         return os.pread(self.descriptor, max(0, min(length, self.size_bytes - offset)), self.begin + offset)
@@ -228,7 +191,7 @@ class ProbedFile:
             done += count
         return done
 
-    def open(self) -> av.container.InputContainer:
+    def open(self) -> InputContainer:
         """Open the medium with libavformat; each call opens it again. Raises as `open_container`."""
         if self.member is None:
             return open_container(self.path)
@@ -244,11 +207,12 @@ class ProbedObject:
     """An object, or a part of one, read in ranges.
 
     Attributes:
-        read: reads ranges of the medium.
-        identity: of the object.
-        member: which part of the object the medium is. None: the whole object.
+        read: reader of ranges of the medium.
+        identity: identity of the object.
+        member: the part of the object that the medium is. If None, the medium is the whole object.
     """
 
+    sparing: ClassVar[bool] = True
     read: ObjectReader
     identity: Identity
     member: FileMember | None = None
@@ -263,11 +227,7 @@ class ProbedObject:
         """Size of the medium when the object was first read."""
         return self.read.size_bytes
 
-    @property
-    def sparing(self) -> bool:
-        return True
-
-    def open(self) -> av.container.InputContainer:
+    def open(self) -> InputContainer:
         if self.read.requests > MAX_REQUESTS:  # fragments, far apart: what comes next would cost more than a copy
             raise NeedsWholeError
         if self.member is None:
@@ -281,7 +241,7 @@ class ProbedObject:
 Probed = ProbedFile | ProbedObject
 
 
-def open_medium(file: Probed) -> av.container.InputContainer:
+def open_medium(file: Probed) -> InputContainer:
     """Open a file or an object with libavformat.
 
     Raises:
@@ -309,8 +269,8 @@ def opened_file(path: str, member: FileMember | None = None) -> Iterator[ProbedF
     """Open the file and record its identity. Raises MediaError if the file is missing, unreadable or empty.
 
     Args:
-        path: of the file.
-        member: which part of the file is opened. None: the whole file.
+        path: path of the file.
+        member: the part of the file that is opened. If None, the whole file is opened.
     """
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
@@ -342,45 +302,20 @@ def check_unchanged(file: ProbedFile) -> None:
         raise MediaError("changing", "the file changed while it was probed")
 
 
-# Codecs whose canonical name would open a decoder that needs hardware.
-DECODERS = {"av1": "libdav1d"}
+DECODERS = {"av1": "libdav1d"}  # the canonical name would open a decoder that needs hardware
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the previous picture
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 # FFmpeg's decoder of Dirac and VC-2 gives different pictures with slice threads, and different ones each time (Haar
 # wavelets). That of MPEG-1 and MPEG-2 then decodes slices with quantiser matrices that come behind them in the packet.
 ONE_THREAD = frozenset({"dirac", "mpeg1video", "mpeg2video"})
 # FFmpeg's decoders of these make up what they cannot decode of a slice, from pictures that depend on where they
-# started, and do not mark the picture. Told to "explode", they report an error instead.
+# started, and do not mark the picture. With the option "explode", they report an error instead.
 SILENT = frozenset({"mpeg1video", "mpeg2video"})
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
 FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
 
-class Coded(Protocol):
-    """What a decoder of a video stream is told: columns of `videos`, as a `StreamFacts` or a `Medium` has them."""
-
-    @property
-    def codec(self) -> str: ...
-    @property
-    def codec_tag(self) -> str | None: ...
-    @property
-    def bits_per_coded_sample(self) -> int | None: ...
-    @property
-    def pixel_format(self) -> str | None: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def height(self) -> int: ...
-    @property
-    def color_range(self) -> str | None: ...
-    @property
-    def color_matrix(self) -> int: ...
-    @property
-    def field_order(self) -> str | None: ...
-    @property
-    def reorder_depth(self) -> int: ...
-    @property
-    def extradata(self) -> bytes | None: ...
+Coded = StreamFacts | MediumRecord  # the columns of `videos` that a decoder of a video stream needs
 
 
 class RunDecoder:
@@ -389,18 +324,33 @@ class RunDecoder:
     A run gets a decoder of its own, because a flush leaves some state behind, for instance the colour range.
 
     Args:
-        coded: The stream.
-        where: Its file, for messages.
-        threads: How many the decoder may use.
-        keep_damaged: Keep what the decoder makes up for damaged slices.
+        coded: the stream.
+        where: its file, for messages.
+        threads: number of threads that the decoder may use.
+        keep_damaged: whether to keep the pictures that the decoder makes up for damaged slices.
 
     Raises:
-        DecodeError: FFmpeg has no such decoder, or it does not take what was recorded.
+        DecodeError: if FFmpeg has no such decoder, or it rejects the recorded facts.
     """
 
     def __init__(self, coded: Coded, *, where: str, threads: int = 1, keep_damaged: bool = False) -> None:
-        self._by_flag = coded.codec in INTRA_BY_FLAG
-        self._context = _open_decoder(coded, where, threads, keep_damaged=keep_damaged)
+        av.logging.set_level(None)
+        try:
+            context = CodecContext.create(DECODERS.get(coded.codec, coded.codec), "r")
+        except UnknownCodecError as error:
+            raise DecodeError(f"this version of FFmpeg has no decoder of {coded.codec}", where=where) from error
+        if not isinstance(context, VideoCodecContext):
+            raise DecodeError(f"{coded.codec} is no codec of video", where=where)
+        try:
+            _set_parameters(context, coded)
+        except (ValueError, TypeError, OverflowError) as error:  # FFmpeg does not know the pixel format or the tag
+            raise DecodeError(
+                "the decoder does not take what is recorded of the medium", where=where, found=error
+            ) from error
+        context.thread_count = 1 if coded.codec in ONE_THREAD else threads
+        if coded.codec in SILENT and not keep_damaged:
+            context.options = {"err_detect": "explode"}
+        self._context, self._by_flag = context, coded.codec in INTRA_BY_FLAG
 
     def decode(self, data: bytes | memoryview, number: int) -> list[av.VideoFrame]:
         """Return the pictures that come out when a packet goes in. Raises av.error.FFmpegError."""
@@ -416,27 +366,7 @@ class RunDecoder:
         return decode_packet(self._context, None)
 
 
-def _open_decoder(coded: Coded, where: str, threads: int, *, keep_damaged: bool) -> VideoCodecContext:
-    av.logging.set_level(None)
-    try:
-        context = CodecContext.create(DECODERS.get(coded.codec, coded.codec), "r")
-    except UnknownCodecError as error:
-        raise DecodeError(f"this version of FFmpeg has no decoder of {coded.codec}", where=where) from error
-    if not isinstance(context, VideoCodecContext):
-        raise DecodeError(f"{coded.codec} is no codec of video", where=where)
-    try:
-        _tell(context, coded)
-    except (ValueError, TypeError, OverflowError) as error:  # FFmpeg does not know the pixel format or the tag
-        raise DecodeError(
-            "the decoder does not take what is recorded of the medium", where=where, found=error
-        ) from error
-    context.thread_count = 1 if coded.codec in ONE_THREAD else threads
-    if coded.codec in SILENT and not keep_damaged:
-        context.options = {"err_detect": "explode"}
-    return context
-
-
-def _tell(context: VideoCodecContext, coded: Coded) -> None:
+def _set_parameters(context: VideoCodecContext, coded: Coded) -> None:
     """Set the codec parameters of a decoder as a demuxer would, because some decoders depend on them."""
     context.extradata = coded.extradata
     context.width, context.height = coded.width, coded.height
@@ -451,7 +381,7 @@ def _tell(context: VideoCodecContext, coded: Coded) -> None:
     context.colorspace = coded.color_matrix
     if coded.field_order is not None:
         context.field_order = FIELD_ORDER_NUMBERS[coded.field_order]
-    # Without it, pictures vanish if the stream does not state its reordering.
+    # Without the depth, pictures vanish if the stream does not state its reordering.
     context.reorder_depth = coded.reorder_depth
 
 

@@ -1,4 +1,4 @@
-"""Which packets a decoder needs for wanted pictures: runs from start points, without what no wanted picture needs.
+"""The packets that a decoder needs for wanted pictures: runs from random access points, without unneeded packets.
 
 Clips are planned with it (`sharder.planning`), and indexing proves with it that such runs give the pictures of a full
 decode (`indexer.proofs`). Pure functions over numpy columns.
@@ -20,14 +20,14 @@ SLOT_COUNT = timeline.REFRESHED_SHIFT - timeline.USED_SHIFT
 def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: the packets that a decoder needs for the targets.
 
-    These are the targets, start points, packets whose parameter sets differ from those in force, and every packet that
-    one of these refers to, directly or not.
+    These are the targets, random access points, packets whose parameter sets differ from those in force, and every
+    packet that one of these refers to, directly or not.
 
     A packet whose references are not known may need every packet before it, and may refresh every slot, unless it is a
     leading picture: only leading pictures refer to those.
 
     Args:
-        flags: int32 [packets] of a run in decode order, from a start point on, with the bits of `frames.slots`.
+        flags: int32 [packets] of a run in decode order, from a random access point on, with the bits of `frames.slots`.
         targets: bool [packets], the packets that are wanted.
     """
     if not (flags & timeline.REFERENCES_KNOWN).any():
@@ -60,7 +60,7 @@ Numbers = NDArray[np.int64]
 
 
 def drops_leading(codec: str) -> bool:
-    """Return whether a run may leave out the leading pictures of an open start point at which it begins.
+    """Return whether a run may leave out the leading pictures of an open random access point at which it begins.
 
     This is correct for HEVC, whose reference picture sets are explicit (ITU-T H.265 8.3.2). In H.264 they count for
     frame_num and stay.
@@ -82,17 +82,17 @@ class Reach:
         self.continues: NDArray[np.bool_] = (flags & timeline.CONTINUES) != 0
 
     def is_reachable(self, targets: Numbers) -> NDArray[np.bool_]:
-        """Return bool [targets]: pictures for which `begins` returns a start point and raises nothing."""
+        """Return bool [targets]: pictures for which `begins` returns a random access point and raises nothing."""
         number, leading = self._own_starts(targets)
         return (number >= 0) & ~self._is_across(number, leading)
 
     def begins(self, targets: Numbers) -> Numbers:
-        """Return int64 [targets]: the start point from which each target is decoded.
+        """Return int64 [targets]: the random access point from which each target is decoded.
 
-        A leading picture is decoded from the start point before its own.
+        A leading picture is decoded from the random access point before its own.
 
         Raises:
-            DamageError: No start point precedes a target.
+            DamageError: No random access point precedes a target.
             PolicyError: A target needs pictures from before a change of the decoder's configuration.
         """
         number, leading = self._own_starts(targets)
@@ -113,16 +113,16 @@ class Reach:
         return begins
 
     def _own_starts(self, targets: Numbers) -> tuple[Numbers, NDArray[np.bool_]]:
-        """Return (the number of the start point that each target follows or is, whether it is a leading picture)."""
+        """Return (number of the random access point that each target follows or is, whether it is leading)."""
         return np.searchsorted(self.starts, targets, side="right") - 1, (self._flags[targets] & timeline.LEADING) != 0
 
     def _is_across(self, number: Numbers, leading: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return bool [targets]: leading pictures of a start point over which no decoder session may run."""
+        """Return bool [targets]: leading pictures of a random access point over which no decoder session may run."""
         across: NDArray[np.bool_] = leading & ((self._flags[self.starts[number]] & timeline.RESET) != 0)
         return across
 
     def runs(self, targets: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (first, last) packets of each run: the stretches from start points to last targets, joined.
+        """Return (first, last) packets of each run: the stretches from random access points to last targets, joined.
 
         Args:
             targets: int64 [targets], ascending.

@@ -19,7 +19,7 @@ REFRESHED_SHIFT = USED_SHIFT + picture_facts.REFERENCE_SLOTS
 REFERENCES_KNOWN = picture_facts.SLOTS_KNOWN << USED_SHIFT
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 
-# Where a medium's timestamps come from; schema.py documents the words.
+# Sources of a medium's timestamps; schema.py documents the words.
 CONTAINER, FILLED, JOINED, DEALT, COUNTED = "container", "filled", "joined", "dealt", "counted"
 LISTED = "listed"  # for images: a rate or a file of times states them
 
@@ -65,10 +65,11 @@ def packet_flags(
     """Return int32 [packets]: the columns `frames.flags` and, in the bits from `USED_SHIFT` on, `frames.slots`.
 
     Args:
-        pictures: what the bitstream says of the packets.
+        pictures: facts of the packets from the bitstream.
         hidden: bool [packets], cut away by an edit list.
-        resets: bool [packets], start points over which no decoder session may run. None: those of `pictures` alone.
-        differs: bool [packets], pictures that runs do not give as a full decode does. None: none.
+        resets: bool [packets], random access points over which no decoder session may run. If None, only those of
+            `pictures`.
+        differs: bool [packets], pictures that runs do not give as a full decode does. If None, there are none.
     """
     flags = np.where(
         pictures.start == picture_facts.OPEN_START, OPEN, np.where(pictures.start != picture_facts.NO_START, CLOSED, 0)
@@ -95,7 +96,8 @@ def packet_flags(
 def spread_over_gops(pictures: picture_facts.Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: packets of the GOPs in which some packets are damaged, given as bool [packets].
 
-    These are all packets of a GOP that holds a damaged packet, and the leading pictures of the start point after it.
+    These are all packets of a GOP that holds a damaged packet, and the leading pictures of the random access point
+    after it.
     """
     n = len(pictures.start)
     if not damaged.any():
@@ -129,7 +131,7 @@ def settle_timestamps(
         dts: int64 [packets], `NO_PTS` where missing.
         duration: int64 [packets], 0 where missing.
         flags: int32 [packets].
-        pictures: what the bitstream says of the packets.
+        pictures: facts of the packets from the bitstream.
         stated: whether the container states timestamps of its own. If so, a timestamp that contradicts the bitstream is
             an error: frame 7 by timestamps would be another picture than frame 7 by the bitstream.
 
@@ -251,11 +253,13 @@ def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
 
 
 def packets_to_frames(order: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64 [frames]: how many packets lie from each frame's start point to the frame's own packet, inclusive.
+    """Return int64 [frames]: how many packets lie from each frame's random access point to the frame's own packet,
+    inclusive.
 
     Args:
         order: as `presentation_order` returns it.
-        starts: int64 [starts], the packets of the start points. Frames before the first one count from packet 0.
+        starts: int64 [starts], the packets of the random access points. Frames before the first one count from packet
+            0.
     """
     begins = np.concatenate([[0], starts])
     counts: NDArray[np.int64] = order - begins[np.searchsorted(starts, order, side="right")] + 1
@@ -289,7 +293,8 @@ def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: 
     Args:
         pts: int64 [packets].
         flags: int32 [packets].
-        last_duration: duration of the frame shown last, in time base units. 0: unknown; the median gap is used.
+        last_duration: duration of the frame shown last, in time base units. 0 if it is unknown; then the median gap is
+            used.
         time_base_seconds: one time base unit, in seconds.
     """
     order = presentation_order(pts, flags)
@@ -314,6 +319,6 @@ def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: 
         seek_packets=float(np.mean(packets_to_frames(order, starts))),
         non_reference_share=float(np.mean((flags & NON_REFERENCE) != 0)),
         open_gop_count=int(np.count_nonzero(flags & OPEN)),
-        # Packets before the first start point count as one damaged GOP.
+        # Packets before the first random access point count as one damaged GOP.
         damaged_gop_count=int(np.count_nonzero((flags[starts] & DAMAGED) != 0)) + bool(starts[0]),
     )

@@ -1,10 +1,7 @@
 """Positions of audio packets on the medium's own sample grid: counted durations, checked against stated times.
 
-Pure numpy.
-
-Decodes audio with a decoder that is made only from what the index records of the stream.
-
-Sample counts and constant header bits of audio packets, read without decoding.
+Packets' sample counts come from their headers where a codec's headers state them. Otherwise packets are decoded, with
+a decoder that is set up only from the recorded facts of the stream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,10 +17,10 @@ from numpy.typing import NDArray
 from framedex.indexer.containers import decode_packet, packet_with
 from framedex.records.clip import NO_PTS
 
-TOLERANCE_SECONDS = Fraction(2, 1000)  # timestamps of remuxed audio carry the rounding of where they came from
+TOLERANCE_SECONDS = Fraction(2, 1000)  # timestamps of remuxed audio carry the rounding of the container before
 TOLERANCE_TICKS = 2
-PACKETS_PER_GAP = 10
-FREE_GAPS = 10
+# Audio with more gaps than one in ten packets, and ten more, has timestamps that cannot be relied on.
+PACKETS_PER_GAP, FREE_GAPS = 10, 10
 
 
 class AudioProblem(ValueError):  # noqa: N818 - it says what was found, as a reason for having no audio
@@ -142,12 +139,12 @@ def presented(
     waiting = 0
     special = set(skip) | set(np.flatnonzero(discarded).tolist())
     trimmed = np.zeros(len(sample), np.bool_)
+    last_special = max(special, default=-1)
     for number in range(len(sample)):
-        if not waiting and not special:
+        if not waiting and number > last_special:
             break
         if not waiting and number not in special:
             continue
-        special.discard(number)
         begin, end = skip.get(number, (0, 0))
         waiting = begin * multiplier or waiting
         count = int(samples[number])
@@ -263,7 +260,6 @@ FIXED_BITS = {
     "ac3": bytes([0xFF, 0xFF, 0, 0, 0xC0, 0, 0xE0]),  # sync word, fscod, acmod (ETSI TS 102 366 4.3)
     "aac": bytes([0xFF, 0xF6, 0xFD, 0xC0]),  # ADTS: sync, layer, profile, rate, channels (ISO/IEC 13818-7 6.2)
 }
-ADTS = b"\xff\xf0"
 
 
 def opus_samples(packet: bytes) -> int:
@@ -289,15 +285,11 @@ def flac_samples(packet: bytes) -> int:
     code = packet[2] >> 4
     if code in FLAC_BLOCKS:
         return FLAC_BLOCKS[code]
-    at = 4 + _coded_number_bytes(packet[4])
+    # A number coded as in UTF-8 follows; its first byte shows its length.
+    at = 4 + (1 if packet[4] < 0x80 else max(1, 8 - (packet[4] ^ 0xFF).bit_length()))
     if code == 6:
         return packet[at] + 1 if len(packet) > at else 0
     return int.from_bytes(packet[at : at + 2], "big") + 1 if code == 7 and len(packet) > at + 1 else 0
-
-
-def _coded_number_bytes(first: int) -> int:
-    """Return the length in bytes of a number coded as in UTF-8, from its first byte."""
-    return 1 if first < 0x80 else max(1, 8 - (first ^ 0xFF).bit_length())
 
 
 def eac3_samples(packet: bytes) -> int:
@@ -313,7 +305,5 @@ HEADERS = {"opus": opus_samples, "flac": flac_samples, "eac3": eac3_samples}
 
 def fixed_header(codec: str, packet: bytes) -> bytes:
     """Return the bits of a packet's header that must not change within a stream, b"" if no such bits are known."""
-    mask = FIXED_BITS.get(codec, b"")
-    if codec == "aac" and bytes(byte & bit for byte, bit in zip(packet[:2], b"\xff\xf6", strict=False)) != ADTS:
-        return b""
-    return bytes(byte & bit for byte, bit in zip(packet, mask, strict=False))
+    fixed = bytes(byte & bit for byte, bit in zip(packet, FIXED_BITS.get(codec, b""), strict=False))
+    return b"" if codec == "aac" and fixed[:2] != b"\xff\xf0" else fixed  # only ADTS has such a header

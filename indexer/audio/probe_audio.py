@@ -1,15 +1,14 @@
-"""The audio of a file: the facts of its first audio stream. Problems with audio are never errors of the video.
+"""The facts of a file's first audio stream. Problems with audio are never errors of the video.
 
-Reads an audio track's packets from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
-
-Where the tables list single PCM samples, packets are pieces of chunks.
+Packets come from the sample tables of an MP4, MOV or 3GP file where these are sufficient, else from demuxing. Where
+the tables list single PCM samples, packets are pieces of chunks.
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -78,6 +77,9 @@ def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
     if not samples.duration[:-1].all() or samples.hidden.any():
         raise UntrustedTables("samples have no duration, or fragments overlap")
     time, hidden = _edited(track, samples.time, samples.duration)
+    length = int(samples.duration.sum())
+    if track.edits:
+        length = min(length - track.edits[-1].media_time, rescale(track.edits[-1].duration, track))
     table = AudioTable(
         offset=samples.offset,
         size=samples.size,
@@ -85,7 +87,7 @@ def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
         duration=samples.duration,
         hidden=hidden,
         timescale=track.timescale,
-        length=_shown_length(track, samples.duration) if track.rewrites else None,
+        length=length if track.rewrites else None,
     )
     return _grouped(table) if (samples.duration == 1).all() else table
 
@@ -126,20 +128,9 @@ def _edited(
     return time - edit.media_time + sum(rescale(one.duration, track) for one in empty), hidden
 
 
-def _shown_length(track: Track, duration: NDArray[np.int64]) -> int:
-    whole = int(duration.sum())
-    if not track.edits:
-        return whole
-    return min(whole - track.edits[-1].media_time, rescale(track.edits[-1].duration, track))
-
-
 def _grouped(table: AudioTable) -> AudioTable:
     """Group samples that are contiguous in the file and in time into pieces of at most PIECE_SAMPLES."""
-    breaks = (
-        (np.diff(table.offset) != table.size[:-1])
-        | (np.diff(table.time) != 1)
-        | (np.diff(table.hidden.view(np.int8)) != 0)
-    )
+    breaks = (np.diff(table.offset) != table.size[:-1]) | (np.diff(table.time) != 1) | np.diff(table.hidden)
     first = np.append(0, np.flatnonzero(breaks) + 1)
     length = np.diff(first, append=len(table.size))
     pieces = -(-length // PIECE_SAMPLES)
@@ -159,8 +150,8 @@ def _grouped(table: AudioTable) -> AudioTable:
     )
 
 
-LOOKED_AT = 4  # packets at the beginning, and as many at the end, that are decoded to see how many samples they hold
-NEAR_BYTES = 32 << 10  # how far they may be from the very first or last one where reading is expensive
+LOOKED_AT = 4  # so many packets are decoded at the beginning, and as many at the end, to count their samples
+NEAR_BYTES = 32 << 10  # where reading is expensive, only such packets this near to the first or last one are read
 # Codecs whose frame size libavformat knows. FFmpeg 9 ends the last packet of an MP4 by it (see `_dropped_at_end`).
 FRAMED = frozenset({"aac", "mp1", "mp2", "mp3", "ac3", "eac3"})
 UNKNOWN = "no packet of the audio decodes"
@@ -168,12 +159,12 @@ UNKNOWN = "no packet of the audio decodes"
 
 @dataclass(slots=True)
 class _Demuxed:
-    """What demuxing states about the audio packets."""
+    """Facts of the audio packets from demuxing."""
 
     pts: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)  # where headers say it
+    samples: list[int] = field(default_factory=list)  # where headers state it
     skip: dict[int, tuple[int, int]] = field(default_factory=dict)
     discarded: list[int] = field(default_factory=list)
     head: list[bytes] = field(default_factory=list)
@@ -184,7 +175,7 @@ class _Demuxed:
 def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> AudioFacts | None:
     """Return the facts of the first audio stream, or None if there is none.
 
-    If the audio is not available, `problem` of the facts says why. Errors of reading an object are raised.
+    If the audio is not available, `problem` of the facts states the reason. Errors of reading an object are raised.
 
     Args:
         file: the file or object.
@@ -214,7 +205,7 @@ def _or_problem(audio: AudioFacts, step: Callable[[], AudioFacts]) -> AudioFacts
 
 
 def _described(stream: av.audio.stream.AudioStream) -> AudioFacts:
-    """Return what libavformat's stream states."""
+    """Return the facts that libavformat's stream states."""
     context = stream.codec_context
     time_base = fraction_of(stream.time_base) or Fraction(0)
     start = float(stream.start_time * time_base) if time_base and stream.start_time is not None else None
@@ -253,7 +244,12 @@ def _probe(
     if file.sparing:  # then packets of video are not even read on the way to the first one of audio
         for video in container.streams.video:
             video.discard = Discard.all
-    first = _first_frame(container, stream)
+    try:
+        first = next(container.decode(stream), None)
+    except av.error.FFmpegError:
+        raise
+    except (IndexError, ValueError) as error:  # damage that looks like a new stream; a decoder that does not open
+        raise audio_times.AudioProblem(f"{UNKNOWN}: {error}") from error
     if not isinstance(first, av.AudioFrame):
         raise audio_times.AudioProblem(UNKNOWN)
     coding = audio_times.AudioCoding(
@@ -271,12 +267,11 @@ def _probe(
         layout=coding.layout,
         sample_format=coding.sample_format,
     )
-    tables_tell = "mp4" in container.format.name
 
     def located() -> AudioFacts:
         if coding.rate <= 0:
             raise audio_times.AudioProblem("the sample rate is not known")
-        found = _from_tables(stream, file, coding, first.pts) if tables_tell else None
+        found = _from_tables(stream, file, coding, first.pts) if "mp4" in container.format.name else None
         if found is None:
             if tables_only:
                 raise audio_times.AudioProblem("sample tables do not tell all; --depth packets reads every packet")
@@ -286,16 +281,6 @@ def _probe(
         return replace(decoded, bits_per_coded_sample=bits, first_sample=begin, end_sample=end, packets=packets)
 
     return _or_problem(decoded, located)
-
-
-def _first_frame(container: av.container.InputContainer, stream: av.audio.stream.AudioStream) -> object:
-    """Return the first frame that decodes, or None. Raises AudioProblem for damage that PyAV cannot handle."""
-    try:
-        return next(container.decode(stream), None)
-    except av.error.FFmpegError:
-        raise
-    except (IndexError, ValueError) as error:  # damage that looks like a new stream; a decoder that does not open
-        raise audio_times.AudioProblem(f"{UNKNOWN}: {error}") from error
 
 
 def _bits_of(coding: audio_times.AudioCoding) -> int | None:
@@ -319,25 +304,18 @@ def _from_packets(
     assert time_base is not None  # as checked
     pts = np.array(demuxed.pts, np.int64)
     sample = audio_times.positions(pts, samples, time_base, coding.rate)
-    multiplier = 2 if _doubled(stream, samples) else 1
+    # AAC's spectral band replication doubles the rate, and thus the samples that libavcodec skips.
+    is_doubled = stream.codec_context.codec.canonical_name == "aac" and int(samples.max()) == 2048
     discarded = np.isin(np.arange(len(pts)), demuxed.discarded)
     if coding.codec == "vorbis":  # the first packet only primes the overlap (Vorbis I 4.3.8)
         demuxed.skip.setdefault(0, (int(samples[0]), 0))
-    if coding.codec == "opus":  # where no demuxer says otherwise, decoders skip what the header says
-        demuxed.skip.setdefault(0, (_opus_pre_skip(coding), 0))
-    span = audio_times.presented(sample, samples, demuxed.skip, discarded, multiplier)
-    return span, _packets(sample, np.array(demuxed.offset, np.int64) if demuxed.addressable else None, demuxed.size)
-
-
-def _opus_pre_skip(coding: audio_times.AudioCoding) -> int:
-    """Return the pre-skip that an OpusHead states (RFC 7845 5.1), or 0 if there is no OpusHead."""
-    head = coding.extradata or b""
-    return int.from_bytes(head[10:12], "little") if head.startswith(b"OpusHead") else 0
-
-
-def _doubled(stream: av.audio.stream.AudioStream, samples: NDArray[np.int64]) -> bool:
-    """Return whether AAC's spectral band replication doubles the rate, and thus the samples that libavcodec skips."""
-    return stream.codec_context.codec.canonical_name == "aac" and int(samples.max()) == 2048
+    if coding.codec == "opus":  # decoders skip the pre-skip of OpusHead (RFC 7845 5.1), unless the demuxer states one
+        head = coding.extradata or b""
+        pre_skip = int.from_bytes(head[10:12], "little") if head.startswith(b"OpusHead") else 0
+        demuxed.skip.setdefault(0, (pre_skip, 0))
+    span = audio_times.presented(sample, samples, demuxed.skip, discarded, multiplier=2 if is_doubled else 1)
+    offset = np.array(demuxed.offset, np.int64) if demuxed.addressable else None
+    return span, AudioPackets(sample=sample, offset=offset, size=np.array(demuxed.size, np.int64))
 
 
 def _demux(file: ProbedFile, stream_index: int, coding: audio_times.AudioCoding) -> _Demuxed:
@@ -382,7 +360,7 @@ def _check_side_data(packet: av.Packet[Any], number: int, coding: audio_times.Au
 
 
 def _counted(demuxed: _Demuxed, coding: audio_times.AudioCoding) -> NDArray[np.int64] | None:
-    """Return int64 [packets], samples per packet, from what is known of the codec; None if only decoding tells.
+    """Return int64 [packets], samples per packet, by the codec's rules, or None if packets must be decoded.
 
     Packets at both ends are decoded to check the result.
     """
@@ -411,8 +389,7 @@ def _by_rule(
         samples[-1] = head[-1] if len(head) == len(size) else samples[-1]
         return samples
     if coding.codec.startswith("pcm_") and head[0] and int(size[0]) % head[0] == 0:
-        block = int(size[0]) // head[0]
-        return size // block
+        return size // (int(size[0]) // head[0])
     return None
 
 
@@ -437,8 +414,8 @@ def _tabulated(
     ends = sorted({*range(min(LOOKED_AT, n)), *range(max(0, n - LOOKED_AT - 1), n)})
     if file.sparing:  # what lies beside the first one, and the last one
         ends = [k for k in ends if min(abs(table.offset[k] - table.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
-    packets: Iterator[bytes] = (file.read(int(table.offset[k]), int(table.size[k])) for k in ends)
-    counts = np.array(audio_times.count_samples(coding, packets), np.int64)
+    probed = (file.read(int(table.offset[k]), int(table.size[k])) for k in ends)
+    counts = np.array(audio_times.count_samples(coding, probed), np.int64)
     duration = table.duration * int(scale)
     samples = np.full(n, counts[0], np.int64) if coding.codec in audio_times.CONSTANT else duration.copy()
     if (samples[ends[:-1]] != counts[:-1]).any():
@@ -454,7 +431,8 @@ def _tabulated(
     if not 0 <= skipped < samples[shown[0]]:
         raise UntrustedTables("the first sample presented is not where the tables say")
     dropped = _dropped_at_end(table, coding, stated, samples, last)
-    return (first, int(sample[last] + samples[last]) - dropped), _packets(sample, table.offset, table.size)
+    packets = AudioPackets(sample=sample, offset=table.offset, size=table.size)
+    return (first, int(sample[last] + samples[last]) - dropped), packets
 
 
 def _dropped_at_end(
@@ -488,7 +466,3 @@ def _dropped_at_end(
         raise UntrustedTables("the last packet goes beyond the track's length")
     beyond = start + count - table.length
     return beyond if 0 < beyond < count else 0
-
-
-def _packets(sample: NDArray[np.int64], offset: NDArray[np.int64] | None, size: Any) -> AudioPackets:
-    return AudioPackets(sample=sample, offset=offset, size=np.asarray(size, np.int64))

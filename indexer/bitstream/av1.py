@@ -1,4 +1,7 @@
-"""AV1 (bitstream specification, version 1.0.0 with errata 1): start points and droppable units from OBUs."""
+"""Facts about AV1 pictures from OBUs: random access points, reference slots, frames that may be left out.
+
+Sections are those of the AV1 bitstream specification, version 1.0.0 with errata 1.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,34 +99,22 @@ def packet_slots(
     of one does not follow that of the one before it: a packet was lost, or an encoder left out a frame.
 
     A frame that shows an existing key frame refreshes all slots; one that shows another frame refreshes none (7.21).
-    References count as known only while order hints show that no picture is missing since the start point. They do not
-    show whether each picture can be decoded.
+    References count as known only while order hints show that no picture is missing since the random access point. They
+    do not show whether each picture can be decoded.
 
     Args:
         packet: int64 [frames], the packet of each frame, ascending.
         headers: the headers of these frames.
-        start: bool [packets], start points.
+        start: bool [packets], random access points.
     """
     packets = len(start)
-    slots: list[tuple[bool | None, int]] = [
-        (None, 0)
-    ] * REFERENCE_SLOTS  # whether it holds a key frame (None: not known); hint
+    # For each slot, whether it holds a key frame (None if that is unknown), and the order hint of its frame.
+    slots: list[tuple[bool | None, int]] = [(None, 0)] * REFERENCE_SLOTS
     used, refreshed, known = [0] * packets, [0] * packets, [True] * packets
     is_start, shown_hint, complete, entered, gap = start.tolist(), 0, False, -1, False
-    columns = (
-        packet,
-        headers.uses,
-        headers.refresh,
-        headers.frame_type,
-        headers.existing,
-        headers.listed,
-        headers.shown,
-        headers.hint,
-        headers.hint_bits,
-    )
-    for at, uses, refresh, kind, existing, listed, shown, hint, bits in zip(
-        *(column.tolist() for column in columns), strict=True
-    ):
+    names = ("uses", "refresh", "frame_type", "existing", "listed", "shown", "hint", "hint_bits")
+    columns = [packet.tolist(), *(getattr(headers, name).tolist() for name in names)]
+    for at, uses, refresh, kind, existing, listed, shown, hint, bits in zip(*columns, strict=True):
         frame: tuple[bool | None, int] = kind == KEY_FRAME, hint
         if existing:
             frame = slots[uses.bit_length() - 1]
@@ -144,7 +135,7 @@ def packet_slots(
 
 
 class Av1Scanner:
-    """Collects sequence headers and the heads of frame headers. See `pictures.Scanner`; a packet is a temporal unit.
+    """A collector of sequence headers and the heads of frame headers. See `base.Scanner`; a packet is a temporal unit.
 
     Args:
         configuration: the content of an av1C box, bare OBUs, or nothing. It is only compared: libavcodec's dav1d does
@@ -157,7 +148,7 @@ class Av1Scanner:
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
         self._damaged: set[int] = set()
-        self._reserved = False  # some packet holds an OBU of such a type, or what looks like one
+        self._reserved = False  # whether some packet has an OBU of a reserved type, or bytes that look like one
         self._redundant: set[int] = set()  # packets with copies of frame headers, which decoders may take for new ones
         self._payloads: dict[bytes, int] = {}
         self._sequences: list[SequenceHeader] = []
@@ -166,9 +157,7 @@ class Av1Scanner:
         self._carriers: list[int] = []  # packets with a sequence header before their first frame
         # (packet whose sequence header differs from the one before, whether that stands before the packet's frames)
         self._changes: list[tuple[int, bool]] = []
-        self._frame_packet: list[int] = []
-        self._frame_sequence: list[int] = []
-        self._frame_extension: list[int] = []
+        self._frames: list[tuple[int, int, int]] = []  # packet, sequence, extension header
         self._frame_head: list[bytes] = []
         self._frame_tiled: list[bool] = []
         if configuration[:1] == CONFIGURATION_MARKER:
@@ -202,24 +191,22 @@ class Av1Scanner:
         except ValueError:
             self._damaged.add(number)
             return
-        frames = len(self._frame_packet)
+        frames = len(self._frames)
         for kind, extension, start, end in units:
             if kind in (FRAME, FRAME_HEADER):
                 if self._is_dropped(extension):
                     continue
                 if self._current < 0:
                     raise BitstreamError("parameter_sets", f"packet {number} holds a frame before any sequence header")
-                self._frame_packet.append(number)
-                self._frame_sequence.append(self._current)
-                self._frame_extension.append(extension)
+                self._frames.append((number, self._current, extension))
                 self._frame_head.append(data[start : min(end, start + HEADER_BYTES)])
                 self._frame_tiled.append(kind == FRAME)
             elif kind == TILE_GROUP and not self._is_dropped(extension):
-                if len(self._frame_packet) == frames:
+                if len(self._frames) == frames:
                     raise BitstreamError("packing", f"packet {number} holds tiles of a frame that began before it")
                 self._frame_tiled[-1] = True
             elif kind == SEQUENCE_HEADER:
-                self._meet_sequence(data[start:end], number, len(self._frame_packet) == frames)
+                self._on_sequence_header(data[start:end], number, len(self._frames) == frames)
             elif kind == REDUNDANT_FRAME_HEADER:
                 self._redundant.add(number)
             elif kind in RESERVED:
@@ -231,7 +218,7 @@ class Av1Scanner:
         """Return whether decoders drop an OBU because it belongs to no layer of operating point 0 (5.3.1)."""
         return extension >= 0 and self._operating_point != 0 and not is_within(self._operating_point, extension)
 
-    def _meet_sequence(self, payload: bytes, packet: int, before_frames: bool) -> None:
+    def _on_sequence_header(self, payload: bytes, packet: int, before_frames: bool) -> None:
         try:
             number = self._sequence_number(payload)
         except BitstreamError:
@@ -247,14 +234,16 @@ class Av1Scanner:
 
     def finish(self) -> Pictures:
         n = self._packets
-        packet = np.array(self._frame_packet, np.int64)
-        sequence = np.array(self._frame_sequence, np.int64)
+        packet, sequence, extension = np.array(self._frames, np.int64).reshape(-1, 3).T
         used = [self._sequences[number] for number in np.unique(sequence).tolist()]
         if any(header.spatial_layers for header in used):
             raise BitstreamError("packing", "temporal units hold several spatial layers")
-        headers = self._frame_headers(sequence)
+        headers = self._frame_headers(sequence, extension)
         damaged = np.isin(np.arange(n), list(self._damaged))
-        damaged |= np.bincount(packet[self._damaged_frames(headers)], minlength=n) > 0
+        # Frames without tiles, and frames whose header ends too early or exceeds the bytes that were kept.
+        kept_bytes = np.array([len(head) for head in self._frame_head], np.int64)
+        broken = (headers.length > 8 * kept_bytes) | ~(headers.existing | np.array(self._frame_tiled, np.bool_))
+        damaged |= np.bincount(packet[broken], minlength=n) > 0
         shown = np.bincount(packet[headers.shown], minlength=n)
         crowded = np.flatnonzero((shown > 1) & ~damaged)
         if len(crowded):
@@ -264,7 +253,9 @@ class Av1Scanner:
         first[1:] = packet[1:] != packet[:-1]
         fresh = first & headers.shown & ~headers.existing & (headers.frame_type == KEY_FRAME)
         start = (np.bincount(packet[fresh], minlength=n) > 0) & ~damaged
-        self._check_changes(start, damaged)
+        for number, before_frames in self._changes:  # allowed before the first frame of a random access point (7.5)
+            if not (before_frames and start[number]) and not damaged[number]:
+                raise BitstreamError("parameter_sets", f"the sequence header changes at packet {number}, no start")
         carries = np.isin(np.arange(n), self._carriers)
         kept = np.bincount(packet[headers.refresh != 0], minlength=n) > 0
         orphan = ~np.logical_or.accumulate(start)
@@ -287,27 +278,17 @@ class Av1Scanner:
             doubtful=gap or self._reserved,
         )
 
-    def _frame_headers(self, sequence: NDArray[np.int64]) -> FrameHeaders:
+    def _frame_headers(self, sequence: NDArray[np.int64], extension: NDArray[np.int64]) -> FrameHeaders:
         """Return the fields of all frame headers."""
-        extension = np.array(self._frame_extension, np.int64)
-        columns: list[FrameHeaders] = []
-        rows: list[NDArray[np.int64]] = []
-        for number in np.unique(sequence).tolist():
-            rows.append(np.flatnonzero(sequence == number))
-            heads = [self._frame_head[row] for row in rows[-1].tolist()]
-            columns.append(parse_frame_headers(heads, extension[rows[-1]], self._sequences[number]))
-        return FrameHeaders.joined(columns, rows)
-
-    def _damaged_frames(self, headers: FrameHeaders) -> NDArray[np.bool_]:
-        """Return bool [frames]: frames without tiles, or whose header ends too early or exceeds the bytes kept."""
-        kept = np.array([len(head) for head in self._frame_head], np.int64)
-        return (headers.length > 8 * kept) | ~(headers.existing | np.array(self._frame_tiled, np.bool_))
-
-    def _check_changes(self, start: NDArray[np.bool_], damaged: NDArray[np.bool_]) -> None:
-        """Raise BitstreamError if a sequence header changes anywhere but before a start's first frame (7.5)."""
-        for packet, before_frames in self._changes:
-            if not (before_frames and start[packet]) and not damaged[packet]:
-                raise BitstreamError("parameter_sets", f"the sequence header changes at packet {packet}, no start")
+        numbers = np.unique(sequence).tolist()
+        rows = [np.flatnonzero(sequence == number) for number in numbers]
+        parts = [
+            parse_frame_headers(
+                [self._frame_head[row] for row in some.tolist()], extension[some], self._sequences[number]
+            )
+            for number, some in zip(numbers, rows, strict=True)
+        ]
+        return FrameHeaders.joined(parts, rows)
 
     def _states(
         self, needy: NDArray[np.bool_], packet: NDArray[np.int64], sequence: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""AV1 sequence headers, and frame headers up to the fields that say what they refresh.
+"""AV1 sequence headers, and frame headers up to the reference slots that they refresh and use.
 
 Sections are those of the AV1 bitstream specification, version 1.0.0 with errata 1.
 """
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.base import BitColumns, BitReader
+from framedex.indexer.bitstream.base import UNSPECIFIED, BitColumns, BitReader
 
 KEY_FRAME, INTER_FRAME, INTRA_ONLY_FRAME, SWITCH_FRAME = 0, 1, 2, 3  # frame_type, 6.8.2
 INTRA_FRAMES = (KEY_FRAME, INTRA_ONLY_FRAME)
@@ -19,7 +19,6 @@ REFERENCES = 7  # REFS_PER_FRAME, section 3
 SELECT = 2  # SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV, section 3
 ALL_FRAMES = 0xFF  # refresh_frame_flags of a frame that takes every reference slot
 BT709, SRGB, IDENTITY = 1, 13, 0  # 6.4.2
-UNSPECIFIED = 2
 
 IntOrColumn = TypeVar("IntOrColumn", int, NDArray[np.int64])
 
@@ -29,7 +28,7 @@ class SequenceHeader:
     """The fields of a sequence header OBU (5.5.1) that frame headers and the shape of pictures depend on.
 
     Attributes:
-        operating_point: operating_point_idc of point 0, which decoders choose unless told otherwise.
+        operating_point: operating_point_idc of point 0, which decoders choose by default.
         removal_points: operating_point_idc of each operating point whose buffer removal times frame headers carry.
         removal_time_bits: 0 if frame headers do not carry the field.
         presentation_time_bits: 0 if frame headers do not carry the field.
@@ -38,10 +37,10 @@ class SequenceHeader:
     """
 
     reduced: bool
-    operating_point: int
-    removal_points: tuple[int, ...]
-    removal_time_bits: int
-    presentation_time_bits: int
+    operating_point: int = 0
+    removal_points: tuple[int, ...] = ()
+    removal_time_bits: int = 0
+    presentation_time_bits: int = 0
     frame_id_bits: int
     screen_content_tools: int
     integer_mv: int
@@ -55,16 +54,6 @@ class SequenceHeader:
         return self.operating_point >> 8 > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Operation:
-    """Timing, decoder model and operating points of a sequence header."""
-
-    operating_point: int = 0
-    removal_points: tuple[int, ...] = ()
-    removal_time_bits: int = 0
-    presentation_time_bits: int = 0
-
-
 def parse_sequence_header(payload: bytes) -> SequenceHeader:
     """Return the fields of a sequence header OBU's payload (5.5.1). Raises ValueError."""
     bits = BitReader(payload)
@@ -73,7 +62,7 @@ def parse_sequence_header(payload: bytes) -> SequenceHeader:
     reduced = bits.flag()
     if reduced:
         bits.u(5)
-    operation = _Operation() if reduced else _operation(bits)
+    operation = {} if reduced else _parse_operation(bits)
     width_bits, height_bits = bits.u(4) + 1, bits.u(4) + 1
     size = (bits.u(width_bits), bits.u(height_bits))
     frame_id_bits = 0
@@ -97,10 +86,7 @@ def parse_sequence_header(payload: bytes) -> SequenceHeader:
     bits.flag()
     return SequenceHeader(
         reduced=reduced,
-        operating_point=operation.operating_point,
-        removal_points=operation.removal_points,
-        removal_time_bits=operation.removal_time_bits,
-        presentation_time_bits=operation.presentation_time_bits,
+        **operation,
         frame_id_bits=frame_id_bits,
         screen_content_tools=screen_content_tools,
         integer_mv=integer_mv,
@@ -110,8 +96,8 @@ def parse_sequence_header(payload: bytes) -> SequenceHeader:
     )
 
 
-def _operation(bits: BitReader) -> _Operation:
-    """Read from timing_info_present_flag to the last operating point (5.5.1 to 5.5.5)."""
+def _parse_operation(bits: BitReader) -> dict[str, Any]:
+    """Return fields of `SequenceHeader`, from timing_info_present_flag to the last operating point (5.5.1 to 5.5.5)."""
     delay_bits = removal_bits = presentation_bits = 0
     equal_interval = model = False
     if bits.flag():
@@ -135,12 +121,12 @@ def _operation(bits: BitReader) -> _Operation:
             bits.u(2 * delay_bits + 1)
         if initial_delays and bits.flag():
             bits.u(4)
-    return _Operation(
-        operating_point=points[0],
-        removal_points=tuple(removal_points),
-        removal_time_bits=removal_bits,
-        presentation_time_bits=0 if equal_interval else presentation_bits,
-    )
+    return {
+        "operating_point": points[0],
+        "removal_points": tuple(removal_points),
+        "removal_time_bits": removal_bits,
+        "presentation_time_bits": 0 if equal_interval else presentation_bits,
+    }
 
 
 def _color_config(bits: BitReader, profile: int) -> tuple[int | None, tuple[int, ...]]:
@@ -149,9 +135,8 @@ def _color_config(bits: BitReader, profile: int) -> tuple[int | None, tuple[int,
     if bits.flag():
         depth = 12 if profile == 2 and bits.flag() else 10
     monochrome = profile != 1 and bits.flag()
-    colour: tuple[int, ...] = (
-        (bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else (UNSPECIFIED, UNSPECIFIED, UNSPECIFIED)
-    )
+    described = bits.flag()
+    colour = tuple(bits.u(8) if described else UNSPECIFIED for _ in range(3))  # primaries, transfer, matrix
     if monochrome:
         return 0, (depth, 1, 1, 1, *colour, bits.u(1))
     if colour == (BT709, SRGB, IDENTITY):
@@ -208,22 +193,12 @@ class FrameHeaders:
     def joined(cls, parts: list[FrameHeaders], rows: list[NDArray[np.int64]]) -> FrameHeaders:
         """Return the headers of several parts as one, each frame in its row."""
         order = np.argsort(np.concatenate([np.zeros(0, np.int64), *rows]))
-
-        def column(name: str, kind: type) -> NDArray[Any]:
-            return np.concatenate([np.zeros(0, kind), *(getattr(part, name) for part in parts)])[order]
-
-        return cls(
-            frame_type=column("frame_type", np.int64),
-            shown=column("shown", np.bool_),
-            existing=column("existing", np.bool_),
-            refresh=column("refresh", np.int64),
-            uses=column("uses", np.int64),
-            listed=column("listed", np.bool_),
-            hint=column("hint", np.int64),
-            hint_bits=column("hint_bits", np.int64),
-            resized=column("resized", np.bool_),
-            length=column("length", np.int64),
-        )
+        flags = ("shown", "existing", "listed", "resized")
+        columns: dict[str, NDArray[Any]] = {}
+        for name in cls.__slots__:
+            empty: NDArray[Any] = np.zeros(0, np.bool_ if name in flags else np.int64)  # a stream may have no frames
+            columns[name] = np.concatenate([empty, *(getattr(part, name) for part in parts)])[order]
+        return cls(**columns)
 
 
 def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequence: SequenceHeader) -> FrameHeaders:

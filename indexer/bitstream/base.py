@@ -1,39 +1,38 @@
-"""Readers of bit fields: one string at a time (parameter sets), or a field of many strings at once (slice headers).
+"""The parts that the scanners of all codecs share: readers of bit fields, and facts about pictures.
 
-Facts about the pictures of a bitstream, one row per packet: the common result of every codec's scanner.
-
-The colour part of video usability information, which is the same in H.264 (E.1.1) and HEVC (E.2.1).
+`BitReader` reads one byte string (a parameter set), `BitColumns` reads the same fields of many strings at once (slice
+headers). Every scanner returns `Pictures`, with one row per packet.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-HEADER_BYTES = 64  # enough for every slice header field read here, up to the reference picture sets
+# Every slice header field that is read here lies within so many bytes, up to the reference picture sets.
+HEADER_BYTES = 64
 _WORDS = HEADER_BYTES // 8
 
 
 class BitReader:
-    """Reads an RBSP (emulation prevention removed) bit by bit. Raises ValueError past its end."""
+    """A reader of an RBSP (without emulation prevention), bit by bit. Reading past its end raises ValueError.
+
+    Attributes:
+        left: number of bits that follow.
+    """
 
     def __init__(self, rbsp: bytes) -> None:
         self._value = int.from_bytes(rbsp, "big")
-        self._left = 8 * len(rbsp)
-
-    @property
-    def left(self) -> int:
-        """Number of bits that follow."""
-        return self._left
+        self.left = 8 * len(rbsp)
 
     def u(self, bits: int) -> int:
         """Read an unsigned integer of `bits` bits."""
-        if bits > self._left:
+        if bits > self.left:
             raise ValueError("the parameter set ends too early")
-        self._left -= bits
-        return (self._value >> self._left) & ((1 << bits) - 1)
+        self.left -= bits
+        return (self._value >> self.left) & ((1 << bits) - 1)
 
     def flag(self) -> bool:
         """Read one bit."""
@@ -55,13 +54,16 @@ class BitReader:
 
 
 class BitColumns:
-    """Reads the same fields from n bit strings at once: every method returns int64 [n].
+    """A reader of the same fields of n bit strings: every method returns int64 [n].
 
     Rows may be at different bit positions, because Exp-Golomb codes differ in length.
 
     Args:
         heads: the leading bytes of slice NAL units, without NAL header and emulation prevention. Strings are padded
             with zeros to `HEADER_BYTES`; an array is uint8 [n, HEADER_BYTES], already padded.
+
+    Attributes:
+        position: int64 [n], position of each row, in bits from its beginning.
     """
 
     def __init__(self, heads: list[bytes] | NDArray[np.uint8]) -> None:
@@ -69,37 +71,34 @@ class BitColumns:
             padded = b"".join(head[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0") for head in heads)
             heads = np.frombuffer(padded, np.uint8).reshape(len(heads), HEADER_BYTES)
         self._rows = np.arange(len(heads))
-        self._position = np.zeros(len(heads), np.int64)
+        self.position = np.zeros(len(heads), np.int64)
         # One row per word, so that the bits of all strings at one position are neighbours. The last row is padding.
         self._words = np.zeros((_WORDS + 1, len(heads)), np.uint64)
         self._words[:-1] = np.ascontiguousarray(heads).view(">u8").T
 
-    @property
-    def position(self) -> NDArray[np.int64]:
-        """Position of each row, int64 [n], in bits from its beginning."""
-        return self._position
-
     def _peek(self) -> NDArray[np.uint64]:
         """Return the next 64 bits of each row, left-aligned in uint64 [n], with zeros after the end."""
-        word = self._position >> 6
-        shift = (self._position & 63).astype(np.uint64)
+        word = self.position >> 6
+        shift = (self.position & 63).astype(np.uint64)
         first = int(word.min(initial=_WORDS))
-        if first < _WORDS and first == int(word.max(initial=0)):
+        if first < _WORDS and first == int(word.max(initial=0)):  # all rows are in the same word: nothing to gather
             near, far = self._words[first], self._words[first + 1]
-            return _joined(near, far, shift)
-        at = np.minimum(word, _WORDS) * len(self._rows) + self._rows
-        following = np.minimum(word + 1, _WORDS) * len(self._rows) + self._rows
-        words = self._words.reshape(-1)
-        return _joined(words[at], words[following], shift)
+        else:
+            words = self._words.reshape(-1)
+            near = words[np.minimum(word, _WORDS) * len(self._rows) + self._rows]
+            far = words[np.minimum(word + 1, _WORDS) * len(self._rows) + self._rows]
+        # In two steps, because a shift by 64 bits is undefined.
+        window: NDArray[np.uint64] = near << shift | far >> np.uint64(1) >> np.uint64(63) - shift
+        return window
 
     def u(self, bits: int | NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Read `bits` bits (0 to 32, may differ by row) from the rows in `where`; others read nothing and give 0."""
-        count = np.broadcast_to(np.asarray(bits, np.int64), self._position.shape)
+        count = np.broadcast_to(np.asarray(bits, np.int64), self.position.shape)
         if where is not None:
             count = np.where(where, count, 0)
         shift = (64 - np.maximum(count, 1)).astype(np.uint64)
         values = np.where(count > 0, (self._peek() >> shift).astype(np.int64), 0)
-        self._position = self._position + count
+        self.position = self.position + count
         return values
 
     def ue(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
@@ -111,21 +110,13 @@ class BitColumns:
         length = 2 * zeros + 1
         if where is not None:
             values, length = np.where(where, values, 0), np.where(where, length, 0)
-        self._position = self._position + length
+        self.position = self.position + length
         return values
 
     def se(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Read a signed Exp-Golomb code from the rows in `where`; other rows give 0."""
         code = self.ue(where)
         return np.where(code % 2, (code + 1) // 2, -(code // 2))
-
-
-def _joined(word: NDArray[np.uint64], following: NDArray[np.uint64], shift: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the 64 bits that begin `shift` (0 to 63) bits into the first of two words."""
-    joined: NDArray[np.uint64] = np.bitwise_or(
-        np.left_shift(word, shift), np.right_shift(following >> np.uint64(1), np.uint64(63) - shift)
-    )
-    return joined
 
 
 NO_START, CLOSED_START, OPEN_START = 0, 1, 2
@@ -154,7 +145,7 @@ class Pictures:
         start: uint8 [n], NO_START, CLOSED_START (nothing after it needs anything before it) or OPEN_START (its leading
             pictures do).
         non_reference: bool [n], no other packet needs it.
-        leading: bool [n], decodable only from the start point before its own.
+        leading: bool [n], decodable only from the random access point before its own.
         skipped: bool [n], a decoder that starts at packet 0 outputs nothing for it.
         field_coded: bool [n].
         continues: bool [n], belongs to the picture of the packet before it (a second field).
@@ -164,20 +155,20 @@ class Pictures:
             may run across it.
         period: int64 [n], pictures are output by period, then by order within it.
         order: int64 [n], output order within the period.
-        states: what a decoder must be given before it starts; states[0] is empty, and correct at packet 0.
-        state: int32 [n], index in `states` for each packet; read at start points only.
+        states: the units to give a decoder before it starts; states[0] is empty, and correct at packet 0.
+        state: int32 [n], index in `states` for each packet; read at random access points only.
         inband_sets: some packets carry parameter sets that differ from the configuration record's.
         inner_start_codes: some length-prefixed units hold several NAL units between start codes.
         varying_shape: pictures differ in size or format.
         may_hide: headers may state that a picture is not output (HEVC pic_output_flag).
-        drops_leading: a start point in the middle drops its leading pictures (HEVC BLA).
+        drops_leading: a random access point in the middle drops its leading pictures (HEVC BLA).
         begins_amid: the sequence parameter set in use changes at a picture that does not begin a coded video sequence
             (HEVC).
         may_hold_fields: some sequence parameter set of an H.264 stream allows fields (frame_mbs_only_flag is 0).
         chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
         max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
-        carries_over: decoders keep something over start points that `states` lacks: film grain, or parameter sets of
-            other layers.
+        carries_over: decoders keep something over random access points that `states` lacks: film grain, or parameter
+            sets of other layers.
         doubtful: the data of some picture may end too early, which its decoder would not report.
         slots: int32 [n], which reference slots a packet uses and refreshes, in the bits of `frames.slots`; None for
             codecs whose references are not read.
@@ -230,13 +221,13 @@ def only(pictures: Pictures, chosen: NDArray[np.bool_]) -> Pictures:
         pictures: facts of n packets.
         chosen: bool [n], the packets to keep.
     """
-    columns: dict[str, Any] = {name: getattr(pictures, name) for name in Pictures.__slots__}
-    columns |= {name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)}
-    return Pictures(**columns)
+    columns = {name: getattr(pictures, name) for name in Pictures.__slots__}
+    kept: dict[str, Any] = {name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    return replace(pictures, **kept)
 
 
 class Scanner(Protocol):
-    """Collects facts of each packet, then returns the facts of all packets at once."""
+    """A reader of a codec's packets, which collects facts of each and returns the facts of all packets at once."""
 
     def feed(self, data: bytes) -> None:
         """Read the next packet in decode order. Raises BitstreamError."""
@@ -246,7 +237,7 @@ class Scanner(Protocol):
 
 
 def segments(start: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 [n]: for each packet, the decode number of the start point at or before it (-1 before the first)."""
+    """Return int64 [n]: for each packet, the random access point at or before it, -1 before the first one."""
     numbers = np.where(start != NO_START, np.arange(len(start)), -1)
     return np.maximum.accumulate(numbers) if len(start) else numbers
 
@@ -291,7 +282,7 @@ NO_COLOUR = [NOT_STATED, UNSPECIFIED, UNSPECIFIED, UNSPECIFIED]
 
 
 def parse_colour(bits: BitReader) -> list[int]:
-    """Read vui_parameters() from its beginning up to the colour description, and return that.
+    """Read vui_parameters() up to the colour description, which H.264 (E.1.1) and HEVC (E.2.1) have in common.
 
     Returns:
         [full range or NOT_STATED, primaries, transfer characteristics, matrix].

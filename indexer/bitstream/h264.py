@@ -1,6 +1,6 @@
-"""H.264 (ITU-T H.264, ISO/IEC 14496-10): start points, references, fields and output order from NAL units.
+"""Facts about H.264 pictures (ITU-T H.264, ISO/IEC 14496-10) from NAL units: access points, fields, output order, gaps.
 
-Which H.264 packets make up a picture, the output order of pictures, and where pictures are missing.
+Annexes, sections and tables are those of ITU-T H.264.
 """
 
 import re
@@ -20,18 +20,18 @@ from framedex.indexer.bitstream.base import (
     BitstreamError,
     Pictures,
     check_colours,
+    pictures_of,
     segments,
     unwrap_order_counts,
 )
 from framedex.indexer.bitstream.h264_references import (
+    AccessPoints,
     Coded,
     SliceHeader,
-    Start,
     compare_starts,
     false_starts,
     first_start,
     parse_slice,
-    start_points,
 )
 from framedex.indexer.bitstream.h264_sets import (
     IDR,
@@ -121,7 +121,7 @@ def missing_before(
         sequences: the sequence parameter sets, by the numbers in `facts`.
         facts: header fields of each packet's first slice, one row per packet.
         picture: int64 [pictures], the packets in which pictures begin.
-        start: uint8 [packets], start points as in `Pictures`.
+        start: uint8 [packets], random access points as in `Pictures`.
         referenced: bool [packets], packets of reference pictures.
     """
     gaps = np.zeros(len(start), np.bool_)
@@ -199,7 +199,7 @@ LAST_WRONG_DIRECT = 33
 
 
 class H264Scanner(NalScanner):
-    """Collects slice headers, parameter sets and SEI of H.264 packets. See `pictures.Scanner`."""
+    """A collector of slice headers, parameter sets and SEI of H.264 packets. See `base.Scanner`."""
 
     set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     header_bytes: ClassVar = 1
@@ -213,7 +213,7 @@ class H264Scanner(NalScanner):
         self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
         self._encoder_build: int | None = None
-        self._lossless, self._judged = False, 0  # some SPS among so many epochs may be
+        self._lossless, self._judged = False, 0  # whether some SPS of the first epochs may be, and how many were read
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -221,7 +221,7 @@ class H264Scanner(NalScanner):
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
-        is_coded = False  # a slice came
+        is_coded = False  # whether a slice came
         for start, end in spans:
             header = data[start]
             kind = header & 31
@@ -230,7 +230,7 @@ class H264Scanner(NalScanner):
                 head = data[start + 1 : min(end, start + 1 + HEADER_BYTES)]
                 self._slices.append(number, header, len(self._sets.epochs) - 1, unescape(head))
             elif kind == SEI:
-                self._meet_sei(data[start:end], number)
+                self._on_sei(data[start:end], number)
             elif kind == PARTITION_A:
                 raise BitstreamError("data_partitioning", f"packet {number} uses data partitioning")
             elif kind in (SPS, PPS):
@@ -238,7 +238,7 @@ class H264Scanner(NalScanner):
 
     def _take(self, nal: bytes) -> None:
         if nal[0] & 31 == SEI:
-            self._meet_sei(nal, 0)
+            self._on_sei(nal, 0)
         else:
             super()._take(nal)
 
@@ -260,7 +260,7 @@ class H264Scanner(NalScanner):
         apart[sei] = ~is_other_message(heads_at(data, begin, 2), units.end[sei] - begin, SEI_KINDS)
         return (kind == SLICE) | (kind == IDR), apart, np.zeros(len(units.damaged), np.bool_)
 
-    def _meet_sei(self, nal: bytes, packet: int) -> None:
+    def _on_sei(self, nal: bytes, packet: int) -> None:
         for kind, payload in sei_payloads(nal[1:]):
             if kind == FILM_GRAIN:
                 self._carried_over.add(packet)
@@ -270,9 +270,9 @@ class H264Scanner(NalScanner):
                 if payload[0] & 0x40 or not (packet or self._in_middle):  # exact_match_flag
                     self._recovery.add(packet)
             elif kind == USER_DATA_UNREGISTERED and (found := ENCODER_VERSION.search(payload)):
-                self._meet_encoder(found[1], nal, packet)
+                self._on_encoder(found[1], nal, packet)
 
-    def _meet_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
+    def _on_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
         """Record x264's version. FFmpeg's decoder depends on it in two places where old versions were wrong."""
         if packet == 0:
             self._encoder_build, self._encoder_sei = int(build), [nal]
@@ -280,11 +280,9 @@ class H264Scanner(NalScanner):
             raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
 
     def _encoder_matters(self) -> bool:
-        """Return whether a decoder that starts in the middle must be told which x264 version wrote the stream."""
-        old = self._encoder_build is not None and self._encoder_build <= LAST_WRONG_DIRECT
-        return old or self._may_be_lossless()
-
-    def _may_be_lossless(self) -> bool:
+        """Return whether a decoder that starts in the middle needs to know which x264 version wrote the stream."""
+        if self._encoder_build is not None and self._encoder_build <= LAST_WRONG_DIRECT:
+            return True
         epochs = self._sets.epochs
         while not self._lossless and self._judged < len(epochs):
             facts = epochs[self._judged].values()
@@ -302,7 +300,7 @@ class H264Scanner(NalScanner):
         first = np.minimum(np.searchsorted(packet, np.arange(n)), len(packet) - 1)  # each packet's first slice
         facts = {name: np.where(count > 0, column[first], 0) for name, column in slices.items()}
         continues, damaged = pair_fields(slices, facts, count)
-        damaged |= self._damage()
+        damaged |= marked(self._damaged, n)
 
         same_field = slices["parity"] == facts["parity"][packet]
         # A slice that differs in one of these belongs to another picture (7.4.1.2.4), and a packet holds but one.
@@ -318,33 +316,31 @@ class H264Scanner(NalScanner):
         picture = np.flatnonzero((count > 0) & ~continues)
         order = np.zeros(n, np.int64)
         order[picture] = order_counts(self._sequences, facts, picture, idr[picture], referenced[picture])
-        lies = self._false_recovery_points(slices, order, idr, recovery, continues, count)
+        points = AccessPoints(idr=idr, recovery=recovery, order=order, continues=continues, count=count)
+        start, leading = points.starts_without(self._false_recovery_points(slices, points))
         damaged |= marked(self._resets, n)
-        start, leading = start_points(idr, recovery & ~lies, order, continues, count)
         segment = segments(start)
         skipped = (leading & (segment == first_start(start))) | (segment < 0) | (count == 0)
         damaged |= missing_before(self._sequences, facts, picture, start, referenced)
         damaged |= (segment < 0) | (leading & ~skipped & (segment >= 0) & marked(self._broken_links, n)[segment])
 
-        states, state = self._states(
-            np.flatnonzero(start).tolist(), *(self._encoder_sei if self._encoder_matters() else [])
-        )
+        encoder_sei = self._encoder_sei if self._encoder_matters() else []
+        states, state = self._states(np.flatnonzero(start).tolist(), *encoder_sei)
         used = [self._sequences[number] for number in distinct(slices["sequence"])[0].tolist()]
         shapes = {sequence.shape for sequence in used}
         check_colours(shapes)
         chroma = {shape[0] for shape in shapes}
         # Where gaps in frame_num are allowed, FFmpeg fills one with the picture that was decoded last, needed or not.
         conceals = any(sequence.gaps_allowed for sequence in used)
-        return Pictures(
-            start=start,
+        return pictures_of(
+            start,
             non_reference=~referenced & (count > 0) & (start == NO_START) & ~conceals & ~changes_sets,
             leading=leading,
             skipped=skipped,
-            field_coded=(np.bincount(packet[slices["parity"] != 0], minlength=n) > 0),
+            field_coded=np.bincount(packet[slices["parity"] != 0], minlength=n) > 0,
             continues=continues,
             damaged=damaged,
             changes_sets=changes_sets,
-            forgets=np.zeros(n, np.bool_),
             period=np.cumsum(idr.astype(np.int64)),
             order=order,
             states=states,
@@ -403,7 +399,7 @@ class H264Scanner(NalScanner):
         readable = sequence >= 0
         if readable.all():
             return columns
-        self._damaged |= set(columns["packet"][~readable].tolist())
+        self._damaged.update(columns["packet"][~readable].tolist())
         return {name: column[readable] for name, column in columns.items()}
 
     def _sequences_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -425,68 +421,48 @@ class H264Scanner(NalScanner):
         self._sequences += known
         return np.array(numbers, np.int64)[which]
 
-    def _false_recovery_points(
-        self,
-        slices: Columns,
-        order: NDArray[np.int64],
-        idr: NDArray[np.bool_],
-        recovery: NDArray[np.bool_],
-        continues: NDArray[np.bool_],
-        count: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
-        """Return bool [packets]: recovery points that are not start points.
+    def _false_recovery_points(self, slices: Columns, points: AccessPoints) -> NDArray[np.bool_]:
+        """Return bool [packets]: recovery points that are not random access points, as `false_starts` finds them.
 
-        After such a recovery point, pictures have other references than in a decoder that starts there. Leading
-        pictures are allowed to have other references. All entries of reference lists count, whether blocks use them or
-        not.
+        All entries of reference lists count, whether blocks use them or not.
         """
-        lies = np.zeros(len(idr), np.bool_)
-        candidates = np.flatnonzero(recovery)
-        first = int(np.argmax(idr | recovery))
+        candidates = np.flatnonzero(points.recovery)
+        first = int(np.argmax(points.idr | points.recovery))
         if not len(candidates) or (candidates[-1] == first and not self._in_middle) or not self._consecutive:
-            return lies
-        starts = self._compared(slices, order, recovery, continues, first)
-        return false_starts(starts, idr, recovery, order, continues, count, in_middle=self._in_middle)
+            return np.zeros(len(points.idr), np.bool_)
+        starts = compare_starts(
+            self._coded_pictures(slices, points, first), set(candidates.tolist()), in_middle=self._in_middle
+        )
+        return false_starts(starts, points, in_middle=self._in_middle)
 
-    def _compared(
-        self,
-        slices: Columns,
-        order: NDArray[np.int64],
-        recovery: NDArray[np.bool_],
-        continues: NDArray[np.bool_],
-        first: int,
-    ) -> dict[int, Start]:
-        """Return for each recovery point which pictures have other references in a decoder that starts there."""
-        # One entry per picture or field: two fields may come in one packet, the slices of one after those of the other.
+    def _coded_pictures(self, slices: Columns, points: AccessPoints, first: int) -> Iterator[Coded]:
+        """Yield the pictures, or fields, from packet `first` on, and note those that reset the order counts."""
+        # One entry per picture or field: one packet may hold two fields, the slices of one after those of the other.
         keys = np.stack([slices["packet"], slices["parity"]])
         begins = np.flatnonzero(np.append(True, np.diff(keys, axis=1).any(axis=0)))
         begins = begins[slices["packet"][begins] >= first]
         ends = np.append(begins[1:], len(slices["packet"]))
-        numbers = slices["packet"][begins].tolist()
-        picture = np.arange(len(order)) - continues
-
-        def coded() -> Iterator[Coded]:
-            for number, begin, end in zip(numbers, begins.tolist(), ends.tolist(), strict=True):
-                sequence = self._sequences[slices["sequence"][begin]]
-                try:
-                    headers: list[SliceHeader] | None = [self._header(slices, row) for row in range(begin, end)]
-                except ValueError:
-                    headers = None
-                if headers and headers[0].resets:
-                    self._resets.add(number)
-                yield Coded(
-                    picture=int(picture[number]),
-                    parity=int(slices["parity"][begin]),
-                    frame_num=int(slices["frame_num"][begin]),
-                    order=int(order[picture[number]]),
-                    idr=bool(slices["idr"][begin]),
-                    referenced=bool(slices["referenced"][begin:end].any()),
-                    max_frame_num=1 << sequence.frame_num_bits,
-                    max_refs=sequence.max_ref_frames,
-                    slices=headers,
-                )
-
-        return compare_starts(coded(), set(np.flatnonzero(recovery).tolist()), in_middle=self._in_middle)
+        picture = np.arange(len(points.order)) - points.continues
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            number = int(slices["packet"][begin])
+            sequence = self._sequences[slices["sequence"][begin]]
+            try:
+                headers: list[SliceHeader] | None = [self._header(slices, row) for row in range(begin, end)]
+            except ValueError:
+                headers = None
+            if headers and headers[0].resets:
+                self._resets.add(number)
+            yield Coded(
+                picture=int(picture[number]),
+                parity=int(slices["parity"][begin]),
+                frame_num=int(slices["frame_num"][begin]),
+                order=int(points.order[picture[number]]),
+                idr=bool(slices["idr"][begin]),
+                referenced=bool(slices["referenced"][begin:end].any()),
+                max_frame_num=1 << sequence.frame_num_bits,
+                max_refs=sequence.max_ref_frames,
+                slices=headers,
+            )
 
     def _header(self, slices: Columns, row: int) -> SliceHeader:
         """Return the rest of a slice header.

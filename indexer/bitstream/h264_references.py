@@ -1,11 +1,8 @@
-"""The reference pictures that an H.264 decoder holds, and the reference lists of slices (ITU-T H.264 8.2.4, 8.2.5).
+"""References of H.264 pictures, and the recovery points at which decoding may start.
 
-References in H.264 slice headers (ITU-T H.264 7.3.3.1 to 7.3.3.3): lists, weights, marking.
-
-H.264 start points, and which recovery points are start points.
-
-A recovery point is a start point if a decoder that starts there builds the same reference lists as a decoder that has
-decoded everything.
+Slice headers state reference lists and marking (ITU-T H.264 7.3.3.1 to 7.3.3.3). `Buffer` follows the pictures that a
+decoder holds (8.2.4, 8.2.5). A recovery point is a random access point if a decoder that starts there builds the same
+reference lists as a decoder that has decoded everything.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from framedex.indexer.bitstream.base import CLOSED_START, NO_START, OPEN_START, 
 from framedex.indexer.bitstream.h264_sets import Pps
 
 P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
-MAX_OPERATIONS = 66  # of one list, or of marking: twice 32 fields, and the end code
+MAX_OPERATIONS = 66  # one list, or the marking, has at most two operations for each of 32 fields, and an end code
 
 
 class SliceHeader(NamedTuple):
@@ -81,7 +78,6 @@ def parse_slice(
         active = list(pps.default_active)
         if bits.flag():
             active = [bits.ue() + 1, bits.ue() + 1 if kind == B else 0]
-
         count = 2 if kind == B else 1
         lists = [(active[number], tuple(_operations(bits)) if bits.flag() else ()) for number in range(count)]
         if (pps.weighted and kind != B) or (pps.weighted_b and kind == B):
@@ -271,16 +267,14 @@ class Buffer:
         """Return frames as entries; for a field, alternate their fields, beginning with its own parity (8.2.4.2.5)."""
         if coded.parity == FRAME:
             return [(held.picture, FRAME) for held in frames]
-        own, other = coded.parity, TOP + BOTTOM - coded.parity
-        queues = {parity: [held.picture for held in frames if held.fields & parity] for parity in (own, other)}
-        entries, parity = [], own
-        while queues[own] and queues[other]:
+        parity, other = coded.parity, TOP + BOTTOM - coded.parity
+        queues = {each: [held.picture for held in frames if held.fields & each] for each in (parity, other)}
+        entries = []
+        while queues[TOP] and queues[BOTTOM]:
             entries.append((queues[parity].pop(0), parity))
             parity = TOP + BOTTOM - parity
-        if queues[parity] and not queues[TOP + BOTTOM - parity]:
-            return entries + [(picture, parity) for picture in queues[parity]]
-        parity = TOP + BOTTOM - parity
-        return entries + [(picture, parity) for picture in queues[parity]]
+        # One queue is empty: the fields of the other one follow in their order.
+        return entries + [(picture, each) for each, queue in queues.items() for picture in queue]
 
     def take(self, coded: Coded) -> None:
         """Mark references after a picture is decoded (8.2.5)."""
@@ -290,31 +284,25 @@ class Buffer:
         first = coded.slices[0]
         fields = BOTH_FIELDS if coded.parity == FRAME else coded.parity
         if coded.idr:
-            self._frames = [
-                Held(coded.picture, coded.frame_num, coded.order, fields, 0 if first.long_idr else NOT_LONG)
-            ]
+            long = 0 if first.long_idr else NOT_LONG
+            self._frames = [Held(coded.picture, coded.frame_num, coded.order, fields, long)]
             return
         same = [held for held in self._frames if held.picture == coded.picture]
         long = NOT_LONG
         if first.marking is None:
-            if not same:
-                self._slide(coded)
+            # The sliding window removes the oldest picture if there is no room (8.2.5.3).
+            has_short = any(held.long == NOT_LONG for held in self._frames)
+            if not same and has_short and len(self._frames) >= max(coded.max_refs, 1):
+                self._remove_oldest()
         else:
             long = self._mark(coded, first.marking)
         if same and same[0] in self._frames:
             same[0].fields |= fields
         else:
-            cleared = first.resets
-            order = 0 if cleared else coded.order
-            self._frames.append(Held(coded.picture, 0 if cleared else coded.frame_num, order, fields, long))
+            frame_num, order = (0, 0) if first.resets else (coded.frame_num, coded.order)
+            self._frames.append(Held(coded.picture, frame_num, order, fields, long))
             if len(self._frames) > max(coded.max_refs, 1):  # marking left more than the stream allows
                 self._remove_oldest()
-
-    def _slide(self, coded: Coded) -> None:
-        """Remove the oldest picture if there is no room (8.2.5.3)."""
-        short = any(held.long == NOT_LONG for held in self._frames)
-        if short and len(self._frames) >= max(coded.max_refs, 1):
-            self._remove_oldest()
 
     def _remove_oldest(self) -> None:
         """Remove the oldest short-term picture, or the oldest long-term one if there are no short-term ones."""
@@ -352,8 +340,8 @@ class Buffer:
                 self._frames.remove(held)
 
 
-MAX_ROUNDS = 16  # of rejecting recovery points, each one without those rejected before
-FIRST_ORDER = -(1 << 62)  # order of the pictures that FFmpeg makes up: before all others
+MAX_ROUNDS = 16  # each round rejects recovery points; so many rounds are an attack
+FIRST_ORDER = -(1 << 62)  # the pictures that FFmpeg makes up come before all others
 
 
 def made_up(coded: Coded) -> list[Held]:
@@ -411,8 +399,18 @@ class Start:
         for alone in self._alone:
             alone.take(coded)
 
+    def differs(self, base: NDArray[np.int64]) -> bool:
+        """Return whether a picture that is decoded from here has other references, or may have.
+
+        Args:
+            base: int64 [packets], the random access point from which each packet is decoded.
+        """
+        if any(base[picture] == self.first for picture in self.unlike):
+            return True
+        return self.known is not None and bool((base[self.known :] == self.first).any())
+
     def is_settled(self, buffer: Buffer) -> bool:
-        """Return whether lists stay the same from here on. buffer: that of a decoder that has decoded everything."""
+        """Return whether lists stay the same from here on. buffer: the one of a decoder that has decoded everything."""
         return not buffer.holds_any(self._leading, self.first) and all(alone.holds_as(buffer) for alone in self._alone)
 
 
@@ -423,7 +421,7 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
     may be decoded from the start up to there.
 
     Args:
-        pictures: all pictures from the first start point on, in decode order.
+        pictures: all pictures from the first random access point on, in decode order.
         candidates: pictures of the recovery points.
         in_middle: whether other pictures came before these.
     """
@@ -457,88 +455,64 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
     return starts
 
 
-def start_points(
-    idr: NDArray[np.bool_],
-    recovery: NDArray[np.bool_],
-    order: NDArray[np.int64],
-    continues: NDArray[np.bool_],
-    count: NDArray[np.int64],
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return (start uint8 [packets], leading bool [packets]) as defined by `Pictures`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessPoints:
+    """The columns of n packets that decide where decoding may start.
 
-    Args:
-        idr: bool [packets], IDR pictures.
-        recovery: bool [packets], recovery points that count as start points.
-        order: int64 [packets], output order.
-        continues: bool [packets], as in `Pictures`.
-        count: int64 [packets], number of slices.
+    Attributes:
+        idr: bool [n], IDR pictures.
+        recovery: bool [n], recovery points.
+        order: int64 [n], output order.
+        continues: bool [n], as in `Pictures`.
+        count: int64 [n], number of slices.
     """
-    start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
-    segment = segments(start)
-    behind = np.maximum(segment, 0)
-    leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind]) & ~continues & (count > 0)
-    return start, leading | (continues & np.roll(leading, 1))
+
+    idr: NDArray[np.bool_]
+    recovery: NDArray[np.bool_]
+    order: NDArray[np.int64]
+    continues: NDArray[np.bool_]
+    count: NDArray[np.int64]
+
+    def starts_without(self, rejected: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """Return (start uint8 [n], leading bool [n]) as defined by `Pictures`, without the rejected recovery points."""
+        recovery = self.recovery & ~rejected
+        start = np.where(self.idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
+        segment = segments(start)
+        behind = np.maximum(segment, 0)
+        leading = (start[behind] == OPEN_START) & (segment >= 0) & (self.order < self.order[behind])
+        leading &= ~self.continues & (self.count > 0)
+        return start, leading | (self.continues & np.roll(leading, 1))
 
 
-def false_starts(
-    starts: dict[int, Start],
-    idr: NDArray[np.bool_],
-    recovery: NDArray[np.bool_],
-    order: NDArray[np.int64],
-    continues: NDArray[np.bool_],
-    count: NDArray[np.int64],
-    *,
-    in_middle: bool,
-) -> NDArray[np.bool_]:
-    """Return bool [packets]: recovery points that are not start points.
+def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: bool) -> NDArray[np.bool_]:
+    """Return bool [packets]: recovery points that are not random access points.
 
     After such a recovery point, pictures have other references for a decoder that starts there. Leading
     pictures are allowed to have other references.
 
     Args:
         starts: result of `compare_starts`.
-        idr: bool [packets], as in `start_points`.
-        recovery: bool [packets], all recovery points.
-        order: int64 [packets], as in `start_points`.
-        continues: bool [packets], as in `start_points`.
-        count: int64 [packets], as in `start_points`.
+        points: facts of the packets.
         in_middle: whether other pictures came before the first packet.
     """
-    lies = np.zeros(len(idr), np.bool_)
-    candidates = np.flatnonzero(recovery)
-    first = int(np.argmax(idr | recovery))
+    rejected = np.zeros(len(points.idr), np.bool_)
+    candidates = np.flatnonzero(points.recovery)
+    first = int(np.argmax(points.idr | points.recovery))
     for _ in range(MAX_ROUNDS):
-        start, leading = start_points(idr, recovery & ~lies, order, continues, count)
-        base = np.where(leading, _segments_before(start), segments(start))
-        believed = candidates[~lies[candidates] & ((candidates > first) | in_middle)]
-        found = [packet for packet in believed.tolist() if _differs(starts[packet], packet, base)]
+        start, leading = points.starts_without(rejected)
+        begins = np.append(np.flatnonzero(start != NO_START), -1)
+        # A leading picture is decoded from the random access point before its own, -1 if there is none.
+        before = begins[np.maximum(np.cumsum(start != NO_START) - 2, -1)]
+        base = np.where(leading, before, segments(start))
+        believed = candidates[~rejected[candidates] & ((candidates > first) | in_middle)]
+        found = [packet for packet in believed.tolist() if starts[packet].differs(base)]
         if not found:
-            return lies
-        lies[found] = True
-    lies[candidates[candidates >= first + (not in_middle)]] = True  # each round rejected more: reject all
-    return lies
-
-
-def _differs(start: Start, packet: int, base: NDArray[np.int64]) -> bool:
-    """Return whether a picture that is decoded from a start point has other references there.
-
-    Args:
-        start: the comparison of the start point.
-        packet: packet of the start point.
-        base: int64 [packets], the start point from which each packet is decoded.
-    """
-    if any(base[picture] == packet for picture in start.unlike):
-        return True
-    return start.known is not None and bool((base[start.known :] == packet).any())
-
-
-def _segments_before(start: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 [packets]: the start point before that of each packet's segment, -1 if there is none."""
-    begins = np.flatnonzero(start != NO_START)
-    number = np.cumsum(start != NO_START) - 2
-    return np.where(number >= 0, begins[np.maximum(number, 0)] if len(begins) else -1, -1)
+            return rejected
+        rejected[found] = True
+    rejected[candidates[candidates >= first + (not in_middle)]] = True  # each round rejected more: reject all
+    return rejected
 
 
 def first_start(start: NDArray[np.uint8]) -> int:
-    """Return the number of the first start point; the number of packets if there is none."""
+    """Return the number of the first random access point; the number of packets if there is none."""
     return int(np.argmax(start != NO_START)) if start.any() else len(start)

@@ -1,11 +1,12 @@
-"""Parameter sets and other headers of H.264 (ITU-T H.264 7.3.2) that slices and start points depend on.
+"""Parameter sets of H.264 (ITU-T H.264 7.3.2): the fields that slices depend on, and those that describe the pictures.
 
-H.264 sequence parameter sets (ITU-T H.264 7.3.2.1.1, E.1.1) for display: profile, size, colour, reordering.
+`parse_sps` and `parse_pps` read what scanners need. `parse_sequence` reads profile, size, colour and reordering.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from framedex.indexer.bitstream.base import NO_COLOUR, BitReader, parse_colour
+from framedex.indexer.bitstream.base import EXTENDED_SAR, NO_COLOUR, UNSPECIFIED, BitReader, parse_colour
 from framedex.indexer.bitstream.nal import unescape
 
 SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
@@ -70,24 +71,10 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         raise ValueError(f"seq_parameter_set_id {sps_id}")
     shape = [1, 0, 0]
     if profile in HIGH_PROFILES:
-        chroma = bits.ue()
-        separate_planes = chroma == 3 and bits.flag()
-        shape = [chroma, bits.ue(), bits.ue()]
-        bits.flag()
-        if bits.flag():
-            for index in range(8 if chroma != 3 else 12):
-                if bits.flag():
-                    skip_scaling_list(bits, 16 if index < 6 else 64)
+        chroma, separate_planes, *depths = _parse_format(bits)
+        shape = [chroma, *depths]
     frame_num_bits = bits.ue() + 4
-    count_type, count_bits = bits.ue(), 0
-    deltas_follow, non_ref_offset, ref_frame_offsets = False, 0, []
-    if count_type == 0:
-        count_bits = bits.ue() + 4
-    elif count_type == 1:
-        deltas_follow = not bits.flag()
-        non_ref_offset = bits.se()
-        bits.se()
-        ref_frame_offsets = [bits.se() for _ in range(bits.ue())]
+    count_type, count_bits, deltas_follow, non_ref_offset, ref_frame_offsets = _parse_order_counts(bits)
     if frame_num_bits > MAX_COUNT_BITS or count_bits > MAX_COUNT_BITS or count_type > 2:
         raise ValueError("an absurd picture order count")
     max_ref_frames, gaps_allowed = bits.ue(), bits.flag()
@@ -111,17 +98,46 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         shape=tuple(shape),
         deltas_follow=deltas_follow,
         non_ref_offset=non_ref_offset,
-        ref_frame_offsets=tuple(ref_frame_offsets),
+        ref_frame_offsets=ref_frame_offsets,
     )
 
 
-def skip_scaling_list(bits: BitReader, size: int) -> None:
-    """Skip scaling_list() (7.3.2.1.1.1) of `size` coefficients."""
-    last = following = 8
-    for _ in range(size):
-        if following:
-            following = (last + bits.se()) % 256
-        last = following or last
+def _parse_format(bits: BitReader) -> tuple[int, bool, int, int]:
+    """Read the fields of high profiles, from chroma_format_idc to the scaling lists.
+
+    Returns:
+        The chroma format, whether colour planes are separate, and the bits above 8 of luma and chroma samples.
+    """
+    chroma = bits.ue()
+    separate_planes = chroma == 3 and bits.flag()
+    depths = bits.ue(), bits.ue()
+    bits.flag()
+    if bits.flag():
+        for index in range(8 if chroma != 3 else 12):
+            if bits.flag():  # scaling_list(), 7.3.2.1.1.1
+                last = following = 8
+                for _ in range(16 if index < 6 else 64):
+                    if following:
+                        following = (last + bits.se()) % 256
+                    last = following or last
+    return chroma, separate_planes, *depths
+
+
+def _parse_order_counts(bits: BitReader) -> tuple[int, int, bool, int, tuple[int, ...]]:
+    """Read from pic_order_cnt_type on.
+
+    Returns:
+        The type, the bits of the picture order count (type 0), whether slice headers carry differences,
+        offset_for_non_ref_pic and offset_for_ref_frame (type 1).
+    """
+    count_type = bits.ue()
+    if count_type == 0:
+        return count_type, bits.ue() + 4, False, 0, ()
+    if count_type != 1:
+        return count_type, 0, False, 0, ()
+    deltas_follow, non_ref_offset = not bits.flag(), bits.se()
+    bits.se()
+    return count_type, 0, deltas_follow, non_ref_offset, tuple(bits.se() for _ in range(bits.ue()))
 
 
 def parse_pps(nal: bytes) -> tuple[int, Pps]:
@@ -131,29 +147,25 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
     if pps_id >= MAX_PPS or sps_id >= MAX_SPS:
         raise ValueError(f"pic_parameter_set_id {pps_id}, seq_parameter_set_id {sps_id}")
     try:
-        return pps_id, parse_pps_fields(bits, sps_id)
-    except ValueError:  # cut off behind what start points depend on
+        bits.u(1)
+        bottom_order = bits.flag()
+        if bits.ue():  # slice groups
+            return pps_id, Pps(sps_id=sps_id)
+        active = bits.ue() + 1, bits.ue() + 1
+        weighted, bipred = bits.flag(), bits.u(2)
+        bits.se(), bits.se(), bits.se()
+        bits.u(2)
+        redundant = bits.flag()
+    except ValueError:  # cut off behind the ids, which are all that a random access point depends on
         return pps_id, Pps(sps_id=sps_id)
-
-
-def parse_pps_fields(bits: BitReader, sps_id: int) -> Pps:
-    """Return the fields of a PPS after its two ids. Raises ValueError."""
-    bits.u(1)
-    bottom_order = bits.flag()
-    if bits.ue():
-        return Pps(sps_id=sps_id)
-    active = bits.ue() + 1, bits.ue() + 1
-    weighted, bipred = bits.flag(), bits.u(2)
-    bits.se(), bits.se(), bits.se()
-    bits.u(2)
-    return Pps(
+    return pps_id, Pps(
         sps_id=sps_id,
         plain=True,
         bottom_order=bottom_order,
         default_active=active,
         weighted=weighted,
         weighted_b=bipred == 1,
-        redundant=bits.flag(),
+        redundant=redundant,
     )
 
 
@@ -179,8 +191,6 @@ def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
     return (record[4] & 3) + 1, [nal for nal in nals if nal]
 
 
-UNSPECIFIED = 2
-EXTENDED_SAR = 255
 # Table E-1: sample aspect ratios by aspect_ratio_idc.
 SAMPLE_ASPECTS = (
     (0, 1), (1, 1), (12, 11), (10, 11), (16, 11), (40, 33), (24, 11), (20, 11), (32, 11),
@@ -218,17 +228,6 @@ class Sequence:
     left: int
     top: int
     frames_only: bool
-    sample_aspect: tuple[int, int]
-    full_range: bool | None
-    primaries: int
-    transfer: int
-    matrix: int
-    reorder_depth: int | None
-    ticks: tuple[int, int] | None
-
-
-@dataclass(slots=True)
-class _Usability:
     sample_aspect: tuple[int, int] = (0, 1)
     full_range: bool | None = None
     primaries: int = UNSPECIFIED
@@ -246,18 +245,10 @@ def parse_sequence(nal: bytes) -> Sequence:
     bits.ue()
     chroma, depth = 1, 8
     if profile in HIGH_PROFILES:
-        chroma = bits.ue()
-        if chroma == 3:
-            bits.flag()
-        depth = 8 + bits.ue()
-        bits.ue()
-        bits.flag()
-        if bits.flag():
-            for index in range(8 if chroma != 3 else 12):
-                if bits.flag():
-                    skip_scaling_list(bits, 16 if index < 6 else 64)
+        chroma, _, luma_bits, _ = _parse_format(bits)
+        depth += luma_bits
     bits.ue()
-    _skip_order_counts(bits)
+    _parse_order_counts(bits)
     bits.ue()
     bits.flag()
     width, height = 16 * (bits.ue() + 1), 16 * (bits.ue() + 1)
@@ -270,7 +261,6 @@ def parse_sequence(nal: bytes) -> Sequence:
     if bits.flag():
         left, right, top, bottom = bits.ue(), bits.ue(), bits.ue(), bits.ue()
     across, down = 2 if chroma in (1, 2) else 1, (2 if chroma == 1 else 1) * (1 if frames_only else 2)
-    usability = _parse_usability(bits) if bits.flag() else _Usability()
     return Sequence(
         profile_idc=profile,
         constraints=constraints,
@@ -283,67 +273,52 @@ def parse_sequence(nal: bytes) -> Sequence:
         left=left * across,
         top=top * down,
         frames_only=frames_only,
-        sample_aspect=usability.sample_aspect,
-        full_range=usability.full_range,
-        primaries=usability.primaries,
-        transfer=usability.transfer,
-        matrix=usability.matrix,
-        reorder_depth=usability.reorder_depth,
-        ticks=usability.ticks,
+        **(_parse_usability(bits) if bits.flag() else {}),
     )
 
 
-def _skip_order_counts(bits: BitReader) -> None:
-    count_type = bits.ue()
-    if count_type == 0:
-        bits.ue()
-    elif count_type == 1:
-        bits.flag()
-        bits.se()
-        bits.se()
-        for _ in range(bits.ue()):
-            bits.se()
-
-
-def _parse_usability(bits: BitReader) -> _Usability:
-    """Return vui_parameters() (E.1.1)."""
-    found = _Usability()
+def _parse_usability(bits: BitReader) -> dict[str, Any]:
+    """Return the fields of `Sequence` that vui_parameters() states (E.1.1)."""
+    found: dict[str, Any] = {}
     if bits.flag():
         idc = bits.u(8)
         if idc == EXTENDED_SAR:
-            found.sample_aspect = (bits.u(16), bits.u(16))
+            found["sample_aspect"] = (bits.u(16), bits.u(16))
         elif idc < len(SAMPLE_ASPECTS):
-            found.sample_aspect = SAMPLE_ASPECTS[idc]
+            found["sample_aspect"] = SAMPLE_ASPECTS[idc]
     if bits.flag():
         bits.flag()
     if bits.flag():
         bits.u(3)
-        found.full_range = bits.flag()
+        found["full_range"] = bits.flag()
         if bits.flag():
-            found.primaries, found.transfer, found.matrix = bits.u(8), bits.u(8), bits.u(8)
+            found |= {name: bits.u(8) for name in ("primaries", "transfer", "matrix")}
     if bits.flag():
         bits.ue(), bits.ue()
     if bits.flag():
-        found.ticks = (bits.u(32), bits.u(32))
+        found["ticks"] = (bits.u(32), bits.u(32))
         bits.flag()
-    timed = [_skip_buffering(bits) for _ in range(2) if bits.flag()]
-    if timed:
+    has_buffering = False
+    for _ in range(2):  # of NAL units, then of the video coding layer
+        if bits.flag():
+            has_buffering = True
+            _skip_buffering(bits)
+    if has_buffering:
         bits.flag()
     bits.flag()
     if bits.flag():
         bits.flag()
         for _ in range(4):
             bits.ue()
-        found.reorder_depth = bits.ue()
+        found["reorder_depth"] = bits.ue()
     return found
 
 
-def _skip_buffering(bits: BitReader) -> bool:
+def _skip_buffering(bits: BitReader) -> None:
     """Skip hrd_parameters() (E.1.2)."""
     count = bits.ue() + 1
     bits.u(8)
-    for _ in range(min(count, 32)):
+    for _ in range(min(count, 32)):  # 32 is the largest count that the standard allows
         bits.ue(), bits.ue()
         bits.flag()
     bits.u(20)
-    return True

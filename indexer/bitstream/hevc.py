@@ -1,4 +1,4 @@
-"""HEVC (ITU-T H.265, ISO/IEC 23008-2): start points, leading pictures, references and output order from NAL units."""
+"""Facts about HEVC pictures (ITU-T H.265) from NAL units: access points, leading pictures, references, output order."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from framedex.indexer.bitstream.base import (
     BitstreamError,
     Pictures,
     check_colours,
+    pictures_of,
     segments,
     unwrap_order_counts,
 )
@@ -39,8 +40,7 @@ from framedex.indexer.bitstream.hevc_sets import (
 from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 
 RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
-END_OF_SEQUENCE, END_OF_BITSTREAM = 36, 37
-SEQUENCE_ENDS = (END_OF_SEQUENCE, END_OF_BITSTREAM)
+SEQUENCE_ENDS = (36, 37)  # end of sequence, end of bitstream
 PREFIX_SEI = 39
 FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
@@ -73,7 +73,7 @@ class SliceHeaders:
 
 
 class HevcScanner(NalScanner):
-    """Collects slice headers and parameter sets of HEVC packets. See `pictures.Scanner`."""
+    """A collector of slice headers and parameter sets of HEVC packets. See `base.Scanner`."""
 
     set_parsers: ClassVar = {VPS: ("VPS", parse_vps), SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     header_bytes: ClassVar = 2
@@ -127,15 +127,16 @@ class HevcScanner(NalScanner):
                 self._on_parameter_set(data[start:end], number, late=bool(kinds))
                 if kinds:
                     self._late_sets.add(number)
-            elif kind == PREFIX_SEI:
-                messages = nal.sei_payloads(data[start + 2 : end])
-                if any(message == nal.FILM_GRAIN for message, _ in messages):
-                    self._carried_over.add(number)
+            elif kind == PREFIX_SEI and nal.FILM_GRAIN in dict(nal.sei_payloads(data[start + 2 : end])):
+                self._carried_over.add(number)
         if slices:
             self._slice_counts.add(slices)
         if not kinds and (ended or number in self._begin_anew):
             self._lone_ends.add(number)
-        self._check_packet(number, pictures, kinds)
+        if pictures > 1:
+            raise BitstreamError("packing", f"packet {number} holds more than one picture")
+        if kinds and (not pictures or kinds & (kinds - 1)):
+            self._damaged.add(number)  # its first slice is missing, or it mixes picture types
 
     def _classify_units(self, data: NDArray[np.uint8], units: nal.Units) -> Sorted:
         n, last = len(units.damaged), len(data) - 1
@@ -161,13 +162,6 @@ class HevcScanner(NalScanner):
         damaged = mixed | (np.bincount(units.packet[invalid], minlength=n) > 0)
         return first, apart, damaged | ((last_of_kind >= 0) & (pictures == 0))
 
-    def _check_packet(self, number: int, pictures: int, kinds: int) -> None:
-        """Check a packet by how many pictures begin in it, and by the set of its slices' NAL unit types."""
-        if pictures > 1:
-            raise BitstreamError("packing", f"packet {number} holds more than one picture")
-        if kinds and (not pictures or kinds & (kinds - 1)):
-            self._damaged.add(number)  # its first slice is missing, or it mixes picture types
-
     def finish(self) -> Pictures:
         n = self._packets
         if not len(self._slices):
@@ -190,14 +184,24 @@ class HevcScanner(NalScanner):
         dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < CRA)) | forgets[behind])
 
         resets = irap & ((kind != CRA) | forgets)
-        anchors = _is_anchor(kind[packet], layer[packet])
-        order[packet] = self._order_counts(headers, anchors, resets[packet])
+        # Pictures that may be prevTid0Pic of later ones (8.3.1).
+        anchors = ((layer == 0) & ~((kind >= RADL_N) & (kind <= RASL_R)) & ~_is_sublayer_non_reference(kind))[packet]
+        counts = np.zeros(len(packet), np.int64)
+        count_bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
+        for bits in nal.distinct(count_bits)[0].tolist():  # sequences change at pictures where counting starts again
+            part = count_bits == bits
+            counts[part] = unwrap_order_counts(headers.order_lsb[part], bits, resets[packet][part], anchors[part])
+        order[packet] = counts
         missing, of_pictures = self._references(
             slices, headers, resets[packet], order[packet], dropped[packet], anchors, irap[packet], rasl[packet]
         )
-        damaged = self._damage() | (segment < 0)
+        damaged = marked(self._damaged, n) | (segment < 0)
         damaged[packet[missing]] = True
-        repeated = _is_repeated(np.cumsum(resets)[packet], order[packet])
+        # A picture order count that comes twice in a sequence (8.3.1): decoders reject the second picture as long as
+        # they hold the first one.
+        period = np.cumsum(resets)
+        repeated = np.ones(len(packet), np.bool_)
+        repeated[np.unique(np.stack([period, order])[:, packet], axis=1, return_index=True)[1]] = False
         damaged[packet] |= repeated & (self._consecutive | ~irap[packet])
         amid = activates & ~irap
         damaged |= amid
@@ -213,17 +217,19 @@ class HevcScanner(NalScanner):
         changes_sets = marked(self._changing | self._carried_over, n)
         slots = np.full(n, SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
         slots[packet] = of_pictures
-        return Pictures(
-            start=start,
+        # Behind a damaged packet, nothing is known of slots up to the next random access point.
+        total_damaged = np.cumsum(damaged)
+        before = np.where(resets | (start != NO_START), total_damaged - damaged, 0)
+        slots[total_damaged > np.maximum.accumulate(before)] = 0
+        return pictures_of(
+            start,
             non_reference=_is_sublayer_non_reference(kind) & (layer == highest) & ~changes_sets,
             leading=rasl,
             skipped=dropped | hidden | (segment < 0) | (kind == NO_PICTURE),
-            field_coded=np.zeros(n, np.bool_),
-            continues=np.zeros(n, np.bool_),
             damaged=damaged,
             changes_sets=changes_sets,
             forgets=forgets,
-            period=np.cumsum(resets),
+            period=period,
             order=order,
             states=states,
             state=state,
@@ -236,7 +242,7 @@ class HevcScanner(NalScanner):
             may_hide=headers.may_hide,
             begins_amid=bool(amid.any()),
             drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
-            slots=np.where(_is_behind(damaged, resets | (start != NO_START)), 0, slots).astype(np.int32),
+            slots=slots,
         )
 
     def _begins_anew(self, kind: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -346,17 +352,6 @@ class HevcScanner(NalScanner):
         activates[:1] = False
         return activates
 
-    def _order_counts(
-        self, headers: SliceHeaders, anchors: NDArray[np.bool_], resets: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
-        """Return picture order counts (8.3.1), int64 [pictures]."""
-        order = np.zeros(len(resets), np.int64)
-        bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
-        for number in nal.distinct(bits)[0].tolist():  # sequences change at pictures where counting starts again
-            part = bits == number
-            order[part] = unwrap_order_counts(headers.order_lsb[part], number, resets[part], anchors[part])
-        return order
-
     def _references(
         self,
         slices: nal.SliceColumns,
@@ -393,31 +388,6 @@ def _is_sublayer_non_reference(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return bool: pictures to which no other one of their temporal layer refers (table 7-1)."""
     found: NDArray[np.bool_] = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
     return found
-
-
-def _is_anchor(kind: NDArray[np.int64], layer: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool [pictures]: pictures that may be prevTid0Pic of those after them (8.3.1)."""
-    leads = (kind >= RADL_N) & (kind <= RASL_R)
-    anchors: NDArray[np.bool_] = (layer == 0) & ~leads & ~_is_sublayer_non_reference(kind)
-    return anchors
-
-
-def _is_behind(damaged: NDArray[np.bool_], begins: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: damaged packets, and those after them up to the next one that `begins` marks."""
-    total = np.cumsum(damaged)
-    before = np.where(begins, total - damaged, 0)  # of damaged packets, at each beginning
-    behind: NDArray[np.bool_] = total > np.maximum.accumulate(before)
-    return behind
-
-
-def _is_repeated(period: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool [pictures]: whether an earlier picture of the same sequence has the same picture order count (8.3.1).
-
-    Decoders reject such a picture as long as they hold the earlier one.
-    """
-    repeated = np.ones(len(order), np.bool_)
-    repeated[np.unique(np.stack([period, order]), axis=1, return_index=True)[1]] = False
-    return repeated
 
 
 def is_slice(header: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -1,9 +1,7 @@
-"""Parameter sets of HEVC (ITU-T H.265 7.3.2) that slices and start points depend on.
+"""Parameter sets of HEVC (ITU-T H.265 7.3.2), and the references of pictures (7.3.7, 7.4.8).
 
-HEVC reference picture sets (ITU-T H.265 7.3.7, 7.4.8): which pictures a picture refers to.
-
-Of these, clips decode what wanted frames need. A decoder drops a picture whose references are missing, and from then on
-every frame number would be off by one, so it is also checked that they are present.
+Clips decode only the references that wanted frames need. A decoder drops a picture whose references are missing, and
+from then on every frame number would be off by one. So it is also checked that references are present.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the cu
 
 MAX_LONG_TERM = 32  # 7.4.3.2.1
 MAX_SETS, MAX_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
-MAX_LENGTHS = 64  # of codes that are remembered
-MAX_ANCHORS = 64  # that are remembered; the one that a picture refers to is nearly always the last or the one before
+MAX_LENGTHS = 64  # a cache with codes of more lengths would be slower than reading
+MAX_ANCHORS = 64  # the anchor that a picture depends on is nearly always the last one or the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +123,7 @@ class References:
     long_term: tuple[tuple[int, bool, bool], ...]
 
 
-UNREADABLE = References(short_term=(), long_term=())  # told apart by identity: a slice header that ends too early
+UNREADABLE = References(short_term=(), long_term=())  # for a slice header that ends too early; compared by identity
 
 
 def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: int) -> References:
@@ -167,7 +165,7 @@ def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> 
 
 
 class ReferencesReader:
-    """Reads the references of slice headers of one sequence, and caches them by their bits."""
+    """A reader of the references in slice headers of one sequence, which caches them by their bits."""
 
     def __init__(self, sets: ReferenceSets) -> None:
         self._sets = sets
@@ -188,7 +186,8 @@ class ReferencesReader:
             found = parse_slice_references(reader, self._sets, order_count)
         except ValueError:
             return UNREADABLE
-        if not self._sets.long_term_present and len(self._known) < MAX_LENGTHS:  # those depend on the order count
+        # Long-term references depend on the order count, so they are not cached.
+        if not self._sets.long_term_present and len(self._known) < MAX_LENGTHS:
             length = left - reader.left
             self._known.setdefault(length, {})[bits >> (left - length)] = found
         return found
@@ -203,7 +202,8 @@ class ReferringPicture(NamedTuple):
         cycle: how far order counts go before their low bits repeat.
         is_anchor: whether the order counts of later pictures are derived from its own (prevTid0Pic, 8.3.1).
         is_start: whether decoding may start at it. Such pictures are never left out.
-        is_leading: whether it may refer to pictures before its start point (RASL). Only such pictures refer to it.
+        is_leading: whether it may refer to pictures before its random access point (RASL). Only such pictures refer to
+            it.
     """
 
     order_count: int
@@ -215,37 +215,19 @@ class ReferringPicture(NamedTuple):
     is_leading: bool = False
 
 
-class PictureBuffer:
-    """The pictures that a decoder holds for reference (8.3.2)."""
-
-    def __init__(self) -> None:
-        self._held: set[int] = set()
-
-    def next(self, picture: ReferringPicture) -> bool:
-        """Take in the next picture; return whether every picture that it refers to is present."""
-        if picture.begins_anew:
-            self._held = set()
-        if picture.references is None:
-            return True
-        named, _, complete = _named(picture, self._held)
-        if len(named) > MAX_ENTRIES:  # more than any picture buffer holds
-            named, complete = set(), False
-        self._held = named | {picture.order_count}
-        return complete
-
-
 class PictureSlots:
-    """A slot for each picture from a start point on, until it is let go.
+    """Numbered slots for the pictures that a decoder holds from a random access point on.
 
-    Slots are numbered as AV1's reference slots are, and serve the same purpose (`indexer.plans.references`). HEVC has
-    none: the lowest free one is given out. They depend on nothing before the start point, so that it does not matter
-    where reading began. Leading pictures have none; for them, nothing is known. Nor is it for a start point that does
-    not empty the buffer: its order count follows from pictures before it, to which it does not refer.
+    Slots are numbered as AV1's reference slots are, and serve the same purpose (`reach.needed_packets`). HEVC does not
+    number pictures, so each picture gets the lowest free slot until it is released. Slots do not depend on anything
+    before the random access point, so that it does not matter where reading began. Leading pictures have no slot, and
+    their references are not known. Neither are those of a random access point that does not empty the DPB: its order
+    count follows from pictures before it, to which it does not refer.
     """
 
     def __init__(self) -> None:
         self._slots: dict[int, int | None] = {}  # by order count; None: no slot was left
-        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MAX_ANCHORS)  # (order count, is a start point)
+        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MAX_ANCHORS)  # (order count, is a random access point)
 
     def next(self, picture: ReferringPicture) -> int:
         """Take in the next picture; return its bits of `frames.slots`, 0 where it is not known what it needs."""
@@ -272,10 +254,10 @@ class PictureSlots:
         return sum(bits[:-1]) | bits[-1] << REFERENCE_SLOTS | SLOTS_KNOWN
 
     def _counts_right(self, picture: ReferringPicture, used: set[int]) -> bool:
-        """Return whether a decoder derives the right order count, whichever of the pictures before it are left out.
+        """Return whether a decoder derives the right order count, even if pictures before it are left out.
 
         It takes the high bits from the last anchor that it decoded (8.3.1), which is right if that is less than half a
-        cycle away. A picture that this one uses is not left out, nor is a start point: so one of these, and all
+        cycle away. A picture that this one uses is not left out, nor is a random access point: so one of these, and all
         anchors behind it, have to be that near.
         """
         for count, is_start in reversed(self._anchors):
@@ -311,12 +293,21 @@ def _named(picture: ReferringPicture, held: Collection[int]) -> tuple[set[int], 
 
 def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int], list[int]]:
     """Return the numbers of the pictures that refer to a missing picture, and each picture's bits of `frames.slots`."""
-    buffer, slots = PictureBuffer(), PictureSlots()
+    slots = PictureSlots()
+    held: set[int] = set()  # order counts of the pictures that a decoder holds for reference (8.3.2)
     missing: list[int] = []
     bits: list[int] = []
     for number, picture in enumerate(pictures):
         bits.append(slots.next(picture))
-        if not buffer.next(picture):
+        if picture.begins_anew:
+            held = set()
+        if picture.references is None:
+            continue
+        named, _, complete = _named(picture, held)
+        if len(named) > MAX_ENTRIES:  # more than any DPB holds
+            named, complete = set(), False
+        held = named | {picture.order_count}
+        if not complete:
             missing.append(number)
             bits[-1] = 0
     return missing, bits

@@ -1,8 +1,6 @@
-"""NAL units: splitting packets and configuration records, emulation prevention, parameter sets in force.
+"""NAL units of H.264 and HEVC: splitting of packets, emulation prevention, SEI messages and parameter sets in force.
 
-Supplemental enhancement information of H.264 and HEVC: the messages of a unit.
-
-Splits many length-prefixed packets at once: columns of NAL units, and the heads of slices. Pure numpy.
+Packets are split one by one, or many at once into columns of units and of slice heads.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -87,8 +85,8 @@ def join_annex_b(nals: Iterable[bytes]) -> bytes:
 Key = tuple[int, int]  # (nal_unit_type, id)
 InForce = tuple[tuple[Key, bytes], ...]  # parameter sets by key, in an order in which a decoder accepts them
 
-MAX_EPOCHS = 10_000  # a stream that changes what slice headers mean more often is an attack
-MAX_LISTED = 1_000_000  # entries of all the lists of sets in force, which are kept
+MAX_EPOCHS = 10_000  # a stream that changes the meaning of slice headers more often is an attack
+MAX_LISTED = 1_000_000  # every list of sets in force is kept, so their total length limits the memory
 
 
 class ParameterSets:
@@ -202,9 +200,9 @@ def heads_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDAr
     return heads
 
 
-MAX_ROUNDS = 64  # units of a packet that are read in step; packets with more are read one by one
-MIN_IN_STEP = 8  # packets; for fewer, columns cost more than they save
-BLOCK_BYTES = 1 << 16  # searched at once, so that all passes over them stay in the processor's cache
+MAX_ROUNDS = 64  # packets with more units are rare, and are read one by one
+MIN_IN_STEP = 8  # for fewer packets, columns cost more than they save
+BLOCK_BYTES = 1 << 16  # all passes over one block stay in the processor's cache
 _KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)  # row k keeps the first k bytes
 
 
@@ -229,15 +227,10 @@ class Units:
     escapes: NDArray[np.int64]
 
 
-def are_disjoint(offset: NDArray[np.int64], size: NDArray[np.int64]) -> bool:
-    """Return whether packets follow each other in the bytes without overlap, as `split_nal_units` requires."""
-    return bool((offset[1:] >= offset[:-1] + size[:-1]).all())
-
-
 def split_nal_units(
     data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], length_size: int
 ) -> Units:
-    """Return the NAL units of packets (ISO/IEC 14496-15 5.3.3), as `nal.split_length_prefixed` finds them one by one.
+    """Return the NAL units of packets (ISO/IEC 14496-15 5.3.3), as `split_length_prefixed` finds them one by one.
 
     Args:
         data: uint8 [bytes], which holds the packets.
@@ -249,7 +242,7 @@ def split_nal_units(
     damaged, unread = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     packet, at, end = np.arange(n), offset, offset + size
     found: list[tuple[NDArray[np.int64], ...]] = []
-    for _ in range(MAX_ROUNDS):
+    for _ in range(MAX_ROUNDS):  # in each round, the next unit of every packet
         going = at < end
         if not going.all():
             packet, at, end = packet[going], at[going], end[going]
@@ -388,7 +381,7 @@ class SliceColumns:
 
 @dataclass(slots=True)
 class SliceRows:
-    """Collects slices one by one, and many at once. The slices of one packet come in one of these ways."""
+    """A collector of slices, one by one and many at once. The slices of one packet come in one of these ways."""
 
     _rows: list[tuple[int, int, int]] = field(default_factory=list)  # packet, header, epoch
     _heads: list[bytes] = field(default_factory=list)
@@ -408,7 +401,7 @@ class SliceRows:
 
     def columns(self) -> SliceColumns:
         """Return all slices in the order of their packets."""
-        rows = np.array(self._rows, np.int64).reshape(-1, 3)
+        rows = np.array(self._rows, np.int64).reshape(-1, 3)  # without rows, too
         padded = b"".join(head.ljust(HEADER_BYTES, b"\0") for head in self._heads)
         single = SliceColumns(
             packet=rows[:, 0],
@@ -420,12 +413,6 @@ class SliceRows:
         if not self._parts:
             return single
         parts = [single, *self._parts]
-        packet = np.concatenate([part.packet for part in parts])
-        order = np.argsort(packet, kind="stable")
-        return SliceColumns(
-            packet=packet[order],
-            header=np.concatenate([part.header for part in parts])[order],
-            epoch=np.concatenate([part.epoch for part in parts])[order],
-            heads=np.concatenate([part.heads for part in parts])[order],
-            length=np.concatenate([part.length for part in parts])[order],
-        )
+        order = np.argsort(np.concatenate([part.packet for part in parts]), kind="stable")
+        names = SliceColumns.__slots__
+        return SliceColumns(**{name: np.concatenate([getattr(part, name) for part in parts])[order] for name in names})

@@ -16,7 +16,6 @@ from framedex.indexer.bitstream.nal import (
     SliceRows,
     Span,
     Units,
-    are_disjoint,
     heads_of,
     join_annex_b,
     join_length_prefixed,
@@ -29,26 +28,34 @@ Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (id, facts); rais
 
 Sorted = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
 
-MAX_STATES = 1000  # decoder states that one stream may need at its start points
+MAX_STATES = 1000  # every state is stored in the index; a stream that needs more of them is an attack
 
 
 class NalScanner:
-    """Base of the scanners of NAL unit streams: length-prefixed if they have a configuration record, else Annex B.
+    """The base of the scanners of NAL unit streams: length-prefixed if they have a configuration record, else Annex B.
 
-    Raises BitstreamError for an invalid configuration record.
+    Attributes:
+        length_size: number of bytes of each NAL unit's length field, 0 in Annex B.
+
+    Raises:
+        BitstreamError: if the configuration record is invalid.
     """
 
     # NAL unit type → name and parser of a parameter set.
     set_parsers: ClassVar[Mapping[int, tuple[str, Parser]]]
-    header_bytes: ClassVar[int]  # of a NAL unit
+    header_bytes: ClassVar[int]  # the length of a NAL unit's header
 
     def __init__(self, configuration: bytes) -> None:
         self._sets = ParameterSets()
-        self._length_size, nals = self._open(configuration)
+        self.length_size, nals = self._open(configuration)
         for nal in nals:
             kind = self.unit_type(nal[0])
             if kind in self.set_parsers:
-                set_id, facts = self._parse_set(kind, nal)
+                name, parse = self.set_parsers[kind]
+                try:
+                    set_id, facts = parse(nal)
+                except ValueError as error:
+                    raise BitstreamError("parameter_sets", f"{name}: {error}", damaged=True) from error
                 self._sets.configure((kind, set_id), nal, facts)
         self._packets = 0
         self._in_middle, self._consecutive = False, True
@@ -58,7 +65,9 @@ class NalScanner:
         self._in_force: list[InForce] = []  # before each packet
         self._carried: dict[int, set[Key]] = {}  # by packet, in front of its slices
         self._changing: set[int] = set()  # packets whose parameter sets change those in force
-        self._carried_over: set[int] = set()  # packets with what decoders keep over start points (`carries_over`)
+        self._carried_over: set[int] = (
+            set()
+        )  # packets with what decoders keep over random access points (`carries_over`)
         self._replaced: dict[Key, list[int]] = {}  # packets that bring other content for a set in force
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
@@ -69,11 +78,6 @@ class NalScanner:
             return self.parse_configuration(configuration)
         except ValueError as error:
             raise BitstreamError("parameter_sets", str(error)) from error
-
-    @property
-    def length_size(self) -> int:
-        """Number of bytes of each NAL unit's length field, 0 in Annex B."""
-        return self._length_size
 
     @staticmethod
     def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
@@ -92,7 +96,7 @@ class NalScanner:
             BitstreamError: if the record changes more than parameter sets.
         """
         length_size, nals = self._open(configuration)
-        if length_size != self._length_size:
+        if length_size != self.length_size:
             raise BitstreamError("parameter_sets", f"the NAL unit lengths change their size at packet {self._packets}")
         for nal in nals:
             self._on_parameter_set(nal, None)
@@ -109,7 +113,7 @@ class NalScanner:
             ValueError: if the state is invalid.
         """
         self._in_middle, self._consecutive = in_middle, consecutive
-        spans = split_length_prefixed(state, self._length_size)[0] if self._length_size else split_annex_b(state)
+        spans = split_length_prefixed(state, self.length_size)[0] if self.length_size else split_annex_b(state)
         for start, end in spans:
             self._take(state[start:end])
 
@@ -129,14 +133,14 @@ class NalScanner:
             offset: int64 [n], where each packet begins in `data`.
             size: int64 [n], size of each packet in bytes.
         """
-        one_by_one = np.ones(len(offset), np.bool_)
-        if not self._length_size or not are_disjoint(offset, size):
-            self._pass(data, offset, size, one_by_one)
+        # `split_nal_units` requires packets that do not overlap.
+        if not self.length_size or (offset[1:] < offset[:-1] + size[:-1]).any():
+            self._pass(data, offset, size, np.ones(len(offset), np.bool_))
             return
         first = self._packets
-        units = split_nal_units(data, offset, size, self._length_size)
+        units = split_nal_units(data, offset, size, self.length_size)
         is_slice, apart, damaged = self._classify_units(data, units)
-        one_by_one[:] = units.unread
+        one_by_one = units.unread.copy()
         one_by_one[units.packet[apart]] = True
         epoch = self._pass(data, offset, size, one_by_one)
         self._damaged.update((first + np.flatnonzero((units.damaged | damaged) & ~one_by_one)).tolist())
@@ -184,28 +188,22 @@ class NalScanner:
         number = self._packets
         self._packets += 1
         self._in_force.append(self._sets.in_force)
-        if not self._length_size:
+        if not self.length_size:
             return number, split_annex_b(data)
         try:
-            spans, inner = split_length_prefixed(data, self._length_size)
+            spans, inner = split_length_prefixed(data, self.length_size)
         except ValueError:
             self._damaged.add(number)
             return number, []
         self._inner_start_codes |= inner
         return number, spans
 
-    def _parse_set(self, kind: int, nal: bytes) -> tuple[int, object]:
-        try:
-            return self.set_parsers[kind][1](nal)
-        except ValueError as error:
-            raise BitstreamError("parameter_sets", f"{self.set_parsers[kind][0]}: {error}", damaged=True) from error
-
     def _on_parameter_set(self, nal: bytes, packet: int | None, *, late: bool = False) -> None:
         """Note a parameter set that a packet carries; ignore other units.
 
         Args:
             nal: the unit.
-            packet: which packet carries it. None: the configuration or a state.
+            packet: number of the packet that carries it. If None, the configuration or a state carries it.
             late: whether it lies behind slices of the packet, which do not use it.
         """
         kind = self.unit_type(nal[0])
@@ -233,16 +231,17 @@ class NalScanner:
         """Change other sets as a codec's decoders do when one set changes."""
 
     def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
-        """Return the decoder states of start points, and int32 [packets], the state that each start point needs.
+        """Return the decoder states of random access points, and int32 [packets], the state that each random access
+        point needs.
 
         A state is every set in force that the start's own packet does not carry.
 
         Args:
-            starts: packet numbers of the start points.
+            starts: packet numbers of the random access points.
             extra: units that belong to every state, except at packet 0.
         """
         numbers: dict[bytes, int] = {b"": 0}
-        if extra:  # start points behind these packets would need them
+        if extra:  # random access points behind these packets would need them
             numbers[self._joined(extra)] = 1
         state = np.zeros(self._packets, np.int32)
         for start in starts:
@@ -255,11 +254,7 @@ class NalScanner:
         return tuple(numbers), state
 
     def _joined(self, nals: Iterable[bytes]) -> bytes:
-        return join_length_prefixed(nals, self._length_size) if self._length_size else join_annex_b(nals)
-
-    def _damage(self) -> NDArray[np.bool_]:
-        """Return bool [packets]: packets that cannot be parsed."""
-        return marked(self._damaged, self._packets)
+        return join_length_prefixed(nals, self.length_size) if self.length_size else join_annex_b(nals)
 
 
 def marked(numbers: Iterable[int], n: int) -> NDArray[np.bool_]:

@@ -1,6 +1,6 @@
-"""VP8 (RFC 6386): start points and hidden frames from the frame tags.
+"""Facts about VP8 pictures (RFC 6386) from frame tags, and VP9 pictures (version 0.6) from uncompressed headers.
 
-VP9 (bitstream specification, version 0.6): start points, hidden frames and sizes from uncompressed headers.
+Random access points are key frames. Both codecs have frames that are decoded and not shown.
 """
 
 import numpy as np
@@ -36,18 +36,15 @@ def parse_key_frame(data: bytes) -> tuple[int, ...]:
     height = int.from_bytes(data[8:10], "little") & 0x3FFF
     if not width or not height:
         raise ValueError(f"the key frame states {width}x{height} pixels")
-    return width, height, *_two_booleans(data[KEY_HEADER_BYTES], data[KEY_HEADER_BYTES + 1])
-
-
-def _two_booleans(first: int, second: int) -> tuple[int, int]:
-    """Decode two booleans of probability 128 from the beginning of a partition (7.3)."""
+    first, second = data[KEY_HEADER_BYTES], data[KEY_HEADER_BYTES + 1]
     if first < 128:  # range 255 has its split at 128; the remaining range 128 has its split at 64
-        return 0, int(first >= 64)
-    return 1, int((first - 128) << 9 | second << 1 >= 127 << 8)  # range 127, doubled, has its split at 127
+        return width, height, 0, int(first >= 64)
+    # Range 127, doubled, has its split at 127.
+    return width, height, 1, int((first - 128) << 9 | second << 1 >= 127 << 8)
 
 
 class Vp8Scanner:
-    """Collects frame tags. See `pictures.Scanner`; VP8 has no configuration.
+    """A collector of frame tags. See `base.Scanner`; VP8 has no configuration.
 
     Every frame is needed: even a frame that is no reference passes on probabilities, segments and filter levels (19.2).
     """
@@ -116,7 +113,7 @@ def split_superframe(data: bytes) -> list[tuple[int, int]]:
 
 
 class Vp9Scanner:
-    """Collects the heads of uncompressed headers. See `pictures.Scanner`; VP9 needs no configuration.
+    """A collector of the heads of uncompressed headers. See `base.Scanner`; VP9 needs no configuration.
 
     Every frame is kept: even a frame that refreshes no reference passes on probabilities (refresh_probs(), 6.1.2),
     motion vectors and segments.
@@ -133,10 +130,6 @@ class Vp9Scanner:
         self._packets += 1
         if not data:
             raise BitstreamError("zero_size", f"packet {number} is empty")
-        if data[-1] & 0xE0 != 0xC0:
-            self._frame_packet.append(number)
-            self._frame_head.append(data[:HEAD_BYTES])
-            return
         try:
             spans = split_superframe(data)
         except ValueError:
@@ -172,7 +165,8 @@ class Vp9Scanner:
             skipped=((shown == 0) & ~damaged) | waiting,
             damaged=damaged | orphan,
             varying_shape=len(formats) > 1 or len(sizes) > 1,
-            chroma_format=_chroma_format(int(formats[0])) if len(formats) else None,
+            # The low bits are the subsampling. 4:4:0 has no chroma_format_idc.
+            chroma_format={3: 1, 2: 2, 0: 3}.get(int(formats[0]) & 3) if len(formats) else None,
         )
 
 
@@ -236,8 +230,3 @@ def _color_config(
     subsampling = np.where(odd, bits.u(2, where=odd & ~rgb), 3)
     reserved = bits.u(1, where=odd)
     return depth << 6 | space << 3 | full_range << 2 | subsampling, reserved
-
-
-def _chroma_format(format_: int) -> int | None:
-    """Return chroma_format_idc of a format; None for 4:4:0, which has no such number."""
-    return {3: 1, 2: 2, 0: 3}.get(format_ & 3)

@@ -30,7 +30,7 @@ def image_format(data: bytes) -> str | None:
     """Return the format of an image by its first bytes.
 
     Returns:
-        `jpeg`, `png` or `webp`; `gif`, which is refused as such; None if it is no image.
+        `jpeg`, `png` or `webp`; `gif`, which is refused as such; None for other data.
     """
     if data[:3] == b"\xff\xd8\xff":
         return "jpeg"
@@ -42,7 +42,7 @@ def image_format(data: bytes) -> str | None:
 
 
 def jpeg_problem(data: bytes) -> str | None:
-    """Return what is wrong with a JPEG's markers, or None.
+    """Return a message if a JPEG's markers are wrong, else None.
 
     They must reach EOI; any bytes may follow it (ITU-T T.81 B.2).
     """
@@ -65,7 +65,7 @@ def jpeg_problem(data: bytes) -> str | None:
 
 
 def png_problem(data: bytes) -> str | None:
-    """Return what is wrong with a PNG's chunks, or None.
+    """Return a message if a PNG's chunks are wrong, else None.
 
     Each chunk must have its CRC, and IEND must be present (ISO/IEC 15948, 5).
     """
@@ -84,7 +84,10 @@ def png_problem(data: bytes) -> str | None:
 
 
 def webp_problem(data: bytes) -> str | None:
-    """Return what is missing from a WebP file, or None. Its RIFF chunk states its size (RFC 9649, 2.4)."""
+    """Return a message if bytes of a WebP file are missing, else None.
+
+    Its RIFF chunk states its size (RFC 9649, 2.4).
+    """
     stated = int.from_bytes(data[4:8], "little") + 8
     return f"it states {stated} bytes, and has {len(data)}" if stated > len(data) else None
 
@@ -110,7 +113,7 @@ def rgb_of(data: bytes) -> NDArray[np.uint8]:
     file holds several pictures (CIPA DC-007), the first one counts.
 
     Raises:
-        ValueError: with the reason, if there is no such rule for the image.
+        ValueError: with the reason, if these rules do not cover the image.
         OSError: if the data is not a whole JPEG, PNG or WebP.
     """
     try:
@@ -267,7 +270,7 @@ def rotation_of(data: bytes) -> int:
             return ROTATIONS.get(image.getexif().get(ORIENTATION, 1), 0)
     except MemoryError:
         raise
-    except Exception:  # EXIF of any brokenness; it is a hint alone
+    except Exception:  # EXIF of any brokenness; it is only a hint
         return 0
 
 

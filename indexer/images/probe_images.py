@@ -1,11 +1,14 @@
-"""Probes images: a folder of images, a single image, or the sequences in a tar. Each image is a packet and a start."""
+"""Probe images: a folder of images, a single image, or the sequences in a tar.
+
+Each image is a packet and a random access point.
+"""
 
 import hashlib
 import os
 import stat
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -22,9 +25,9 @@ from framedex.indexer.sources.sequences import TIMES_NAME, ImageTimes, at_rate, 
 from framedex.indexer.timeline import CLOSED, DAMAGED, summarise
 from framedex.records.medium import IMAGES, PacketColumns
 
-MAX_IMAGE_BYTES = 1 << 30
-MAX_TIMES_BYTES = 1 << 28
-MAX_SIZES = 3  # of different sizes, how many a message names
+# An image, and a folder's file of times, are read at once, so these sizes limit the memory.
+MAX_IMAGE_BYTES, MAX_TIMES_BYTES = 1 << 30, 1 << 28
+MAX_SIZES = 3  # a message names so many of the different sizes
 NOT_STATED = 2  # ISO/IEC 23091-2
 
 
@@ -36,9 +39,9 @@ class ImageTask:
     `default_fps`.
 
     Attributes:
-        form: what the path is.
+        form: the kind of the path.
         names: for a folder, its images in order.
-        member: which of several sequences of a folder.
+        member: name of one of several sequences of a folder.
         fps: rate that a listing states.
         seconds: times that a listing states.
         default_fps: rate if nothing else states one.
@@ -75,23 +78,19 @@ def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFact
             return [_probe_folder(path, task, medium, verify)]
         with opened_file(path) as file:
             medium = replace(medium, identity=file.identity)
-            found = _probe_file(file, task, medium, verify)
+            if task.form == "tar":
+                found = _probe_tar(file, task, medium, verify)
+            else:
+                whole = FileImage(name=os.path.basename(file.path), offset=0, size=file.size_bytes)
+                found = [_in_file(file.descriptor, [whole], at_rate(1, task.rate), medium, verify)]
             check_unchanged(file)
             return found
     except MediaError as error:
         return [replace(medium, problem=problem_of(error))]
 
 
-def _probe_file(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: bool) -> list[MediumFacts]:
-    """Return the facts of the images in one file."""
-    if task.form == "tar":
-        return _probe_tar(file, task, medium, verify)
-    whole = FileImage(name=os.path.basename(file.path), offset=0, size=file.size_bytes)
-    return [_in_file(file.descriptor, [whole], at_rate(1, task.rate), medium, verify)]
-
-
 def folder_identity(path: str, task: ImageTask) -> Identity:
-    """Return what distinguishes a folder's images from others. Raises MediaError if one is missing."""
+    """Return the identity of a folder's images. Raises MediaError if one is missing."""
     digest = hashlib.blake2b(repr((task.fps, task.default_fps, task.seconds)).encode(), digest_size=16)
     size_bytes = mtime_ns = 0
     for name in task.names:
@@ -183,17 +182,13 @@ def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: b
             times = at_rate(len(images), task.rate)
             sequence = _in_file(file.descriptor, images, times, sequence, verify)
             if tar.damage is not None:
-                sequence = replace(sequence, problem=_truncated(sequence.problem, tar.damage))
+                known = None if sequence.problem is None else sequence.problem.message
+                message = "; ".join(filter(None, (known, f"the tar is truncated or damaged: {tar.damage}")))
+                sequence = replace(sequence, problem=Problem(status=None, kind="truncated", message=message))
         except MediaError as error:
             sequence = replace(sequence, problem=problem_of(error))
         found.append(sequence)
     return found
-
-
-def _truncated(known: Problem | None, truncation: str) -> Problem:
-    """Return the remarks on a sequence in a tar that is cut off or damaged."""
-    said = [None if known is None else known.message, f"the tar is truncated or damaged: {truncation}"]
-    return Problem(status=None, kind="truncated", message="; ".join(text for text in said if text))
 
 
 def _only(images: list[FileImage]) -> FileImage:
@@ -226,62 +221,51 @@ def _in_file(
     return _described(medium, _read_sequence(names, read, verify), names, times, offset=offset)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Images:
-    """The result of reading all n images of a sequence.
+    """The facts of the n images of a sequence, filled in while they are read.
 
     Attributes:
         size: int64 [n], in bytes.
         crc32: int64 [n].
-        md5: n hashes of pixels, None for damaged images; None without --verify.
+        md5: n hashes of pixels, None for damaged images. If it is None, pixels are not verified.
         known: facts of the images whose facts could be read.
-        problems: what is damaged, by image number.
-        rotation: of the first image in `known`, in degrees.
+        problems: messages for damaged images, by image number.
+        rotation: rotation of the first image in `known`, in degrees.
     """
 
     size: NDArray[np.int64]
     crc32: NDArray[np.int64]
     md5: list[bytes | None] | None
-    known: list[ImageFacts]
-    problems: dict[int, str]
-    rotation: int | None
+    known: list[ImageFacts] = field(default_factory=list)
+    problems: dict[int, str] = field(default_factory=dict)
+    rotation: int | None = None
 
 
 def _read_sequence(names: Sequence[str], read: Callable[[int], bytes], verify: bool) -> _Images:
     """Read every image once. Raises MediaError for an image that is not covered, or if no image is whole."""
-    facts: list[ImageFacts | None] = []
-    problems: dict[int, str] = {}
-    size, crc32 = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
-    md5: list[bytes | None] = [None] * len(names)
-    rotation = None
+    n = len(names)
+    images = _Images(size=np.zeros(n, np.int64), crc32=np.zeros(n, np.int64), md5=[None] * n if verify else None)
     for number, name in enumerate(names):
         data = read(number)
-        size[number], crc32[number] = len(data), zlib.crc32(data)
-        found = None
+        images.size[number], images.crc32[number] = len(data), zlib.crc32(data)
         try:
             found = facts_of(data)
-            if rotation is None:
-                rotation = rotation_of(data)
+            images.known.append(found)
+            if images.rotation is None:
+                images.rotation = rotation_of(data)
             if found.problem is not None:
                 raise BrokenImageError(found.problem)
-            if verify:
-                md5[number] = pixels_md5(data)
+            if images.md5 is not None:
+                images.md5[number] = pixels_md5(data)
         except BrokenImageError as error:
-            problems[number] = str(error)
+            images.problems[number] = str(error)
         except MediaError as error:
             raise MediaError(error.kind, f"{name} {error.what}", refused=error.refused) from error
-        facts.append(found)
-    if len(problems) == len(names):
-        said = problems[0] if len(names) == 1 else f"no image is whole, first {names[0]}: {problems[0]}"
-        raise MediaError("damaged", said)
-    return _Images(
-        size=size,
-        crc32=crc32,
-        md5=md5 if verify else None,
-        known=[found for found in facts if found is not None],
-        problems=problems,
-        rotation=rotation,
-    )
+    if len(images.problems) == n:
+        reason = images.problems[0]
+        raise MediaError("damaged", reason if n == 1 else f"no image is whole, first {names[0]}: {reason}")
+    return images
 
 
 def _described(
@@ -296,7 +280,7 @@ def _described(
     """Return a medium with the facts of its images.
 
     Args:
-        medium: what is known of the medium.
+        medium: facts of the medium that are known already.
         images: result of reading the images.
         names: names of the images.
         times: when they are shown.
@@ -305,12 +289,33 @@ def _described(
     """
     flags = np.full(len(names), CLOSED, np.int32)
     flags[list(images.problems)] |= DAMAGED
-    tick = times.tick
+    tick, first = times.tick, images.known[0]
+    shapes = {(one.codec, one.pixel_format, one.width, one.height) for one in images.known}
     summary = summarise(times.pts, flags, last_duration=times.last_duration, time_base_seconds=float(tick))
     return replace(
         medium,
-        stream=_first_image(images.known[0], tick),
-        coding=_coding(images.known),
+        stream=StreamFacts(
+            codec=first.codec,
+            pixel_format=first.pixel_format,
+            width=first.width,
+            height=first.height,
+            color_range=first.color_range,
+            color_matrix=first.color_matrix,
+            color_primaries=NOT_STATED,
+            color_transfer=NOT_STATED,
+            time_base_num=tick.numerator,
+            time_base_den=tick.denominator,
+            reorder_depth=0,
+        ),
+        coding=CodingFacts(
+            states=[b""],
+            inband_parameter_sets=False,
+            inner_start_codes=False,
+            varying_shape=len(shapes) > 1,
+            field_coded=False,
+            hidden_unordered=False,
+            byte_addressable=True,
+        ),
         timeline=TimelineFacts(
             depth="packets",
             pts_source=times.source,
@@ -331,37 +336,6 @@ def _described(
             md5=images.md5,
             path=path,
         ),
-    )
-
-
-def _first_image(first: ImageFacts, tick: Fraction) -> StreamFacts:
-    """Return the facts of a sequence that its first image determines. tick: the unit of its times, in seconds."""
-    return StreamFacts(
-        codec=first.codec,
-        pixel_format=first.pixel_format,
-        width=first.width,
-        height=first.height,
-        color_range=first.color_range,
-        color_matrix=first.color_matrix,
-        color_primaries=NOT_STATED,
-        color_transfer=NOT_STATED,
-        time_base_num=tick.numerator,
-        time_base_den=tick.denominator,
-        reorder_depth=0,
-    )
-
-
-def _coding(known: Sequence[ImageFacts]) -> CodingFacts:
-    """Return the facts that are the same for all sequences, and whether images differ in shape."""
-    shapes = {(one.codec, one.pixel_format, one.width, one.height) for one in known}
-    return CodingFacts(
-        states=[b""],
-        inband_parameter_sets=False,
-        inner_start_codes=False,
-        varying_shape=len(shapes) > 1,
-        field_coded=False,
-        hidden_unordered=False,
-        byte_addressable=True,
     )
 
 

@@ -1,6 +1,7 @@
-"""Boxes of an ISO BMFF file (ISO/IEC 14496-12 4.2): iterators over the boxes in a file or in bytes already read.
+"""Boxes of an ISO BMFF file (ISO/IEC 14496-12 4.2), and detection of files that are cut off.
 
-Detection of files that are cut off, for containers whose structure says where they end. Only headers are read.
+Boxes are read from a file or from bytes that were read before. Some containers state where they end: for these, headers
+alone show whether a file is cut off.
 """
 
 import struct
@@ -8,7 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-MAX_BOXES = 100_000  # a top level or a moov with more boxes is an attack, not a video
+MAX_BOXES = 1_000_000  # at the top level: a fragment has two boxes
+MAX_CHILDREN = 100_000  # a box with more children is an attack, not a video
+SEGMENT_ID = 0x18538067  # Matroska's Segment (RFC 9559 5.1)
+# ISO/IEC 13818-1; M2TS has 4 bytes before each packet, DVB-ASI 16 bytes after it.
+TS_SYNC, TS_PACKET_SIZES = 0x47, (188, 192, 204)
+FLV_TAG_HEADER = 11  # bytes; Adobe FLV 10.1 E.4.1
 
 Read = Callable[[int, int], bytes]  # (offset, length) → that many bytes of the file, or fewer at its end
 Span = tuple[int, int]  # start and end of a box's payload, half-open
@@ -31,15 +37,19 @@ class Box:
     end: int
 
 
-def iter_boxes(read: Read, start: int, end: int, *, limit: int = MAX_BOXES) -> Iterator[Box]:
-    """Yield at most `limit` boxes between two offsets of a file. Raises TruncatedError if a box does not fit."""
-    for _ in range(limit):
+def iter_boxes(read: Read, start: int, end: int) -> Iterator[Box]:
+    """Yield at most MAX_BOXES boxes between two offsets of a file.
+
+    Raises:
+        TruncatedError: if a box does not fit, or the file ends within a header.
+    """
+    for _ in range(MAX_BOXES):
         if start + 8 > end:
             return
-        size, kind = struct.unpack(">I4s", read(start, 8))
+        size, kind = struct.unpack(">I4s", read_exactly(read, start, 8))
         payload = start + 8
         if size == 1:
-            size, payload = int.from_bytes(read(payload, 8), "big"), start + 16
+            size, payload = int.from_bytes(read_exactly(read, payload, 8), "big"), start + 16
         elif size == 0:
             size = end - start
         if size < payload - start:
@@ -52,11 +62,19 @@ def iter_boxes(read: Read, start: int, end: int, *, limit: int = MAX_BOXES) -> I
         start += size
 
 
+def read_exactly(read: Read, offset: int, length: int) -> bytes:
+    """Return `length` bytes of a file. Raises TruncatedError if the file ends before."""
+    data = read(offset, length)
+    if len(data) != length:
+        raise TruncatedError(f"the file has {len(data)} of {length} bytes at byte {offset}")
+    return data
+
+
 def child_boxes(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int]]:
     """Return (type, payload start, payload end) of the boxes inside data[start:end].
 
     Raises:
-        UntrustedTables: if a box does not fit into its parent, or there are more than MAX_BOXES.
+        UntrustedTables: if a box does not fit into its parent, or there are more than MAX_CHILDREN.
     """
     found: list[tuple[bytes, int, int]] = []
     while start + 8 <= end:
@@ -73,19 +91,10 @@ def child_boxes(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int
             kind = data[start + 4 : start + 8].decode("latin-1")
             raise UntrustedTables(f"box {kind!r} of {size} bytes does not fit the {end - start} left in its parent")
         found.append((data[start + 4 : start + 8], payload, start + size))
-        if len(found) > MAX_BOXES:
-            raise UntrustedTables(f"a box holds more than {MAX_BOXES} others")
+        if len(found) > MAX_CHILDREN:
+            raise UntrustedTables(f"a box holds more than {MAX_CHILDREN} others")
         start += size
     return found
-
-
-# ISO/IEC 13818-1; M2TS has 4 bytes before each packet, DVB-ASI 16 bytes after it.
-TS_SYNC, TS_PACKET_SIZES = 0x47, (188, 192, 204)
-FLV_TAG_HEADER = 11  # bytes; Adobe FLV 10.1 E.4.1
-
-
-MAX_BOXES = 1_000_000  # two for each fragment
-SEGMENT_ID = 0x18538067
 
 
 def file_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
@@ -93,16 +102,13 @@ def file_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
 
     def read(offset: int, length: int) -> bytes:
         file.seek(offset)
-        data = file.read(length)
-        if len(data) < length:
-            raise TruncatedError(f"the file has {len(data)} of {length} bytes at byte {offset}")
-        return data
+        return file.read(length)
 
-    return iter_boxes(read, start, end, limit=MAX_BOXES)
+    return iter_boxes(read, start, end)
 
 
 def mp4_ending(file: BinaryIO, size: int) -> str | None:
-    """Return which box claims bytes past the end of the file, or None."""
+    """Return a message if a box claims bytes past the end of the file, or None."""
     try:
         for _ in file_boxes(file, 0, size):
             pass

@@ -1,8 +1,8 @@
-"""Samples that `moof` boxes list (ISO/IEC 14496-12 8.8), as libavformat reads them. Pure, on bytes and numpy."""
+"""Samples that `moof` boxes list (ISO/IEC 14496-12 8.8), as libavformat reads them. Pure functions of bytes."""
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,40 +11,49 @@ from framedex.indexer.mp4.boxes import UntrustedTables, child_boxes
 from framedex.indexer.mp4.tracks import Movie, Track, TrackDefaults
 
 MAX_SAMPLE_BYTES = 0x3FFFFFFF  # the most that libavformat's index holds
-FREE_SAMPLES = 1 << 20  # samples that may be claimed without bytes of their own in the headers
+FREE_SAMPLES = 1 << 20  # headers or tables may claim so many samples without bytes of their own
 MAX_TIME = 1 << 60
-BASE_OFFSET, DESCRIPTION, DURATION, SIZE, FLAGS, BASE_IS_MOOF = 1, 2, 8, 0x10, 0x20, 0x20000  # of tfhd
-DATA_OFFSET, FIRST_FLAGS, SAMPLE_FIELDS = 1, 4, (0x100, 0x200, 0x400, 0x800)  # of trun
-OWN_FLAGS = 0x400
-NOT_SYNC = 0x01010000  # sample_is_non_sync_sample, or sample_depends_on: 1
-NOTHING = np.iinfo(np.int64).min
+BASE_OFFSET, BASE_IS_MOOF = 1, 0x20000  # flags of tfhd (8.8.7)
+OVERRIDES = {2: "description", 8: "duration", 0x10: "size", 0x20: "flags"}  # fields of TrackDefaults by flags of tfhd
+DATA_OFFSET, FIRST_FLAGS, SAMPLE_FIELDS = 1, 4, (0x100, 0x200, 0x400, 0x800)  # flags of trun (8.8.8)
+OWN_SIZE, OWN_FLAGS = 0x200, 0x400
+NOT_SYNC = 0x01010000  # sample_is_non_sync_sample, or sample_depends_on is 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FragmentSamples:
-    """The samples of one track in all fragments, in decode order.
+@dataclass(slots=True, kw_only=True)
+class Samples:
+    """Samples of a track in decode order, as tables or fragments list them.
 
     Attributes:
         offset: int64 [samples], where the sample lies in the file.
         size: int64 [samples], bytes.
-        time: int64 [samples], decode times.
-        composition: int64 [samples], composition offsets.
+        time: int64 [samples], decode times before any edit. Those of tables begin at 0.
+        composition: int64 [samples], composition offsets, None if there are none.
         duration: int64 [samples].
         sync: bool [samples], sync samples.
+        hidden: bool [samples], samples that a demuxer marks as discarded.
         entry: int32 [samples], number of the sample entry, from 0.
-        overlapping: bool [samples], samples no later than the fragment before them. A demuxer marks them as discarded.
-        first_shift: by how much timestamps move up for negative offsets in the first fragment that has samples.
     """
 
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
     time: NDArray[np.int64]
-    composition: NDArray[np.int64]
+    composition: NDArray[np.int64] | None
     duration: NDArray[np.int64]
     sync: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
     entry: NDArray[np.int32]
-    overlapping: NDArray[np.bool_]
-    first_shift: int
+
+    def keep(self, samples: slice | NDArray[np.bool_]) -> None:
+        """Keep only these samples."""
+        for name in self.__slots__:
+            column = getattr(self, name)
+            if column is not None:
+                setattr(self, name, column[samples])
+
+    def shift_needed(self, count: int) -> int:
+        """Return by how much timestamps move up for negative composition offsets of the first `count` samples."""
+        return 0 if self.composition is None else max(0, -int(self.composition[:count].min(initial=0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,7 @@ class _Run:
 
 
 class _Collector:
-    """Goes through the moof boxes in order and keeps the runs of one track."""
+    """A reader of moof boxes in file order, which keeps the runs of one track."""
 
     def __init__(self, movie: Movie, track: Track, has_sidx: bool, size_bytes: int) -> None:
         self.movie, self.track, self.has_sidx, self.size_bytes = movie, track, has_sidx, size_bytes
@@ -109,23 +118,15 @@ class _Collector:
             if flags & BASE_OFFSET:
                 (base,) = struct.unpack_from(">Q", payload, at)
                 at += 8
-            present = [bit for bit in (DESCRIPTION, DURATION, SIZE, FLAGS) if flags & bit]
-            values = dict(zip(present, struct.unpack_from(f">{len(present)}I", payload, at), strict=True))
+            names = [name for bit, name in OVERRIDES.items() if flags & bit]
+            stated = dict(zip(names, struct.unpack_from(f">{len(names)}I", payload, at), strict=True))
         except struct.error:
             raise UntrustedTables(f"a tfhd box has {len(payload)} bytes, too few") from None
         if track_id not in self.movie.defaults or track_id not in self.movie.tracks:
             raise UntrustedTables(f"a fragment is for track {track_id}, which moov does not announce")
         if base >= MAX_TIME:
             raise UntrustedTables(f"a fragment's data starts at byte {base}")
-        defaults = self.movie.defaults[track_id]
-        if values:
-            defaults = TrackDefaults(
-                description=values.get(DESCRIPTION, defaults.description),
-                duration=values.get(DURATION, defaults.duration),
-                size=values.get(SIZE, defaults.size),
-                flags=values.get(FLAGS, defaults.flags),
-            )
-        return track_id, flags, base, defaults
+        return track_id, flags, base, replace(self.movie.defaults[track_id], **stated)
 
     def _keep(
         self, number: int, data: bytes, boxes: Sequence[tuple[bytes, int, int]], runs: list[_Run], start: int
@@ -158,8 +159,8 @@ def read_fragments(
     size_bytes: int,
     start_time: int,
     last_time: int | None,
-) -> FragmentSamples:
-    """Return the samples of one track in all fragments.
+) -> tuple[Samples, int]:
+    """Return the samples of one track in all fragments, and the shift that the first fragment with samples needs.
 
     Args:
         movie: the moov box.
@@ -191,24 +192,20 @@ def read_fragments(
     into = np.cumsum(size) - size
     offset = np.array([run.offset for run in runs], np.int64)[run_of] + into - into[firsts][run_of]
     time = _decode_times(collector.chains, firsts, duration, start_time)
-    before = np.full(len(runs), NOTHING if last_time is None else last_time)
+    before = np.full(len(runs), np.iinfo(np.int64).min if last_time is None else last_time)
     before[1:] = time[firsts[1:] - 1]
-    in_first = (
-        composition[: int(counts[np.array(collector.run_moofs) == collector.run_moofs[0]].sum())]
-        if runs
-        else composition
-    )
-    return FragmentSamples(
+    in_first = int(counts[np.array(collector.run_moofs) == collector.run_moofs[0]].sum()) if runs else 0
+    samples = Samples(
         offset=offset,
         size=size,
         time=time,
         composition=composition,
         duration=duration,
         sync=(table[:, 2] & NOT_SYNC) == 0,
-        entry=np.repeat(np.array([run.defaults.description - 1 for run in runs], np.int64), counts).astype(np.int32),
-        overlapping=time <= before[run_of],
-        first_shift=max(0, -int(in_first.min())) if len(in_first) else 0,
+        hidden=time <= before[run_of],  # samples no later than the fragment before them
+        entry=np.array([run.defaults.description - 1 for run in runs], np.int64)[run_of].astype(np.int32),
     )
+    return samples, samples.shift_needed(in_first)
 
 
 def _add_runs(
@@ -253,19 +250,15 @@ def _add_runs(
 def _rows(runs: list[_Run], firsts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
     """Return int64 [samples, 4]: duration, size, flags and composition offset, which is still unsigned."""
     table = np.zeros((total, 4), np.int64)
-    columns = {}
     for run, first in zip(runs, firsts.tolist(), strict=True):
         part = table[first : first + run.count]
-        fields = run.flags & sum(SAMPLE_FIELDS)
-        if fields not in columns:
-            columns[fields] = [number for number, bit in enumerate(SAMPLE_FIELDS) if fields & bit]
-        chosen = columns[fields]
+        chosen = [number for number, bit in enumerate(SAMPLE_FIELDS) if run.flags & bit]
         if len(chosen) < 4:
             part[:, :3] = (run.defaults.duration, run.defaults.size, run.defaults.flags)
         if chosen:
             stated = np.frombuffer(run.data, ">u4", run.count * len(chosen), run.start)
             part[:, chosen] = stated.reshape(run.count, len(chosen))
-        if run.first_flags is not None and not fields & OWN_FLAGS:
+        if run.first_flags is not None and not run.flags & OWN_FLAGS:
             part[0, 2] = run.first_flags
     return table
 
@@ -288,11 +281,11 @@ def _decode_times(
 
 def _end_of(run: _Run) -> int:
     """Return the first byte after a run's data."""
-    if not run.flags & SAMPLE_FIELDS[1]:
+    if not run.flags & OWN_SIZE:
         return run.offset + run.count * run.defaults.size
     chosen = [bit for bit in SAMPLE_FIELDS if run.flags & bit]
     rows = np.frombuffer(run.data, ">u4", run.count * len(chosen), run.start).reshape(run.count, len(chosen))
-    return run.offset + int(rows[:, chosen.index(SAMPLE_FIELDS[1])].sum(dtype=np.int64))
+    return run.offset + int(rows[:, chosen.index(OWN_SIZE)].sum(dtype=np.int64))
 
 
 def _decode_time(payload: bytes) -> int:

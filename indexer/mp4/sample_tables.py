@@ -1,13 +1,12 @@
-"""The packets of a track from the sample tables of an MP4, MOV or 3GP file. No packet is read.
+"""The packets of a track from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
 
-Columns equal what libavformat's demuxer returns packet by packet; otherwise UntrustedTables says why they might differ.
-Only box headers, `moov` and `moof` are read, so the cost depends on their size and not on the size of the media.
+Columns equal the packets that libavformat's demuxer returns. Where they might differ, because tables are malformed or
+demuxers read them in ways of their own, UntrustedTables is raised with the reason. Only box headers, `moov` and `moof`
+are read, so the cost depends on their size and not on the size of the media.
 
-The sample tables in the `stbl` box of a track (ISO/IEC 14496-12 8.5 to 8.7). Pure functions of bytes and numpy.
-
-Each function takes the bytes of the moov, the track and the number of samples, and returns columns. Its cost depends on
-the entries that the tables hold, not on the numbers that they claim. It raises UntrustedTables if tables are malformed,
-or if demuxers read them in ways of their own.
+The functions for the tables of a `stbl` box (ISO/IEC 14496-12 8.5 to 8.7) take the bytes of the moov, the track and the
+number of samples, and return columns. Their cost depends on the entries that tables hold, not on the number that these
+claim.
 """
 
 from dataclasses import dataclass
@@ -15,11 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.mp4.boxes import Read, Span, TruncatedError, UntrustedTables, iter_boxes
-from framedex.indexer.mp4.fragments import MAX_SAMPLE_BYTES, read_fragments
+from framedex.indexer.mp4.boxes import (
+    MAX_BOXES,
+    Read,
+    Span,
+    TruncatedError,
+    UntrustedTables,
+    iter_boxes,
+    read_exactly,
+)
+from framedex.indexer.mp4.fragments import FREE_SAMPLES, MAX_SAMPLE_BYTES, Samples, read_fragments
 from framedex.indexer.mp4.tracks import (
     Movie,
-    SampleEntries,
     Track,
     entry_table,
     read_movie,
@@ -29,7 +35,6 @@ from framedex.indexer.mp4.tracks import (
 )
 
 MAX_SAMPLES = 100_000_000
-FREE_SAMPLES = 1 << 20  # samples that may be claimed without bytes of their own in the tables
 MAX_DELTA = (1 << 32) - 1 - 480_000  # libavformat reads longer durations as negative
 MAX_COMPOSITION = 1 << 28
 MAX_OFFSET = 1 << 60
@@ -147,10 +152,9 @@ def decode_shift(data: bytes, track: Track) -> int:
 
 def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
     """Return bool [samples] from stss (8.6.2), QuickTime's stps and sample groups `rap ` (10.4)."""
-    sync = np.zeros(count, np.bool_)
     if b"stss" not in track.tables:
-        sync[:] = True
-        return sync
+        return np.ones(count, np.bool_)
+    sync = np.zeros(count, np.bool_)
     for name in (b"stss", b"stps"):
         if name not in track.tables:
             continue
@@ -171,8 +175,7 @@ def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
     return sync
 
 
-MAX_HEADER_BYTES = 1 << 30
-MAX_BOXES = 1_000_000  # at the top level: a fragment has two, and each box costs one read
+MAX_HEADER_BYTES = 1 << 30  # all headers are held in memory
 VIDEO = b"vide"
 INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}  # demuxers read these anywhere
 # For some codecs, libavformat's parsers drop samples without data. Without a parser, these become empty packets.
@@ -238,33 +241,6 @@ class Layout:
     size_bytes: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Samples:
-    """Samples as tables list them, with columns as in SampleTable.
-
-    Attributes:
-        time: int64 [samples], decode times that begin at 0, before any edit.
-        composition: int64 [samples], composition offsets, None if there are none.
-        entry: int32 [samples], number of the sample entry, from 0.
-    """
-
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
-    time: NDArray[np.int64]
-    composition: NDArray[np.int64] | None
-    duration: NDArray[np.int64]
-    sync: NDArray[np.bool_]
-    hidden: NDArray[np.bool_]
-    entry: NDArray[np.int32]
-
-    def keep(self, samples: slice | NDArray[np.bool_]) -> None:
-        """Keep only these samples."""
-        for name in self.__slots__:
-            column = getattr(self, name)
-            if column is not None:
-                setattr(self, name, column[samples])
-
-
 def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     """Return the packets of one video track of a file that `read_layout` has read.
 
@@ -292,14 +268,33 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
         else:
             columns.time = columns.time - time_offset(track)
     columns.time = columns.time - shift
-    stated = b"stss" in track.tables or b"stps" in track.tables
     if layout.moofs:
-        stated = True
-        columns, shift = _with_fragments(columns, layout, movie, track, shift)
+        columns, shift = _with_fragments(columns, layout, track, shift)
     _check_media(columns, layout)
     _check_durations(columns)
     _drop_empty(columns, entries.codec_tag)
-    return _sample_table(columns, track, entries, shift, stated)
+    if len(columns.entry) and not 0 <= columns.entry.min() <= columns.entry.max() < len(entries.configurations):
+        raise UntrustedTables(f"a sample has entry {columns.entry.max()} of {len(entries.configurations)}")
+    pts = columns.time + shift
+    return SampleTable(
+        offset=columns.offset,
+        size=columns.size,
+        pts=pts if columns.composition is None else pts + columns.composition,
+        dts=columns.time,
+        duration=columns.duration,
+        sync=columns.sync,
+        hidden=columns.hidden,
+        sample_entry=columns.entry,
+        sync_stated=bool(layout.moofs) or not track.tables.keys().isdisjoint((b"stss", b"stps")),
+        sample_entries=len(entries.configurations),
+        configurations=entries.configurations,
+        timescale=track.timescale,
+        track_id=track.track_id,
+        codec_tag=entries.codec_tag,
+        width=entries.width,
+        height=entries.height,
+        rotation_degrees=track.rotation_degrees,
+    )
 
 
 def read_samples(layout: Layout, track: Track) -> Samples:
@@ -315,7 +310,7 @@ def read_samples(layout: Layout, track: Track) -> Samples:
             raise UntrustedTables("an edit list rewrites the samples before fragments")
         offset = time_offset(track)
         columns.time = columns.time - offset
-        columns, _ = _with_fragments(columns, layout, layout.movie, track, 0)
+        columns, _ = _with_fragments(columns, layout, track, 0)
         columns.time = columns.time + offset
     _check_media(columns, layout)
     return columns
@@ -332,18 +327,11 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
         UntrustedTables: if boxes are malformed.
         TruncatedError: if the file ends before its boxes do.
     """
-
-    def exactly(offset: int, length: int) -> bytes:
-        data = read(offset, length)
-        if len(data) != length:
-            raise TruncatedError(f"the file has {len(data)} of {length} bytes at byte {offset}")
-        return data
-
     moov: bytes | None = None
     moofs: list[tuple[int, bytes]] = []
     media: list[Span] = []
     has_sidx, budget, boxes = False, MAX_HEADER_BYTES, 0
-    for box in iter_boxes(exactly, 0, size_bytes, limit=MAX_BOXES):
+    for box in iter_boxes(read, 0, size_bytes):
         boxes += 1
         if box.kind in (b"moov", b"moof"):
             budget -= box.end - box.start
@@ -352,9 +340,9 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
         if box.kind == b"moov":
             if moov is not None or moofs:
                 raise UntrustedTables("the file has two moov boxes, or one after its fragments")
-            moov = exactly(box.start, box.end - box.start)
+            moov = read_exactly(read, box.start, box.end - box.start)
         elif box.kind == b"moof":
-            moofs.append((box.start - 8, exactly(box.start, box.end - box.start)))
+            moofs.append((box.start - 8, read_exactly(read, box.start, box.end - box.start)))
         elif box.kind == b"mdat":
             media.append((box.start, box.end))
         elif box.kind in INNER_BOXES:
@@ -373,11 +361,10 @@ def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
     count = len(size)
     offset, entry = sample_offsets(data, track, size)
     duration = sample_durations(data, track, count)
-    time = np.cumsum(duration) - duration
     return Samples(
         offset=offset,
         size=size,
-        time=time,
+        time=np.cumsum(duration) - duration,
         composition=composition_offsets(data, track, count),
         duration=duration,
         sync=sync_samples(data, track, count),
@@ -386,14 +373,16 @@ def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
     )
 
 
-def _with_fragments(columns: Samples, layout: Layout, movie: Movie, track: Track, shift: int) -> tuple[Samples, int]:
+def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) -> tuple[Samples, int]:
     """Return the samples of the moov followed by those of all fragments, and the shift of timestamps."""
-    listed = len(columns.time)
-    stts = entry_table(movie.data, track.tables[b"stts"], 2, "stts") if b"stts" in track.tables else np.zeros((0, 2))
-    total = int((stts[:, 0].astype(np.int64) * stts[:, 1].astype(np.int64)).sum()) if len(stts) else 0
+    listed, total = len(columns.time), 0
+    if b"stts" in track.tables:
+        total = int(
+            entry_table(layout.movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).prod(axis=1).sum()
+        )
     offset = time_offset(track)
-    more = read_fragments(
-        movie,
+    more, first_shift = read_fragments(
+        layout.movie,
         track,
         layout.moofs,
         has_sidx=layout.has_sidx,
@@ -401,25 +390,19 @@ def _with_fragments(columns: Samples, layout: Layout, movie: Movie, track: Track
         start_time=total,
         last_time=int(columns.time[-1]) + offset if listed else None,
     )
-    needed = max(0, -int(more.composition.min())) if len(more.composition) else 0
+    needed = more.shift_needed(len(more.time))
     if needed > shift:
         if listed:
             raise UntrustedTables("fragments move the timestamps of samples before them")
-        if layout.has_sidx and more.first_shift < needed:
+        if layout.has_sidx and first_shift < needed:
             raise UntrustedTables("a later fragment moves the timestamps of those before it")
         shift = needed
-    composition = columns.composition if columns.composition is not None else np.zeros(listed, np.int64)
-    join = np.concatenate
-    return Samples(
-        offset=join([columns.offset, more.offset]),
-        size=join([columns.size, more.size]),
-        time=join([columns.time, more.time - offset]),
-        composition=join([composition, more.composition]),
-        duration=join([columns.duration, more.duration]),
-        sync=join([columns.sync, more.sync]),
-        hidden=join([columns.hidden, more.overlapping]),
-        entry=join([columns.entry, more.entry]),
-    ), shift
+    if columns.composition is None:
+        columns.composition = np.zeros(listed, np.int64)
+    more.time = more.time - offset
+    names = Samples.__slots__
+    joined = {name: np.concatenate([getattr(columns, name), getattr(more, name)]) for name in names}
+    return Samples(**joined), shift
 
 
 def _check_media(columns: Samples, layout: Layout) -> None:
@@ -450,28 +433,3 @@ def _drop_empty(columns: Samples, codec_tag: bytes) -> None:
     if codec_tag not in SWALLOWED:
         raise UntrustedTables(f"{codec_tag.decode('latin-1')!r} has {int(empty.sum())} samples without data")
     columns.keep(~empty)
-
-
-def _sample_table(columns: Samples, track: Track, entries: SampleEntries, shift: int, stated: bool) -> SampleTable:
-    if len(columns.entry) and not 0 <= columns.entry.min() <= columns.entry.max() < len(entries.configurations):
-        raise UntrustedTables(f"a sample has entry {columns.entry.max()} of {len(entries.configurations)}")
-    pts = columns.time + shift
-    return SampleTable(
-        offset=columns.offset,
-        size=columns.size,
-        pts=pts if columns.composition is None else pts + columns.composition,
-        dts=columns.time,
-        duration=columns.duration,
-        sync=columns.sync,
-        hidden=columns.hidden,
-        sample_entry=columns.entry,
-        sync_stated=stated,
-        sample_entries=len(entries.configurations),
-        configurations=entries.configurations,
-        timescale=track.timescale,
-        track_id=track.track_id,
-        codec_tag=entries.codec_tag,
-        width=entries.width,
-        height=entries.height,
-        rotation_degrees=track.rotation_degrees,
-    )

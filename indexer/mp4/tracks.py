@@ -1,13 +1,11 @@
-"""The tracks of a `moov` box (ISO/IEC 14496-12 8), with their sample tables still packed. Pure, over bytes.
+"""The tracks of a `moov` box (ISO/IEC 14496-12 8) and their edit lists. Pure functions of bytes and numpy columns.
 
 Boxes that a demuxer might read differently (doubled, misplaced, external data) raise UntrustedTables.
 
-Edit lists (ISO/IEC 14496-12 8.6.6), applied to a track's samples as libavformat does it. Pure numpy.
-
-libavformat starts at the last sync sample that is shown before the edit, and ends one or two sync samples after the
-edit. It marks samples that are shown outside of the edit as discarded, and moves all timestamps so that the first
-picture shown is at the end of the empty edits. An edit list may have only one edit that shows media. Empty edits may
-precede it.
+Edit lists (8.6.6) are applied to a track's samples as libavformat does it: it starts at the last sync sample that is
+shown before the edit, and ends one or two sync samples after the edit. It marks samples that are shown outside of the
+edit as discarded, and moves all timestamps so that the first picture shown is at the end of the empty edits. An edit
+list may have only one edit that shows media. Empty edits may precede it.
 """
 
 import math
@@ -46,9 +44,12 @@ class Edit:
     media_time: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TrackDefaults:
-    """Defaults of the samples of a fragment, from a `trex` box (8.8.3) or from a `tfhd` box that overrides it."""
+    """Defaults of the samples of a fragment, from a `trex` box (8.8.3) or from a `tfhd` box that overrides it.
+
+    Fields have the order of a `trex` box.
+    """
 
     description: int
     duration: int
@@ -108,7 +109,11 @@ def read_movie(data: bytes) -> Movie:
         if kind == b"mvhd":
             if timescale:
                 raise UntrustedTables("the movie has two mvhd boxes")
-            timescale, matrix = _movie_header(data[start:end])
+            long = data[start : start + 1] == b"\1"  # version 1: times have 64 bits
+            (timescale,) = _unpack(">I", data[start:end], 20 if long else 12, "mvhd")
+            if not 0 < timescale <= MAX_TIMESCALE:
+                raise UntrustedTables(f"the movie's timescale is {timescale}")
+            matrix = _unpack(">9i", data[start:end], 48 if long else 36, "mvhd")
         elif kind == b"trak":
             if not timescale:
                 raise UntrustedTables("a trak box stands before the mvhd box")
@@ -123,10 +128,7 @@ def read_movie(data: bytes) -> Movie:
                     track_id, *rest = _unpack(">5I", data[first:last], 4, "trex")
                     if track_id in defaults:
                         raise UntrustedTables(f"two trex boxes for track {track_id}")
-                    description, duration, size, flags = rest
-                    defaults[track_id] = TrackDefaults(
-                        description=description, duration=duration, size=size, flags=flags
-                    )
+                    defaults[track_id] = TrackDefaults(*rest)
         elif kind == b"cmov":
             raise UntrustedTables("the movie header is compressed (cmov)")
     return Movie(data=data, tracks=tracks, defaults=defaults)
@@ -159,9 +161,8 @@ def read_sample_entries(movie: Movie, track: Track) -> SampleEntries:
         raise UntrustedTables("the track is encrypted")
     if tag in REPARSED:
         raise UntrustedTables(f"samples of {tag.decode('latin-1')!r} are not its pictures one by one")
-    check_data_references(
-        movie.data, track, {struct.unpack_from(">H", movie.data, s + 6)[0] for _, s, e in entries if e - s >= 8}
-    )
+    references = {struct.unpack_from(">H", movie.data, s + 6)[0] for _, s, e in entries if e - s >= 8}
+    check_data_references(movie.data, track, references)
     width, height = _unpack(">HH", movie.data[slice(*entries[0][1:])], 24, "stsd")
     return SampleEntries(
         codec_tag=tag,
@@ -177,14 +178,6 @@ def _unpack(form: str, payload: bytes, offset: int, name: str) -> tuple[int, ...
     return struct.unpack_from(form, payload, offset)
 
 
-def _movie_header(payload: bytes) -> tuple[int, Matrix]:
-    long = payload[:1] == b"\1"
-    (timescale,) = _unpack(">I", payload, 20 if long else 12, "mvhd")
-    if not 0 < timescale <= MAX_TIMESCALE:
-        raise UntrustedTables(f"the movie's timescale is {timescale}")
-    return timescale, _unpack(">9i", payload, 48 if long else 36, "mvhd")
-
-
 def _track(data: bytes, start: int, end: int, timescale: int, matrix: Matrix, rewrites: bool) -> Track:
     tables, groups, handler = _spans(data, start, end)
     for name in (b"tkhd", b"mdhd"):
@@ -197,9 +190,8 @@ def _track(data: bytes, start: int, end: int, timescale: int, matrix: Matrix, re
     media = data[slice(*tables[b"mdhd"])]
     if media[:1] > b"\1":
         raise UntrustedTables(f"mdhd is of version {media[0]}")
-    media_timescale, duration = _unpack(
-        ">IQ" if media[:1] == b"\1" else ">II", media, 20 if media[:1] == b"\1" else 12, "mdhd"
-    )
+    form, at = (">IQ", 20) if media[:1] == b"\1" else (">II", 12)
+    media_timescale, duration = _unpack(form, media, at, "mdhd")
     if not 0 < media_timescale <= MAX_TIMESCALE:
         raise UntrustedTables(f"the timescale of track {track_id} is {media_timescale}")
     return Track(
@@ -274,12 +266,12 @@ def _edits(payload: bytes) -> tuple[Edit, ...]:
 
 def _rotation(track: Matrix, movie: Matrix) -> int:
     """Return the counterclockwise rotation of the product of two matrices (6.2.2), or 0 if they state none."""
-    shifts = (16, 16, 30)
-    product = [
-        [sum((track[3 * row + k] * movie[3 * k + column]) >> shifts[k] for k in range(3)) for column in range(2)]
+    shifts = (16, 16, 30)  # the third column of a matrix has 30 bits behind the point
+    a, b, c, d = (
+        sum((track[3 * row + k] * movie[3 * k + column]) >> shifts[k] for k in range(3))
         for row in range(2)
-    ]
-    (a, b), (c, d) = product
+        for column in range(2)
+    )
     if not math.hypot(a, c) or not math.hypot(b, d):
         return 0
     return round(-math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c))))
@@ -354,7 +346,7 @@ class Edited:
 
 
 def time_offset(track: Track) -> int:
-    """Return what libavformat subtracts from all timestamps if it does not rewrite samples (fragmented movies)."""
+    """Return the time that libavformat subtracts from all timestamps of a fragmented movie."""
     edits = list(track.edits)
     empty = rescale(edits.pop(0).duration, track) if edits and edits[0].media_time == -1 else 0
     if len(edits) > 1 or any(edit.media_time < 0 for edit in edits):
@@ -389,7 +381,14 @@ def rewrite(
     Raises:
         UntrustedTables: if the edit list is not covered.
     """
-    edit, empty = _single_edit(track)
+    # Only the last edit may show media; empty edits may stand before it.
+    shown = [number for number, edit in enumerate(track.edits) if edit.media_time != -1]
+    if shown != [len(track.edits) - 1]:
+        raise UntrustedTables(f"the edit list shows {len(shown)} pieces of the media in {len(track.edits)} entries")
+    *before, edit = track.edits
+    empty = sum(rescale(each.duration, track) for each in before)
+    if empty >= MAX_TIME:
+        raise UntrustedTables("the edit list starts too late")
     length = rescale(edit.duration, track)
     end_time = edit.media_time + length
     if end_time >= MAX_TIME or length == 0:
@@ -409,17 +408,6 @@ def rewrite(
     earliest = moved if composition is None else moved + composition[first : first + last]
     late = _earliest(earliest[~hidden]) - empty
     return Edited(first=first, end=first + last, time=moved - max(late, 0), hidden=hidden)
-
-
-def _single_edit(track: Track) -> tuple[Edit, int]:
-    """Return the only edit that shows media, and the duration in media time units of the empty edits before it."""
-    shown = [number for number, edit in enumerate(track.edits) if edit.media_time != -1]
-    if shown != [len(track.edits) - 1]:
-        raise UntrustedTables(f"the edit list shows {len(shown)} pieces of the media in {len(track.edits)} entries")
-    empty = sum(rescale(edit.duration, track) for edit in track.edits[:-1])
-    if empty >= MAX_TIME:
-        raise UntrustedTables("the edit list starts too late")
-    return track.edits[-1], empty
 
 
 def _first_sample(

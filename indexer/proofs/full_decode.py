@@ -1,12 +1,9 @@
-"""Decode a whole medium in order at index time, with FFmpeg's own demuxer and decoder, as a player does.
+"""Full decodes of a medium in order at index time, with FFmpeg's own demuxer and decoder, as a player decodes it.
 
-This shows which packets do not decode as the index expects, and what its frames look like.
-
-Streams whose packets are not parsed: a full decode shows their pictures, and runs from start points are tried.
-
-A picture of type I may be where decoders can start, one of type B may be needed by no other, and one that comes out
-before the start point in front of it may need the GOP before. Each of these is a guess until runs that rely on it give
-the pictures of the full decode. Where they do not, less is left out, and decoding starts further back.
+A full decode shows which packets do not decode as the index expects. For streams whose packets are not parsed, it also
+shows the pictures: one of type I may be a random access point, one of type B may be needed by no other, and one that is
+output before the random access point in front of it may need the GOP before. Each of these is a guess until runs that
+rely on it give the pictures of the full decode. Where they do not, less is left out, and decoding starts further back.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -82,8 +79,17 @@ class Decoded:
         return came
 
 
+class _Output(NamedTuple):
+    """The picture of a packet. The fields are those of `Decoded`."""
+
+    print: int | None = None
+    md5: bytes | None = None
+    kind: int = 0
+    key: bool = False
+
+
 class FullDecoder:
-    """Decodes a stream packet by packet from its beginning, in one thread. Continues after errors.
+    """A decoder of a stream, packet by packet from its beginning, in one thread. It continues after errors.
 
     Args:
         context: the decoder that the demuxer set up.
@@ -93,11 +99,7 @@ class FullDecoder:
     def __init__(self, context: VideoCodecContext, *, hashed: bool = False) -> None:
         context.thread_count = 1
         self._context, self._hashed = context, hashed
-        self._order: list[int] = []
-        self._prints: list[int | None] = []
-        self._md5: list[bytes | None] = []
-        self._kind: list[int] = []
-        self._key: list[bool] = []
+        self._outputs: dict[int, _Output] = {}  # by packet, in output order
         self._flagged: list[bool] = []
         self._failed: list[bool] = []
         self._formats: set[tuple[str, int, int]] = set()
@@ -108,10 +110,15 @@ class FullDecoder:
 
     def feed(self, packet: av.Packet[Any]) -> None:
         """Decode the next packet. Its timestamp is replaced."""
-        number = len(self._prints)
-        self._add(1, flagged=packet.is_keyframe)
-        if packet.is_discard:
-            packet = _kept(packet)
+        number = len(self._failed)
+        self._flagged.append(packet.is_keyframe)
+        self._failed.append(False)
+        if packet.is_discard and not packet.has_sidedata("new_extradata"):
+            # An edit list hides it. A copy without the mark is decoded, so that the picture is output: it may be
+            # corrupt, and others need it.
+            kept = packet_with(bytes(packet))
+            kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
+            packet = kept
         packet.pts = number  # pictures keep their packet's timestamp
         try:
             for picture in decode_packet(self._context, packet):
@@ -120,16 +127,9 @@ class FullDecoder:
             self._failed[number] = True
 
     def lose(self, packets: int) -> None:
-        """Note that so many packets do not come."""
-        self._add(packets, failed=True)
-
-    def _add(self, packets: int, *, flagged: bool = False, failed: bool = False) -> None:
-        self._prints += [None] * packets
-        self._md5 += [None] * packets
-        self._kind += [0] * packets
-        self._key += [False] * packets
-        self._flagged += [flagged] * packets
-        self._failed += [failed] * packets
+        """Note that so many packets are missing at the end."""
+        self._flagged += [False] * packets
+        self._failed += [True] * packets
 
     def fail(self) -> None:
         """Note that the container is damaged behind the last packet."""
@@ -142,12 +142,13 @@ class FullDecoder:
                 self._take(picture)
         except av.error.FFmpegError:
             self.fail()
+        outputs = [self._outputs.get(number, _Output()) for number in range(len(self._failed))]
         return Decoded(
-            order=self._order,
-            prints=self._prints,
-            md5=self._md5,
-            kind=np.array(self._kind, np.int8),
-            key=np.array(self._key, np.bool_),
+            order=list(self._outputs),
+            prints=[output.print for output in outputs],
+            md5=[output.md5 for output in outputs],
+            kind=np.array([output.kind for output in outputs], np.int8),
+            key=np.array([output.key for output in outputs], np.bool_),
             flagged=np.array(self._flagged, np.bool_),
             failed=np.array(self._failed, np.bool_),
             formats=frozenset(self._formats),
@@ -159,18 +160,18 @@ class FullDecoder:
 
     def _take(self, picture: av.VideoFrame) -> None:
         number = picture.pts
-        if number is None or not 0 <= number < len(self._prints) or self._prints[number] is not None:
+        if number is None or not 0 <= number < len(self._failed) or number in self._outputs:
             self._unnumbered += 1
             return
         if self._rotation is None:
             self._rotation = picture.rotation
         self._interlaced |= bool(picture.interlaced_frame)
-        self._order.append(number)
-        self._prints[number] = picture_print(picture)
-        if self._hashed:
-            self._md5[number] = bytes.fromhex(picture_md5(picture))
-        self._kind[number] = int(picture.pict_type)
-        self._key[number] = bool(picture.key_frame)
+        self._outputs[number] = _Output(
+            print=picture_print(picture),
+            md5=bytes.fromhex(picture_md5(picture)) if self._hashed else None,
+            kind=int(picture.pict_type),
+            key=bool(picture.key_frame),
+        )
         self._failed[number] |= picture.is_corrupt
         self._formats.add((picture.format.name, picture.width, picture.height))
         self._colours.add((int(picture.color_range), int(picture.colorspace)))
@@ -202,23 +203,11 @@ def decode_all(file: ProbedFile, stream_index: int, packets: int, *, hashed: boo
         return decoder.finish()
 
 
-def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
-    """Return a copy of a packet that an edit list hides, so that the decoder outputs its picture.
-
-    The picture may be corrupt, and others need it.
-    """
-    if packet.has_sidedata("new_extradata"):
-        return packet
-    kept = packet_with(bytes(packet))
-    kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
-    return kept
-
-
 def dropped_at_ends(decoded: Decoded, pictures: picture_facts.Pictures) -> NDArray[np.bool_]:
     """Return bool [packets]: pictures that the decoder drops because a sequence ends before it has output them.
 
-    At each start point in `pictures.forgets`, these are the last pictures of the sequence before it, in output order.
-    Their number depends on how many pictures the decoder holds back, so only decoding shows it.
+    At each random access point in `pictures.forgets`, these are the last pictures of the sequence before it, in output
+    order. Their number depends on how many pictures the decoder holds back, so only decoding shows it.
     """
     came, dropped = decoded.came, np.zeros(len(pictures.start), np.bool_)
     for begin in np.flatnonzero(pictures.forgets).tolist():
@@ -234,7 +223,7 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
     A presented packet without a picture is damaged. So is a packet with a picture that the index does not expect.
 
     Args:
-        decoded: what `decode_all` returned.
+        decoded: the result of `decode_all`.
         expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
         hidden: bool [packets], decoded and cut away.
 
@@ -262,7 +251,7 @@ def behind_difference(decoded: Decoded, expected: NDArray[np.int64], hidden: NDA
     Where timestamps are not the container's, frames behind it have numbers and times that a player does not give them.
 
     Args:
-        decoded: what `decode_all` returned.
+        decoded: the result of `decode_all`.
         expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
         hidden: bool [packets], decoded and cut away.
     """
@@ -291,9 +280,8 @@ LASTING_HEADERS = {
 
 
 def has_lasting_header(codec: str, data: bytes) -> bool:
-    """Return whether a packet brings a header that decoders keep for later pictures, as far as it is known here."""
-    pattern = LASTING_HEADERS.get(codec)
-    return pattern is not None and pattern.search(data) is not None
+    """Return whether a packet brings a known header that decoders keep for later pictures."""
+    return codec in LASTING_HEADERS and LASTING_HEADERS[codec].search(data) is not None
 
 
 def fields_in(codec: str, data: bytes) -> int:
@@ -365,10 +353,10 @@ class Trials:
 
     Attributes:
         hidden: bool [n], cut away by an edit list.
-        resets: bool [n], start points over which no decoder session may run.
-        differing: (flags, start points) → (bool [n], bool): the frames decoded from these start points, None for all,
-            that runs planned by the flags do not give as the full decode does; and whether a run that goes on over the
-            next start point gives a frame behind it that differs.
+        resets: bool [n], random access points over which no decoder session may run.
+        differing: (flags, random access points) → (bool [n], bool): the frames decoded from these random access points,
+            None for all, that runs planned by the flags do not give as the full decode does; and whether a run that
+            goes on over the next random access point gives a frame behind it that differs.
     """
 
     hidden: NDArray[np.bool_]
@@ -380,11 +368,11 @@ class Trials:
         return packet_flags(pictures, self.hidden, self.resets)
 
     def begins(self, pictures: picture_facts.Pictures, frames: NDArray[np.bool_]) -> Numbers:
-        """Return int64: the start point that each of some frames, bool [n], is decoded from."""
+        """Return int64: the random access point that each of some frames, bool [n], is decoded from."""
         return Reach(self.flags(pictures), drop_leading=False).begins(np.flatnonzero(frames))
 
     def wrong(self, pictures: picture_facts.Pictures, starts: Numbers) -> NDArray[np.bool_]:
-        """Return bool [n]: frames decoded from these start points that differ."""
+        """Return bool [n]: frames decoded from these random access points that differ."""
         return self.differing(self.flags(pictures), np.unique(starts))[0]
 
 
@@ -396,7 +384,7 @@ def reorder_depth_of(decoded: Decoded) -> int:
 def proven_pictures(
     pictures: picture_facts.Pictures, trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Return (pictures whose start points and droppable pictures hold in all trials, frames that no run gives).
+    """Return (pictures whose random access points and droppable pictures hold in all trials, frames that no run gives).
 
     Args:
         pictures: as `shown_pictures` returns them.
@@ -404,30 +392,21 @@ def proven_pictures(
     """
     wrong, is_crossed_wrong = trials.differing(trials.flags(pictures), None)
     if wrong.any():
-        pictures, wrong = _with_all_needed(pictures, wrong, trials)
+        if pictures.non_reference.any():
+            # Leave out nothing in the whole stream: which pictures the trials of its other GOPs left out is a matter
+            # of luck.
+            pictures = replace(pictures, non_reference=np.zeros(len(wrong), np.bool_))
+            wrong = trials.differing(trials.flags(pictures), None)[0]
         pictures, wrong = with_fewer_starts(pictures, wrong, trials)
         starts = np.flatnonzero(pictures.start != picture_facts.NO_START)
         is_crossed_wrong = trials.differing(trials.flags(pictures), starts)[1]
     return _without_crossings(pictures, wrong, trials) if is_crossed_wrong else (pictures, wrong)
 
 
-def _with_all_needed(
-    pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
-) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Leave nothing out in the whole stream: which pictures the trials of its other GOPs left out is a matter of luck.
-
-    For arguments and result, see `proven_pictures`.
-    """
-    if not pictures.non_reference.any():
-        return pictures, wrong
-    needed = replace(pictures, non_reference=np.zeros(len(wrong), np.bool_))
-    return needed, trials.differing(trials.flags(needed), None)[0]
-
-
 def with_fewer_starts(
     pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Decode from the start point before where decoding from their own gives wrong frames, if that helps.
+    """Decode from the random access point before where decoding from their own gives wrong frames, if that helps.
 
     Args:
         pictures: facts of n packets.
@@ -460,7 +439,9 @@ def with_fewer_starts(
 def _without_crossings(
     pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Let no run go on over a start point. Leading pictures need that, so their start points are given up.
+    """End every run before the next random access point.
+
+    Leading pictures need longer runs, so their random access points are given up.
 
     For arguments and result, see `proven_pictures`.
     """
@@ -478,7 +459,7 @@ def _without_crossings(
 
 
 def _joined(pictures: picture_facts.Pictures, begins: Numbers) -> picture_facts.Pictures:
-    """Return pictures that are decoded from the start point before, where decoding started at some start points."""
+    """Return pictures without some random access points: their GOPs are decoded from the one before."""
     start = pictures.start.copy()
     inside = np.isin(picture_facts.segments(start), begins)
     start[begins] = picture_facts.NO_START

@@ -1,25 +1,22 @@
-"""Runs of packets, decoded as clips decode them, and their pictures compared with expected ones.
+"""Runs of packets that are decoded as clips decode them, to compare their pictures with expected ones.
 
-Some frames of a medium, reached as clips reach them and by a decode that begins further back, and compared.
+Expected pictures come from a full decode of the medium. For media that are not decoded in full, some frames are drawn,
+and expected pictures come from a decode that begins further back.
 
-The shapes of plans that are proved: which runs are decoded beside a full decode of a medium.
+A `Shape` is a set of runs that are decoded together. Clips begin at any random access point, end at any frame, and
+leave out packets that none of their frames needs. Their choice depends on their frames, so not every plan can be tried.
+Each frame is reached in two ways, which together hold every packet and leave out every packet that may be left out:
 
-Clips begin at any start point, end at any frame, and leave out packets that none of their frames needs. What they leave
-out depends on their frames, so not every plan can be tried. Each frame is reached in two ways, which together hold
-every packet and leave out every packet that may be left out:
+- `halves`: from each random access point on, every picture that others need, and one half of those that none needs;
+  then the other half. If every picture is needed, one run holds them all. Leading pictures of an open random access
+  point are reached from the random access point before it.
+- `single`: from each random access point, one picture, without anything that it does not need. The run ends with it.
 
-- `halves`: from each start point on, every picture that others need, and one half of those that none needs; then the
-  other half. If every picture is needed, one run holds them all. Leading pictures of an open start point are reached
-  from the start point before it.
-- `single`: from each start point, one picture, without anything that it does not need. The run ends with it.
+Where packets are not parsed, some of the halves go on over the next random access point, as clips of several GOPs do,
+and another shape takes the place of `single`:
 
-Where packets are not parsed, some of the halves go on over the next start point, as clips of several GOPs do, and
-another shape takes the place of `single`:
-
-- `bare`: from each start point on, every picture that others need, and only the last one of the others. Two pictures
-  that may be left out can bring the same header, so that leaving out one of them changes nothing.
-
-Pure functions over numpy columns.
+- `bare`: from each random access point on, every picture that others need, and only the last one of the others. Two
+  pictures that may be left out can bring the same header, so that leaving out one of them changes nothing.
 """
 
 import collections
@@ -34,7 +31,6 @@ from framedex.errors import DecodeError
 from framedex.indexer.containers import Coded, ProbedFile, RunDecoder, demux_packets, open_medium, picture_print
 from framedex.indexer.reach import Numbers, Reach, drops_leading
 from framedex.indexer.timeline import (
-    CONTINUES,
     DAMAGED,
     LEADING,
     NON_REFERENCE,
@@ -46,7 +42,8 @@ from framedex.indexer.timeline import (
 )
 from framedex.storage.reader import Read
 
-# One run in a medium goes on over the next start point for so many packets, at least so many runs do, and so far.
+# One run in a medium goes on over the next random access point for so many packets, at least so many runs do, and so
+# far.
 CROSSING_SHARE, MIN_CROSSINGS, CROSSING_FRAMES = 60, 2, 3
 SEED = 22  # which half a picture belongs to, and which ones are reached alone, does not change from run to run
 NONE: Numbers = np.zeros(0, np.int64)
@@ -60,7 +57,7 @@ class Shape:
         packet: int64 [fed], ascending: the packets that decoders are given. Two runs may share packets.
         run: int64 [fed], which run each belongs to.
         wanted: bool [fed], pictures that have to equal those of the full decode.
-        over: bool [fed], those of them that lie behind a start point over which their run has gone on.
+        over: bool [fed], those of them that lie behind a random access point over which their run has gone on.
         whole: bool [fed], the packet completes its picture. (The first field of two does not.)
         last: bool [fed], the run ends with it.
     """
@@ -79,37 +76,39 @@ def shapes_of(flags: Flags, *, drop_leading: bool, starts: Numbers | None = None
     Args:
         flags: int32 [packets], all of them read.
         drop_leading: As `reach.drops_leading` returns it.
-        starts: int64: only frames that are decoded from these start points. None: all frames.
+        starts: int64: only frames that are decoded from these random access points. If None, all frames.
     """
     reach = Reach(flags, drop_leading=drop_leading)
-    frames = _sound_frames(reach, flags, starts)
+    frames = _sound_frames(reach, flags, shown_packets(flags), starts)
     shuffled = np.random.default_rng(SEED).permutation(frames)
     _, first, count = np.unique(reach.begins(shuffled), return_index=True, return_counts=True)
     single = np.sort(shuffled[first[count > 1]])  # a run to the only frame is one of the halves
-    shapes = [_shape(reach, half, flags) for half in _halves(frames, flags)]
-    return [*shapes, _shape(reach, single, flags)] if len(single) else shapes
+    return [_shape(reach, some) for some in (*_halves(frames, flags), single) if len(some)]
 
 
 def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
-    """Return the shapes of halves, of which some runs of the first one go on over the next start point, and `bare`.
+    """Return the shapes of halves, and `bare`.
+
+    Some runs of the first shape go on over the next random access point.
 
     Args:
         flags: int32 [packets], all of them read.
-        starts: int64: only frames that are decoded from these start points, all of whose runs go on. None: all frames.
+        starts: int64: only frames that are decoded from these random access points, all of whose runs go on. If None,
+            all frames.
     """
     reach = Reach(flags, drop_leading=False)
-    frames = _sound_frames(reach, flags, starts)
+    frames = _sound_frames(reach, flags, shown_packets(flags), starts)
     count = len(flags) // CROSSING_SHARE if starts is None else len(flags)
     behind, begins = _crossings(reach, frames, count, flags)
     chosen = _halves(frames, flags)
     if len(chosen) > 1:
         chosen.append(_bare(reach, frames, flags))
-    first = [_shape(reach, some, flags, behind, begins) for some in chosen[:1]]
-    return first + [_shape(reach, some, flags) for some in chosen[1:]]
+    first = [_shape(reach, some, behind, begins) for some in chosen[:1]]
+    return first + [_shape(reach, some) for some in chosen[1:]]
 
 
-def _sound_frames(reach: Reach, flags: Flags, starts: Numbers | None) -> Numbers:
-    frames = shown_packets(flags)
+def _sound_frames(reach: Reach, flags: Flags, frames: Numbers, starts: Numbers | None = None) -> Numbers:
+    """Return the frames that are not damaged and that some random access point, or one of `starts`, reaches."""
     sound: Numbers = frames[(flags[frames] & DAMAGED) == 0]
     sound = sound[reach.is_reachable(sound)]
     return sound if starts is None else sound[np.isin(reach.begins(sound), starts)]
@@ -127,7 +126,7 @@ def _halves(frames: Numbers, flags: Flags) -> list[Numbers]:
 
 
 def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
-    """Return the frames that some other may need, and of those that are decoded from one start point, the last one."""
+    """Return the frames that some other may need, and the last frame of each random access point."""
     is_last = np.zeros(len(frames), np.bool_)
     by_start = np.lexsort((frames, reach.begins(frames)))
     is_last[by_start] = np.append(np.diff(reach.begins(frames)[by_start]) != 0, True)[: len(frames)]
@@ -136,7 +135,7 @@ def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
 
 
 def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple[Numbers, Numbers]:
-    """Return (frames behind a start point, the start point before that, from which they are decoded once more)."""
+    """Return (frames behind a random access point, the one before it, from which they are decoded once more)."""
     begins = np.unique(reach.begins(frames))
     edges = np.append(reach.starts, [len(flags)] * 2)
     number = np.searchsorted(reach.starts, begins)
@@ -161,40 +160,41 @@ def runs_shape(packets: list[Numbers], targets: list[Numbers], continues: NDArra
     packet = np.concatenate([*packets, NONE])
     run = np.repeat(np.arange(len(packets)), [len(one) for one in packets])
     wanted = np.concatenate([*map(np.isin, packets, targets), np.zeros(0, np.bool_)])
+    return _shape_by_packet(packet, run, wanted, np.zeros(len(packet), np.bool_), continues)
+
+
+def _shape_by_packet(
+    packet: Numbers, run: Numbers, wanted: NDArray[np.bool_], over: NDArray[np.bool_], continues: NDArray[np.bool_]
+) -> Shape:
+    """Return a shape from columns of `Shape` that are sorted by run, then by packet."""
     last = np.append(run[1:] != run[:-1], True)[: len(run)]
+    whole = last | np.append(~continues[packet[1:]], True)[: len(run)]
     by_packet = np.lexsort((run, packet))
     return Shape(
         packet=packet[by_packet],
         run=run[by_packet],
         wanted=wanted[by_packet],
-        over=np.zeros(len(packet), np.bool_),
-        whole=(last | np.append(~continues[packet[1:]], True)[: len(run)])[by_packet],
+        over=over[by_packet],
+        whole=whole[by_packet],
         last=last[by_packet],
     )
 
 
-def _shape(
-    reach: Reach,
-    targets: Numbers,
-    flags: Flags,
-    behind: Numbers = NONE,
-    begins_of_behind: Numbers = NONE,
-) -> Shape:
-    """Return the shape that reaches each target from its start point with a decoder of its own.
+def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_behind: Numbers = NONE) -> Shape:
+    """Return the shape that reaches each target from its random access point with a decoder of its own.
 
     Args:
         reach: how pictures of the medium are reached.
         targets: int64, ascending.
-        flags: int32 [packets].
-        behind: int64: frames that are also reached from the start point before.
-        begins_of_behind: int64: these start points.
+        behind: int64: frames that are also reached from the random access point before.
+        begins_of_behind: int64: these random access points.
     """
     own_begins = reach.begins(targets)
     begins = np.append(own_begins, begins_of_behind)
     firsts = np.unique(begins)
     both = np.append(targets, behind)
     parts: list[tuple[Numbers, Numbers]] = []
-    for number in (0, 1):  # runs of every second start point do not overlap
+    for number in (0, 1):  # runs of every second random access point do not overlap
         mine = firsts[number::2]
         is_mine = np.isin(begins, mine)
         furthest = np.zeros(len(mine), np.int64)
@@ -205,20 +205,11 @@ def _shape(
     packet = np.concatenate([part[0] for part in parts])
     by_run = np.lexsort((packet, run))
     packet, run = packet[by_run], run[by_run]
-    last = np.append(run[1:] != run[:-1], True)[: len(run)]
-    whole = last | np.append((flags[packet[1:]] & CONTINUES) == 0, True)[: len(run)]
-    fed, n = firsts[run] * len(flags) + packet, len(flags)
-    is_target = np.isin(fed, own_begins * n + targets)
+    n = len(reach.continues)
+    fed = firsts[run] * n + packet  # one number for each pair of a random access point and a packet
     over = np.isin(fed, begins_of_behind * n + behind)
-    by_packet = np.lexsort((run, packet))
-    return Shape(
-        packet=packet[by_packet],
-        run=run[by_packet],
-        wanted=(is_target | over)[by_packet],
-        over=over[by_packet],
-        whole=whole[by_packet],
-        last=last[by_packet],
-    )
+    wanted = over | np.isin(fed, own_begins * n + targets)
+    return _shape_by_packet(packet, run, wanted, over, reach.continues)
 
 
 # So many threads decode each run of the first shape: of a damaged stream, some decoders then give other pictures.
@@ -230,12 +221,12 @@ HELD_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What a decoder of runs has to know of a stream of n packets.
+    """Facts of a stream of n packets for decoders of its runs.
 
     Attributes:
-        coded: what decoders are told.
+        coded: the codec parameters.
         where: the stream's file, for messages.
-        given: for some start points, what a decoder must be given before it starts there, by packet.
+        given: by packet, the units to give a decoder before it starts at some random access points.
         place: int64 [n], the place of each picture in presentation order.
         ordered: whether clips rely on decoders to give pictures in that order.
     """
@@ -257,12 +248,12 @@ def stream_of(
     where: str,
     ordered: bool,
 ) -> Stream:
-    """Return what a decoder of runs has to know of a stream.
+    """Return the facts of a stream for decoders of its runs.
 
     Args:
-        coded: what decoders are told.
+        coded: the codec parameters.
         states: as in `videos`.
-        state: int32 [starts], which of them a decoder must be given at each start point.
+        state: int32 [starts], which of them a decoder must be given at each random access point.
         pts: int64 [n].
         flags: int32 [n].
         where: the stream's file, for messages.
@@ -287,7 +278,7 @@ def prints_of_runs(
 
     Args:
         stream: the packets' stream.
-        shapes: which runs. Those of the first shape are decoded with `THREADS` threads.
+        shapes: the runs. Those of the first shape are decoded with `THREADS` threads.
         packets: numbers and bytes of packets in decode order, at least of those that the runs need.
         going_on: numbers of the shapes whose decoders go on after errors, as that of a full decode does. A clip's
             decoder does not.
@@ -312,10 +303,11 @@ def differing(
     """Return bool [packets]: wanted pictures that some run does not give as expected.
 
     Args:
-        shapes: which runs.
+        shapes: the runs.
         prints: the result of `prints_of_runs`.
         expected: the `picture_print` of each packet's picture, by packet. A picture that is missing, or None, differs.
-        over: whether to look at the pictures behind start points over which runs have gone on, and not at the others.
+        over: whether to look at the pictures behind random access points over which runs have gone on, and not at the
+            others.
     """
     differs = np.zeros(len(expected), np.bool_)
     for shape, found in zip(shapes, prints, strict=True):
@@ -387,7 +379,7 @@ def _bytes_of(picture: av.VideoFrame) -> int:
 
 
 class _Run:
-    """One run: a decoder, and what it still has to give."""
+    """One run: its decoder, and the wanted pictures that have not come yet."""
 
     def __init__(self, side: RunsDecoder, number: int) -> None:
         self._side, self._number = side, number
@@ -411,29 +403,27 @@ class _Run:
     def decode(self) -> None:
         """Decode the picture whose packets were taken."""
         data, self._data = self._data, b""
-        if self._decoder is not None and data:
-            try:
-                self._give(self._decoder.decode(data, self._packet))
-            except av.error.FFmpegError:
-                self._fail()
+        if data:
+            self._pass_on(data)
 
     def end(self) -> None:
-        """Take what the decoder holds back."""
-        if self._decoder is not None:
-            try:
-                self._give(self._decoder.flush())
-            except av.error.FFmpegError:
-                self._fail()
+        """Take the pictures that the decoder holds back."""
+        self._pass_on(None)
 
-    def _fail(self) -> None:
-        if not self._side.continue_on_error:
-            self._decoder = None
+    def _pass_on(self, data: bytes | None) -> None:
+        """Decode a picture's packets, or flush the decoder if there are none, and pass wanted pictures on.
 
-    def _give(self, pictures: list[av.VideoFrame]) -> None:
-        """Pass wanted pictures on. A corrupt picture ends the run, as it ends a clip.
-
-        So does a picture that comes too late. Those that came before it in its place are taken back.
+        An error or a corrupt picture ends the run, as it ends a clip. So does a picture that comes too late: pictures
+        that came before it in its place are taken back.
         """
+        if self._decoder is None:
+            return
+        try:
+            pictures = self._decoder.flush() if data is None else self._decoder.decode(data, self._packet)
+        except av.error.FFmpegError:
+            if not self._side.continue_on_error:
+                self._decoder = None
+            return
         place = self._side.stream.place
         for picture in pictures:
             number = picture.pts
@@ -456,9 +446,9 @@ class _Run:
                 self._side.take(number, self._number, picture)
 
 
-MAX_BYTES = 16 << 20  # of neighbouring packets that are read together
-STARTS_BACK = 2  # the decode to compare with begins at least so many start points before a clip's
-SHORT = 300  # packets; in a medium of no more it begins with the first one
+MAX_BYTES = 16 << 20  # neighbouring packets are read together up to this size, which limits the memory
+STARTS_BACK = 2  # the decode to compare with begins at least so many random access points before a clip's
+SHORT = 300  # in a medium with at most so many packets, it begins with the first one
 
 
 def differing_samples(
@@ -467,7 +457,7 @@ def differing_samples(
     """Return bool [packets]: targets for which both ways give different pictures, or one of them gives none.
 
     Args:
-        stream: what decoders have to know.
+        stream: facts for decoders.
         flags: int32 [packets], read wherever a clip with one of the targets needs them.
         targets: int64 [targets], ascending, as `drawn` returns them.
         packets: numbers and bytes of packets in decode order, at least of those that `needed_for` returns.
@@ -505,9 +495,8 @@ def packets_in_ranges(
             continue
         first = int(begin[part[0]])
         data = read(first, int(begin[part[-1]] + length[part[-1]]) - first)
-        for number, at, count in zip(
-            numbers[part].tolist(), (begin[part] - first).tolist(), length[part].tolist(), strict=True
-        ):
+        columns = (numbers[part], begin[part] - first, length[part])
+        for number, at, count in zip(*(column.tolist() for column in columns), strict=True):
             yield number, data[at : at + count]
 
 
@@ -531,7 +520,7 @@ def drawn(flags: Flags, count: int, *, drop_leading: bool) -> Numbers:
         count: how many are wanted.
         drop_leading: As `reach.drops_leading` returns it.
     """
-    frames = _sound(flags, shown_packets(flags), drop_leading=drop_leading)
+    frames = _sound_frames(Reach(flags, drop_leading=drop_leading), flags, shown_packets(flags))
     edges = np.linspace(0, len(frames), min(count, len(frames)) + 1).astype(np.int64)
     return frames[np.random.default_rng(SEED).integers(edges[:-1], edges[1:])] if len(frames) else frames
 
@@ -547,8 +536,8 @@ def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_l
         reorder_depth: How many pictures a decoder holds back. So many packets behind a target are decoded, too.
         drop_leading: As `reach.drops_leading` returns it.
     """
-    targets = _sound(flags, targets, drop_leading=drop_leading)
     reach = Reach(flags, drop_leading=drop_leading)
+    targets = _sound_frames(reach, flags, targets)
     begins = reach.begins(targets)
     ends = reach.picture_end(targets)
     of_clips = [
@@ -556,23 +545,14 @@ def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_l
     ]
     resets = np.flatnonzero(flags & RESET)
     numbers = np.searchsorted(reach.starts, begins)
-    further = (
-        np.zeros(len(begins), np.int64) if len(flags) <= SHORT else reach.starts[np.maximum(numbers - STARTS_BACK, 0)]
-    )
+    further = np.zeros_like(begins) if len(flags) <= SHORT else reach.starts[np.maximum(numbers - STARTS_BACK, 0)]
     # No decoder session may run over a reset.
     last_reset = np.append(resets, 0)[np.searchsorted(resets, begins, side="right") - 1]
     further = np.maximum(further, last_reset)
     until = np.minimum(ends + reorder_depth + 1, len(flags))
     from_further_back = [np.arange(first, end) for first, end in zip(further.tolist(), until.tolist(), strict=True)]
-    continues = (flags & CONTINUES) != 0
     one_each = list(targets[:, None])
     return (
-        runs_shape(of_clips, one_each, continues),
+        runs_shape(of_clips, one_each, reach.continues),
         runs_shape(from_further_back, one_each, np.zeros(len(flags), np.bool_)),
     )
-
-
-def _sound(flags: Flags, frames: Numbers, *, drop_leading: bool) -> Numbers:
-    """Return those frames that are not damaged and that some start point reaches."""
-    frames = frames[(flags[frames] & DAMAGED) == 0]
-    return frames[Reach(flags, drop_leading=drop_leading).is_reachable(frames)]
