@@ -17,7 +17,7 @@ from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.core.words import check_choices, counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
-from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced, replacements
+from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced
 from framedex.loader.clip_dataset import checked_epoch
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
@@ -293,8 +293,9 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             return read_or_replaced(
                 lambda: self._read_item(read, epoch),
                 self._clips.number(number),
-                others=lambda: replacements(number, len(self._clips)),
-                other=lambda other: self._clips.item(self._clips.clip(other), epoch),
+                place=number,
+                count=len(self._clips),
+                read_other=lambda other: self._clips.item(self._clips.clip(other), epoch),
                 on_error=on_error,
             )
         try:
