@@ -11,7 +11,7 @@ Device = Literal["cpu", "gpu"]
 Decode = Literal["auto", "gpu", "cpu"]
 Last = Literal["partial", "drop", "pad"]
 Output = Literal["torch", "numpy"]
-Unit = Literal["clips", "batches"]  # what a sampler yields
+Unit = Literal["clips", "batches"]  # the entries that a sampler yields
 
 
 def placed(device: object, device_id: int) -> tuple[Device, int]:
@@ -30,14 +30,12 @@ def placed(device: object, device_id: int) -> tuple[Device, int]:
     match = re.fullmatch(r"cpu|gpu|cuda(?::(\d{1,4}))?", str(device))
     if match is None:
         raise FramedexError("unknown device", found=repr(device), allowed="'cpu', 'gpu', 'cuda', 'cuda:0', 'cuda:1', …")
-    number = None if match[1] is None else int(match[1])
-    if number is not None and device_id not in (0, number):
+    number = device_id if match[1] is None else int(match[1])
+    if number != device_id != 0:  # 0 is the default, with which a number in `device` does not conflict
         raise FramedexError(
             "device and device_id name two GPUs", found=f"{device!r} and {device_id}", remedy="leave out device_id"
         )
-    if match[0] == "cpu":
-        return "cpu", 0
-    return "gpu", device_id if number is None else number
+    return ("cpu", 0) if match[0] == "cpu" else ("gpu", number)
 
 
 def check_counts(**counts: tuple[int, int]) -> None:
@@ -52,10 +50,7 @@ def check_counts(**counts: tuple[int, int]) -> None:
 
 
 def check_normalize(normalize: object) -> None:
-    """Raise FramedexError if `normalize` has a value that is not allowed.
-
-    It is None or (mean, std): three finite numbers each, and every std is above 0.
-    """
+    """Raise FramedexError unless `normalize` is None or (mean, std), three finite numbers each, and std is above 0."""
     if normalize is None:
         return
     try:
@@ -71,7 +66,7 @@ def check_normalize(normalize: object) -> None:
 
 
 def check_batch_sampler(*, batch_size: int, sampler: object, last: Last) -> None:
-    """Raise FramedexError for arguments that a sampler of batches takes the place of."""
+    """Raise FramedexError for arguments that a sampler of batches replaces."""
     given = {"batch_size": batch_size != 1, "sampler": sampler is not None, "last": last != "partial"}
     twice = [name for name, is_given in given.items() if is_given]
     if twice:

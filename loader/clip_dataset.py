@@ -17,7 +17,7 @@ from framedex.core.words import check_choices, counted
 from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.execution.spawning import SharedNumber
 from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
-from framedex.loader.batches.faults import OnError, read_or_replaced, replacements
+from framedex.loader.batches.faults import OnError, read_or_replaced
 from framedex.loader.batches.fetch import Decode
 from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.frame_tables import FrameColumns
@@ -37,19 +37,20 @@ class ClipDataset:
     """The clips of a dataset by number: map-style, picklable and safe to spawn. Opening one reads a single small file.
 
     Args:
-        path: what `framedex shard` wrote: a folder, or a URI of object storage.
+        path: a dataset that `framedex shard` wrote: a folder, or a URI of object storage.
         decode: "cpu" decodes in `__getitem__`. "movie" returns the clip as a tiny MP4 instead, for a decoder or a DALI
             pipeline of your own.
-        size: (height, width) to which frames are stretched, which changes their proportions. None: as they are stored,
-            or as `framing` says.
+        size: (height, width) to which frames are stretched, which changes their proportions. If None, `framing` sets
+            the size, or frames keep theirs.
         framing: other ways to a size: by the shorter or longer side, letterboxed, cropped, mirrored. Random crops are
             drawn again in each epoch (see `set_epoch`).
-        layout: order of the axes of `frames`: "FHWC", "FCHW" or "CFHW". None: "FHWC", or "FCHW" with a `transform`.
+        layout: order of the axes of `frames`: "FHWC", "FCHW" or "CFHW". Defaults to "FHWC", or with a `transform` to
+            "FCHW".
         dtype: "uint8": RGB of 8 bits. "uint16": RGB of 16 bits, white is 65535, which keeps the bits of video of 10 and
             12 bits, of depth maps (gray16) and of PNGs of 16 bits. "raw": the samples as they are stored, [F, H, W, 1]
             for grey and [F, H, W, 3] for planes of one size, uint8 or uint16.
-        transform: a function of a clip's frames, such as `torchvision.transforms.v2.Compose`: uint8 [F, C, H, W] (or as
-            `layout` says), a torch tensor where torch is installed, otherwise an array. `frames` is what it returns. It
+        transform: a function of a clip's frames, such as `torchvision.transforms.v2.Compose`: uint8 [F, C, H, W] (or
+            another `layout`), a torch tensor if torch is installed, otherwise an array. Its result becomes `frames`. It
             is called once per clip. The global generators of Python, numpy and torch are seeded for it by the seed, the
             epoch and the clip.
         seed: seed of random crops, of mirroring and of the transform, from 0 to 2**64 - 1.
@@ -59,21 +60,22 @@ class ClipDataset:
         allow_remote: whether sources may lie in another store than the dataset, such as another bucket or web server.
             See docs/storage.md.
         where: keep only some clips, numbered from 0: the values of columns, such as {"split": "train"} or {"codec":
-            ["h264", "hevc"]}, or an expression, as policies have it for `filter`. The columns are those of `column`.
+            ["h264", "hevc"]}, or an expression, as policies have it for `filter`. `column` lists the columns.
         frame_columns: columns of the table that the listing names in `frame_table`, such as states and actions. A list
             of names gives their values at the clip's frames. A mapping {name: seconds} gives their values at these
-            times from the clip's anchor (or its first frame), and which times have a value; {name: None} is as in a
-            list.
+            times from the clip's anchor (or its first frame), and a mask of times that have a value; {name: None} is as
+            in a list.
         labels: numbers for the values of a column. "label" sorts the values of that column and numbers them from 0;
-            {"run": 0, "walk": 1} has the numbers for the column `label`, {"action": {"run": 0, "walk": 1}} those for
-            another one. Items then have the number in the column, and the value in `label_name` (the column's name
-            with `_name`). The numbers do not depend on `where`. None: those that `framedex shard --labels` recorded.
-        cache: a cache for what is read from object storage. None: no cache.
-        on_error: what to do with a clip that is not available, because its source was changed or does not decode:
+            {"run": 0, "walk": 1} has the numbers for the column `label`, {"action": {"run": 0, "walk": 1}} the numbers
+            for another one. Items then have the number in the column, and the value in `label_name` (the column's name
+            with `_name`). The numbers do not depend on `where`. Defaults to the numbers that `framedex shard --labels`
+            recorded.
+        cache: a cache for object storage. If None, every read goes to the store.
+        on_error: the reaction to a clip that is not available, because its source was changed or does not decode:
             "raise"; or "replace", which returns another clip, one of a few drawn by the clip's number, and logs a
             warning. A clip that needs permission, or whose transform fails, always raises.
         clip_bytes: the most memory that the packets, the audio and the frames of one clip may take together. A clip
-            that would take more is not available. None: a quarter of the memory of this machine or container.
+            that would take more is not available. Defaults to a quarter of the memory of this machine or container.
 
     Raises:
         FramedexError: an argument is wrong.
@@ -107,7 +109,7 @@ class ClipDataset:
         pixels = PixelOptions.of(size, framing, seed=seed, clip_bytes=clip_bytes, **how)
         options = ItemOptions(decode=decode, pixels=pixels, frame_columns=frame_columns, on_error=on_error)
         manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
-        self._hold(ChosenClips(manifest, options, where=where, labels=labels, cache=cache))
+        self._set_clips(ChosenClips(manifest, options, where=where, labels=labels, cache=cache))
 
     @classmethod
     def from_index(
@@ -129,24 +131,24 @@ class ClipDataset:
     ) -> Self:
         """Return the clips that a policy selects from an index, each planned when it is read.
 
-        No dataset is written to disk. The clips and their numbers are those of `framedex shard INDEX --policy POLICY`.
-        What the policy draws at random is drawn again in each epoch (see `set_epoch`).
+        Nothing is written to disk. `framedex shard INDEX --policy POLICY` would make the same clips with the same
+        numbers. The policy's random draws are repeated in each epoch (see `set_epoch`).
 
         Args:
-            index: what `framedex index` wrote.
+            index: an index that `framedex index` wrote.
             policy: a YAML file, the name of a policy that comes with framedex ("fps"), or the content of a policy file,
                 as a mapping or as YAML.
             epoch: the first epoch, 0 or more.
-            seed: replaces the policy's seed, and is the seed of crops and of the transform, as for the class. None: the
-                policy's own seed, and 0 for the others.
+            seed: replaces the policy's seed, and is the seed of crops and of the transform. Defaults to the policy's
+                own seed, and to 0 for crops and the transform.
             keep_damaged: allow clips with frames of damaged GOPs.
             audio: whether clips carry audio; AudioOptions sets its rate, channels and length.
-            root: as for the class, as all that follow.
+            root: as for `ClipDataset`, as all following arguments.
             allow_remote: whether sources may lie in another store than the index.
             where: keep only some clips.
-            labels: numbers for the values of a column: of all rows of the index that the policy samples.
-            cache: a cache for what is read from object storage.
-            on_error: what to do with a clip that is not available.
+            labels: numbers for the values of a column, in all rows of the index that the policy samples.
+            cache: a cache for object storage.
+            on_error: the reaction to a clip that is not available.
             items: `decode`, `size`, `framing`, `layout`, `dtype`, `transform`, `threads`, `frame_columns` and
                 `clip_bytes`.
 
@@ -155,7 +157,7 @@ class ClipDataset:
             FormatError: `index` is not an index.
             PolicyError: the policy is wrong.
             NoClipsError: the policy gives no clip.
-            StorageError: as for the class.
+            StorageError: the sources lie in another store, and neither `root` nor `allow_remote` is given.
         """
         from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
         from framedex.sharder.policies.reading import with_seed
@@ -170,23 +172,17 @@ class ClipDataset:
             audio=AudioOptions() if audio is True else audio or None,
         )
         dataset = cls.__new__(cls)
-        dataset._hold(ChosenClips(plans, options, where=where, labels=labels, cache=cache), checked_epoch(epoch))
-        dataset._warn_of_labels()
+        dataset._set_clips(ChosenClips(plans, options, where=where, labels=labels, cache=cache), checked_epoch(epoch))
+        column = dataset.label_column or LABEL
+        if column in plans.columns and SPLIT in plans.columns:
+            table = pa.table({name: plans.column(name) for name in (column, SPLIT)})
+            for warning in lacking(label_counts_of(table, column)):  # `framedex shard` prints the same warnings
+                warn_at(user_line(), f"{plans.path}: {warning}")
         return dataset
 
-    def _hold(self, clips: ChosenClips, epoch: int = 0) -> None:
+    def _set_clips(self, clips: ChosenClips, epoch: int = 0) -> None:
         self._clips, self._epoch = clips, SharedNumber(epoch)
         self.origin, self.sources = clips.source, clips.files
-
-    def _warn_of_labels(self) -> None:
-        """Warn of labels that a split lacks."""
-        column = self.label_column or LABEL
-        names = [name for name in (column, SPLIT) if name in self.origin.columns]
-        if len(names) < 2:
-            return
-        table = pa.table({name: self.origin.column(name) for name in names})
-        for told in lacking(label_counts_of(table, column)):
-            warn_at(user_line(), f"{self.origin.path}: {told}")
 
     @property
     def decode(self) -> Decode:
@@ -195,13 +191,13 @@ class ClipDataset:
 
     @property
     def size(self) -> Size | None:
-        """(height, width) to which frames are stretched. None: as they are stored, or as `pixels.framing` says."""
+        """(height, width) to which frames are stretched. If None, see `pixels.framing`."""
         framing = self._clips.options.pixels.framing
         return framing.size if framing.is_plain else None
 
     @property
     def pixels(self) -> PixelOptions:
-        """What the frames of items are like: their framing, layout, transform and seed."""
+        """The form of the frames of items: their framing, layout, transform and seed."""
         return self._clips.options.pixels
 
     @property
@@ -255,7 +251,7 @@ class ClipDataset:
         self._epoch.set(checked_epoch(epoch))
 
     def failures(self) -> Iterator[Failure]:
-        """Yield the clips that the policy of `from_index` asks for and that cannot be made, each with the reason.
+        """Yield the clips of the policy of `from_index` that are impossible, each with the reason.
 
         Yields nothing for a dataset on disk, which lists them in failures.parquet.
         """
@@ -263,7 +259,7 @@ class ClipDataset:
 
     @property
     def columns(self) -> list[str]:
-        """The user's columns: those of a listing, of explicit clips and of a split; and the one of labels' names."""
+        """The user's columns, from a listing, explicit clips and a split, and the column of labels' names."""
         return self._clips.columns
 
     @property
@@ -278,7 +274,7 @@ class ClipDataset:
 
     @property
     def label_column(self) -> str | None:
-        """The column whose values are numbered; None if the dataset has no labels."""
+        """The column whose values are numbered, or None without labels."""
         return self._clips.label_column
 
     @property
@@ -306,16 +302,16 @@ class ClipDataset:
     def column(self, name: str, *, as_arrow: Literal[True]) -> pa.ChunkedArray: ...
 
     def column(self, name: str, *, as_arrow: bool = False) -> NDArray[Any] | pa.ChunkedArray:
-        """Return a value of each clip, in the order of the clips. No clip is read or decoded.
+        """Return a value of each clip, in the order of the clips. Clips are neither read nor decoded.
 
         Args:
-            name: one of `columns`, or what every clip has: `clip_id`; `wanted_frames` (padding included),
+            name: one of `columns`, or a value of every clip: `clip_id`; `wanted_frames` (padding included),
                 `begin_seconds` and `end_seconds` of its frames; `multiview_id` and `view_name` of clips of several
                 views; `media_id`, `uri`, `member`, `kind`, `codec`, `width` and `height` (as stored),
                 `rotation_degrees`, `color_transfer`, `frame_count`, `frame_rate` (on average) and `duration_seconds` of
                 its medium. A column of your own hides a field of the medium of the same name. With `from_index`, the
                 first six sample all clips, which reads the packets of all media.
-            as_arrow: return Arrow's array, which tells nulls from all values.
+            as_arrow: return Arrow's array, which distinguishes nulls from all values.
 
         Returns:
             [clips]. Numbers have the column's type; with nulls, they are float64 with NaN. Yes and no is bool, or
@@ -323,7 +319,7 @@ class ClipDataset:
             null.
 
         Raises:
-            FramedexError: the clips have no such column, or whole numbers beside nulls are too large for float64.
+            FramedexError: the clips lack the column, or whole numbers with nulls among them are too large for float64.
             FormatError: the dataset or the index is damaged or was replaced.
         """
         check_column_name(name)
@@ -337,14 +333,14 @@ class ClipDataset:
         return plain(found) if as_arrow else column_as_numpy(found, name)
 
     def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
-        """Return int64 [clips, 3]: frames, height and width of each clip as it is delivered. No clip is read.
+        """Return int64 [clips, 3]: frames, height and width of each clip as it is delivered. Clips are not read.
 
-        Frames include padding. Sizes are those of `size` or `framing`, or as the clips are stored. With `from_index`, a
+        Frames include padding. `size` or `framing` set the size, or clips keep their stored size. With `from_index`, a
         policy whose clips differ in their number of frames is applied to all media, which reads their packets (1 ms per
         medium).
 
         Args:
-            upright: sizes of the upright pictures, as ClipLoader delivers them with rotation="apply".
+            upright: return sizes of upright pictures, as ClipLoader delivers them with rotation="apply".
 
         Raises:
             FormatError: the dataset or the index is damaged or was replaced.
@@ -364,7 +360,7 @@ class ClipDataset:
         return self._clips.taken(rows)
 
     def views(self) -> JoinedViews:
-        """Return which clips are views of one clip of several views. Reads two columns of the manifest.
+        """Return the views of each clip of several views. Reads two columns of the manifest.
 
         Raises:
             FramedexError: each clip stands alone.
@@ -405,22 +401,22 @@ class ClipDataset:
             - `clip_id`, `uri`, and the user's columns. With `labels`, the column has the number of its value, which is
             in `NAME_name`.
             - `rotation_degrees`: the counterclockwise rotation that a player would apply to the frames.
-            - `color_transfer`: that of the medium (ISO/IEC 23091-2 table 3; 16 and 18 are HDR). Frames are not
-            converted for it.
+            - `color_transfer`: the medium's transfer characteristics (ISO/IEC 23091-2 table 3; 16 and 18 are HDR).
+            Frames are not converted for it.
             - `multiview_id`, `view_name` and `view_away_seconds`, of a clip that is one view of several: the name that
-            they share, the view, and float64 [F], each frame's time minus the one that was wanted of the view
-            (`MultiViewDataset` joins the views).
+            they share, the view, and float64 [F], each frame's time minus its wanted time (`MultiViewDataset` joins the
+            views).
             - `audio`, of a dataset with audio: float32 [channels, samples], full scale 1.
             - `audio_mask`, of a dataset with audio: bool [samples], False where silence was filled in.
             - `audio_rate`, of a dataset with audio: in Hz.
-            - the `frame_columns`: [F, …], or [times, …] and `NAME_mask`, bool [times], False where the stretch that was
-            sampled has no such time.
+            - the `frame_columns`: [F, …], or [times, …] and `NAME_mask`, bool [times], False for times outside the
+            sampled stretch.
 
         Raises:
-            IndexError: there is no such clip.
+            IndexError: the clip does not exist.
             StaleError: the source changed.
             DecodeError: the source does not decode.
-            FramedexError: the clip's pictures cannot be framed as `framing` says.
+            FramedexError: the clip's pictures do not fit the `framing`.
             TransformError: the transform fails.
             PolicyError: with `from_index`, reading the source shows that the clip is impossible.
             FormatError: with `from_index`, the index changed.
@@ -428,13 +424,14 @@ class ClipDataset:
         return read_or_replaced(
             lambda: self.item(number),
             number,
-            others=lambda: replacements(number, len(self)),
-            other=self.item,
+            place=number,
+            count=len(self),
+            read_other=self.item,
             on_error=self.on_error,
         )
 
     def item(self, number: int) -> dict[str, Any]:
-        """Return clip `number` as `__getitem__` does, and raise if it is not available, whatever `on_error` is."""
+        """Return clip `number` as `__getitem__` does, but raise if it is not available, even if `on_error` differs."""
         try:
             return self._clips.item(self.clip(number), self.epoch, self.sources)
         except (StaleError, DecodeError) as error:
@@ -447,28 +444,24 @@ class ClipDataset:
         if isinstance(error, StaleError):
             if planned:
                 error.remedy = "index again, or point root at where the sources moved"
-            elif self._is_packed(number):
-                error.remedy = "copy the tar from the dataset once more, or shard again"
+            else:
+                with contextlib.suppress(FramedexError):  # the error of a damaged row keeps its remedy
+                    clip = self.clip(number)
+                    if clip.source != clip.medium.source:
+                        error.remedy = "copy the tar from the dataset once more, or shard again"
         elif isinstance(error, DecodeError) and error.remedy == SHOWN_BY_VERIFY:
             command = "framedex index --verify" if planned else "framedex verify"
             error.remedy = f"{command} shows what does not decode; on_error='replace' loads another clip"
         error.args = (error.text(),)
 
-    def _is_packed(self, number: int) -> bool:
-        """Return whether a clip is in a tar; False if its row is damaged."""
-        with contextlib.suppress(FramedexError):
-            clip = self.clip(number)
-            return clip.source != clip.medium.source
-        return False
-
-    def beside(self, clip: Clip) -> dict[str, Any]:
-        """Return the entries of an item that are read beside its frames: audio, and columns of the frames' table.
+    def extra_values(self, clip: Clip) -> dict[str, Any]:
+        """Return the entries of an item that are not read from its pictures: audio, and columns of the frames' table.
 
         Raises:
             FramedexError: the clip has no table of its frames, or the table lacks a column.
-            FormatError: the table cannot be read, or its rows are not those of the clip's frames.
+            FormatError: the table is damaged, or its rows do not belong to the clip's frames.
         """
-        return self._clips.beside(clip, self.sources)
+        return self._clips.extra_values(clip, self.sources)
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
         """Return clip `number` as the manifest or the plan describes it.
@@ -478,16 +471,15 @@ class ClipDataset:
 
         Args:
             number: negative numbers count from the end.
-            epoch: the epoch whose random draws are used. None: that of `set_epoch`.
+            epoch: the epoch whose random draws are used. Defaults to the epoch of `set_epoch`.
 
         Raises:
-            IndexError: there is no such clip.
+            IndexError: the clip does not exist.
         """
         number = operator.index(number)
-        place = number + len(self) if number < 0 else number
-        if not 0 <= place < len(self):
+        if not -len(self) <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
-        return self._clips.clip(place, self.epoch if epoch is None else epoch)
+        return self._clips.clip(number % len(self), self.epoch if epoch is None else epoch)
 
 
 def _check_on_error(on_error: str) -> None:

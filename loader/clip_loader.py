@@ -19,7 +19,7 @@ from framedex.loader.batches.faults import Fault, Fetched, LoaderReport, OnError
 from framedex.loader.batches.fetch import FetchOptions
 from framedex.loader.batches.frames import Collate
 from framedex.loader.batches.maker import Batch, BatchMaker
-from framedex.loader.batches.supply import ClipSupply, Others
+from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.concat_clips import ConcatClips, is_joined
 from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner, check_stack
@@ -27,38 +27,39 @@ from framedex.loader.order.bucket_sampler import BucketSampler
 from framedex.loader.order.order import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
 from framedex.loader.order.sampler import ClipSampler, ElasticSampler
 from framedex.loader.pixels.framing import Framing
-from framedex.loader.pixels.options import Layout, PixelOptions
+from framedex.loader.pixels.options import Layout
 from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.driver import driver_support
 from framedex.loader.routing.movie import Colour
 from framedex.loader.routing.routes import Share, fixed_share, is_on_cpu
 from framedex.sharder.decoding.video import Size
 
-DALI_THREADS = 8
+DALI_THREADS = 8  # for images and transforms; more threads hardly help, and workers need the cores
 
 
 class ClipLoader:
     """Iterates over batches of decoded clips: dicts with the keys of `ClipDataset.__getitem__`, batched.
 
     Args:
-        dataset: the clips; of a MultiViewDataset, each clip of a batch has all of its views. Several ClipDatasets are
+        dataset: the clips. With a MultiViewDataset, each clip of a batch has all of its views. Several ClipDatasets are
             joined by ConcatClips, or by a torch ConcatDataset, which is loaded as a ConcatClips.
         batch_size: clips per batch.
-        sampler: yields clip numbers. None: a ClipSampler without shuffling.
+        sampler: yields clip numbers. Defaults to a ClipSampler without shuffling.
         batch_sampler: yields lists of clip numbers, each the clips of a batch, such as a BucketSampler. It takes the
             place of `batch_size`, `sampler` and `last`.
         device: where frames are delivered: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
         device_id: number of the GPU, if `device` does not name it.
-        decode: what decodes. "cpu": workers alone. "gpu": NVDEC and nvJPEG decode what is proven exact there
-            (`routes`), and workers decode the rest of the same batch. "auto": on a GPU as "gpu", but a worker also
-            decodes a clip if it would be done with it before the GPU (`balance`).
-        cpu_share: the share of clips that workers decode with "auto", 0 to 1, in a fixed pattern. None: as many as they
-            turn out to decode sooner. The decoder of a clip then depends on time, and runs differ by rounding.
+        decode: the decoder. With "cpu", workers decode all clips. With "gpu", NVDEC and nvJPEG decode the clips that
+            are proven exact there (`routes`), and workers decode the rest of the same batch. "auto" is on a GPU like
+            "gpu", but a worker also decodes a clip if it would be done with it before the GPU (`balance`).
+        cpu_share: the share of clips that workers decode with "auto", 0 to 1, in a fixed pattern. If None, workers
+            decode as many as they turn out to decode sooner. The decoder of a clip then depends on time, and runs
+            differ by rounding.
         colour: how close a GPU's colours must come to the CPU's, "close" or "exact" (`colour.colour_obstacle`). Workers
             decode the clips for which the GPU's colours are not close enough.
         rotation: "report" leaves frames as they are stored. "apply" turns them upright, to the nearest quarter turn.
-        size: (height, width) to which frames are stretched, which changes their proportions; of the upright frames if
-            they are turned. None: as the dataset's `size` or `framing` says.
+        size: (height, width) to which frames are stretched, which changes their proportions. If frames are turned, it
+            is the size of the upright frames. Defaults to the dataset's `size` or `framing`.
         framing: replaces the dataset's `size` or `framing`: other ways to a size, crops, mirroring. They are the same
             on a GPU and on the CPU.
         transform: a function of DALI operations, frames → frames, as defined in a pipeline. Its input is uint8 FHWC on
@@ -66,16 +67,16 @@ class ClipLoader:
         audio_transform: a function of DALI operations on one clip's sound, float32 [channels, samples], such as a
             spectrogram.
         normalize: (mean, std) for RGB in 0…1, three numbers each. It makes frames float32.
-        layout: the layout of the delivered `frames` of each clip, "FHWC", "FCHW" or "CFHW". None: the dataset's. With a
-            dataset that has a `transform`, frames are delivered as that returns them: on the CPU alone, and without the
-            loader's own `transform`, `normalize` and `layout`.
+        layout: the layout of the delivered `frames` of each clip, "FHWC", "FCHW" or "CFHW". Defaults to the dataset's
+            layout. A dataset's own `transform` determines the frames alone: on the CPU, and without the loader's
+            `transform`, `normalize` and `layout`.
         collate: what to do if clips of a batch differ in shape: "error", "list" or "pad".
         last: what to do with a last batch that is not full: "partial", "drop", or "pad", which repeats its clips and
             marks the repeats in `is_padding`.
         on_error: what to do with a clip that is not available: "raise"; "skip", which makes its batch smaller; or
             "replace", which takes another clip. The number of batches is the same with all of them. Defaults to
             the dataset's own `on_error`.
-        num_workers: processes that fetch and decode. 0: all work is done in this process.
+        num_workers: processes that fetch and decode. If 0, this process does all work.
         threads: decoder threads per clip.
         prefetch: batches made ahead, at least. With workers, two clips or more per worker are always in progress.
         output: "torch" tensors, or "numpy" arrays, which do not need torch.
@@ -127,7 +128,8 @@ class ClipLoader:
                 )
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
-        pixels = replace(_pixels(clips, size, framing), threads=threads)
+        wanted = clips.pixels_of if isinstance(clips, ConcatClips) else clips.pixels.reframed
+        pixels = replace(wanted(size, framing), threads=threads)
         on_error = on_error or clips.on_error
         decoding = frames.DecodeOptions(
             device=device,
@@ -159,24 +161,31 @@ class ClipLoader:
         if batch_sampler is not None:
             self._groups: Groups = GivenGroups(sampler=batch_sampler, clips=len(dataset), largest=largest)
         else:
-            self.sampler = _in_order(dataset) if sampler is None else sampler
-            self._groups = GroupsOfSize(sampler=self.sampler, clips=len(dataset), batch_size=batch_size, last=last)
+            if sampler is None:
+                sampler = ClipSampler(dataset)
+                sampler.set_epoch(dataset.epoch)
+            self.sampler = sampler
+            self._groups = GroupsOfSize(sampler=sampler, clips=len(dataset), batch_size=batch_size, last=last)
         order = self.sampler if batch_sampler is None else batch_sampler
         self._order: ElasticSampler[Any] | None = order if isinstance(order, ElasticSampler) else None
         if self._order is not None:
             check_unit(self._order.UNIT, "clips" if batch_sampler is None else "batches")
         self.report = LoaderReport()
-        self._batching, self._ahead = batching, batching.ahead(decoding)
+        self._ahead = batching.ahead(decoding)
         self._share = fixed_share(device, decode, cpu_share, num_workers)
         self._balance = Balance() if self._share is None else None
-        self._begun = 0  # batches
+        self._begun = 0  # batches of all iterations, so that each has a key of its own
+        # A replacement comes from the bucket of the clip, or from its dataset, so that its shape fits the batch.
+        alike = batch_sampler if isinstance(batch_sampler, BucketSampler) else dataset
+        upright = rotation == "apply"
+        caps = driver_support(device_id) if device == "gpu" else None
         self._supply = ClipSupply(
             clips,
-            _fetching(decoding),
+            FetchOptions(pixels=pixels, upright=upright, colour=colour, caps=caps),
             workers=num_workers,
             on_error=on_error,
             report=self.report,
-            others=_others(dataset, batch_sampler),
+            replacements=alike.replacements if isinstance(alike, BucketSampler | ConcatClips) else None,
         )
         self._maker = BatchMaker(
             self._supply,
@@ -184,9 +193,9 @@ class ClipLoader:
             threads=self._ahead + 1 if device == "gpu" else 0,
             options=batching,
             balance=self._balance,
-            size=decoding.pixels.framing.fixed_size,
+            size=pixels.framing.fixed_size,
             report=self.report,
-            views=_joiner(dataset, decoding),
+            views=ViewJoiner(dataset, pixels, upright=upright) if isinstance(dataset, MultiViewDataset) else None,
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
         )
         self._asked = 0  # clips requested in this iteration
@@ -228,7 +237,7 @@ class ClipLoader:
             self._order.set_epoch(self._order.epoch + 1)
 
     def _count_delivered(self, *, clips: int, batches: int) -> None:
-        """Tell an ElasticSampler what was delivered, because more was requested from it ahead of time."""
+        """Count deliveries in an ElasticSampler, from which more was requested ahead of time."""
         if self._order is not None:
             self._order.deliver(clips if self._order.UNIT == "clips" else batches)
 
@@ -241,7 +250,7 @@ class ClipLoader:
         """Return the state from which the sampler continues after the last delivered batch.
 
         Raises:
-            FramedexError: the sampler is none of framedex's.
+            FramedexError: the sampler is not one of framedex's.
         """
         return self._resumable().state_dict()
 
@@ -249,7 +258,7 @@ class ClipLoader:
         """Continue from a state that `state_dict` returned: the next iteration yields the rest of its epoch.
 
         Raises:
-            FramedexError: the sampler is none of framedex's, or the state belongs to another order.
+            FramedexError: the sampler is not one of framedex's, or the state belongs to another order.
         """
         self._resumable().load_state_dict(state)
         self._ended = None
@@ -267,42 +276,27 @@ class ClipLoader:
     def _begin(self, items: list[int], padding: int) -> Batch:
         """Request the clips of a batch."""
         self._begun += 1
-        numbers, views = self._clips_of(items)
-        first, self._asked = self._asked, self._asked + len(numbers)
-        fetched = self._balanced(numbers) if self._balance is not None else self._shared(numbers, first)
-        batch = Batch(key=self._begun, numbers=numbers, padding=padding, fetched=fetched, views=views)
+        numbers = items
+        views: list[dict[str, int]] | None = None
+        if isinstance(self.dataset, MultiViewDataset):
+            numbers, views = [], []
+            for of_item in map(self.dataset.numbers, items):
+                views.append(dict(zip(of_item, itertools.count(len(numbers)), strict=False)))
+                numbers += of_item.values()
+        batch = Batch(key=self._begun, numbers=numbers, padding=padding, fetched=self._request(numbers), views=views)
         self._maker.begin(batch)
         return batch
 
-    def _clips_of(self, items: list[int]) -> tuple[list[int], list[dict[str, int]] | None]:
-        """Return the clips of some items, and for each item the places of its views among them, if it has views."""
-        if not isinstance(self.dataset, MultiViewDataset):
-            return items, None
-        numbers: list[int] = []
-        views: list[dict[str, int]] = []
-        for item in items:
-            of_item = self.dataset.numbers(item)
-            views.append(dict(zip(of_item, itertools.count(len(numbers)), strict=False)))
-            numbers += of_item.values()
-        return numbers, views
-
-    def _balanced(self, numbers: list[int]) -> list[Future[Fetched | Fault]]:
-        """Request clips, each of which goes to whoever would finish it first."""
-        assert self._balance is not None
-        self._balance.begin(self._begun)
-        return [self._supply.submit_balanced(number, self._balance, self._begun) for number in numbers]
-
-    def _shared(self, numbers: list[int], first: int) -> list[Future[Fetched | Fault]]:
-        """Request clips in fixed shares, those for the GPU first, so that it can begin early.
-
-        Args:
-            numbers: the clips.
-            first: the place of the first clip in the epoch.
-        """
-        assert self._share is not None
+    def _request(self, numbers: list[int]) -> list[Future[Fetched | Fault]]:
+        """Request clips from workers, in fixed shares or from the decoder that would finish each clip first."""
+        first, self._asked = self._asked, self._asked + len(numbers)
+        if self._balance is not None:
+            self._balance.begin(self._begun)
+            return [self._supply.submit_balanced(number, self._balance, self._begun) for number in numbers]
+        assert self._share is not None  # there is a balance or a share
         on_gpu = [not is_on_cpu(first + place, self._share) for place in range(len(numbers))]
         futures: dict[int, Future[Fetched | Fault]] = {}
-        for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):
+        for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):  # the GPU begins early
             futures[place] = self._supply.submit(numbers[place], on_gpu=on_gpu[place])
         return [futures[place] for place in range(len(numbers))]
 
@@ -317,7 +311,7 @@ class ClipLoader:
 
 
 def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
-    """Return a dataset as ClipLoader loads it. Raises FramedexError for anything that has no clips by number."""
+    """Return a dataset as ClipLoader loads it. Raises FramedexError for anything without clips by number."""
     if isinstance(dataset, ClipDataset | MultiViewDataset | ConcatClips):
         return dataset
     if is_joined(dataset):
@@ -330,52 +324,25 @@ def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
     )
 
 
-def _pixels(clips: ClipDataset | ConcatClips, size: Size | None, framing: Framing | None) -> PixelOptions:
-    """Return what frames are like: as the dataset says, or of another size. Raises FramedexError."""
-    return clips.pixels_of(size, framing) if isinstance(clips, ConcatClips) else clips.pixels.reframed(size, framing)
-
-
-def _in_order(dataset: ClipDataset | MultiViewDataset | ConcatClips) -> ClipSampler:
-    """Return a sampler of all clips in order, from the dataset's epoch on."""
-    sampler = ClipSampler(dataset)
-    sampler.set_epoch(dataset.epoch)
-    return sampler
-
-
-def _others(dataset: object, batch_sampler: object) -> Others | None:
-    """Return what names the clips that may replace another one: of its bucket, or of its dataset. None: any clip."""
-    if isinstance(batch_sampler, BucketSampler):
-        return batch_sampler.others
-    return dataset.others if isinstance(dataset, ConcatClips) else None
-
-
-def _joiner(dataset: ClipDataset | MultiViewDataset | ConcatClips, decoding: frames.DecodeOptions) -> ViewJoiner | None:
-    """Return what joins the views of a dataset that has views."""
-    if not isinstance(dataset, MultiViewDataset):
-        return None
-    return ViewJoiner(dataset, pixels=decoding.pixels, upright=decoding.rotation == "apply")
-
-
-def _fetching(decoding: frames.DecodeOptions) -> FetchOptions:
-    """Return the options with which workers fetch clips."""
-    return FetchOptions(
-        pixels=decoding.pixels,
-        upright=decoding.rotation == "apply",
-        colour=decoding.colour,
-        caps=driver_support(decoding.device_id) if decoding.device == "gpu" else None,
-    )
-
-
 def _frames(finish: frames.Finish, decoding: frames.DecodeOptions, *, clips: int, ahead: int) -> frames.Frames:
-    """Return what makes batches on the device.
+    """Return the last stage of the loader, which makes batches on the device.
 
     Args:
+        finish: how frames and audio are finished.
+        decoding: the device and the size of frames.
         clips: how many clips a batch has, each view of an item counted.
         ahead: how many batches begin before the one that is delivered.
     """
     threads = max(1, min(DALI_THREADS, os.cpu_count() or 1))
     if decoding.device == "cpu":
-        return _cpu_frames(finish, batch_size=clips, threads=threads)
+        if finish.transform is None and finish.audio_transform is None:
+            return frames.CpuFrames(finish)
+        from framedex.loader.dali.pipelines import transformers  # needs DALI
+
+        transformer, audio = transformers(
+            finish.transform, finish.audio_transform, batch_size=clips, threads=threads, device_id=None
+        )
+        return frames.CpuFrames(finish, transformer=transformer, audio=audio)
     from framedex.loader.dali.gpu import GpuFrames  # needs DALI and torch
 
     return GpuFrames(
@@ -386,15 +353,3 @@ def _frames(finish: frames.Finish, decoding: frames.DecodeOptions, *, clips: int
         threads=threads,
         scaled=decoding.pixels.framing.scales,
     )
-
-
-def _cpu_frames(finish: frames.Finish, *, batch_size: int, threads: int) -> frames.CpuFrames:
-    """Return the stage that makes batches on the CPU. It needs DALI only if the user has a transform."""
-    if finish.transform is None and finish.audio_transform is None:
-        return frames.CpuFrames(finish)
-    from framedex.loader.dali.pipelines import transformers  # needs DALI
-
-    transformer, audio = transformers(
-        finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=None
-    )
-    return frames.CpuFrames(finish, transformer=transformer, audio=audio)

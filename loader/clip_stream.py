@@ -1,7 +1,4 @@
-"""ClipStream: an iterable dataset that reads the tars of a packed dataset from their beginning to their end.
-
-Which rank and which worker this process is, as the library webdataset finds it out.
-"""
+"""ClipStream: an iterable dataset that reads the tars of a packed dataset from their beginning to their end."""
 
 import logging
 import zlib
@@ -17,11 +14,11 @@ from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.core.words import check_choices, counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
-from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced, replacements
+from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced
 from framedex.loader.clip_dataset import checked_epoch
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
-from framedex.loader.streams.lanes import Lane, Order, Workers, lane_of, rank_lengths
+from framedex.loader.streams.lanes import Order, Workers, lane_of, rank_lengths
 from framedex.loader.streams.progress import (
     Batching,
     History,
@@ -30,7 +27,6 @@ from framedex.loader.streams.progress import (
     Progress,
     Skip,
     after_batches,
-    batching_of,
     lengths_left,
 )
 from framedex.loader.streams.reading import LaneReader, ReadClip, extent
@@ -46,8 +42,9 @@ def place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, in
     """Return the rank and the number of ranks.
 
     Args:
-        rank: as the user gave it. None: as the environment variables RANK and WORLD_SIZE or torch.distributed say.
-        world_size: as for `rank`.
+        rank: the user's argument. If None, webdataset finds both: by the environment variables RANK and WORLD_SIZE, or
+            by torch.distributed.
+        world_size: the user's argument, given together with `rank`.
 
     Raises:
         FramedexError: only one of them was given, or the rank is out of range.
@@ -91,22 +88,22 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
 
     Args:
         path: what `framedex shard --pack clips` or `--pack images` wrote: a folder, or a URI of object storage.
-        shuffle: clips in the shuffle buffer of each worker, as they are in the tars, not decoded. The tars are
-            shuffled, too. 0: clips come in the order of tars.
+        shuffle: clips in the shuffle buffer of each worker, encoded as in the tars. The tars are shuffled, too. With 0,
+            clips come in the order of tars.
         seed: the seed of the shuffle, of random crops and of the transform.
-        rank: number of this process in distributed training. None: as webdataset finds it when the stream is made, by
+        rank: number of this process in distributed training. If None, webdataset finds it when the stream is made, by
             the environment variables RANK and WORLD_SIZE, or by torch.distributed.
         world_size: number of processes in distributed training. Give both, or neither.
         uneven: what to do if clips cannot be divided evenly among ranks. "pad" repeats the epoch's first clips and
             "drop" leaves out its last ones, so that all ranks have the same number of clips and batches. "allow"
             delivers every clip exactly once; the first ranks have one clip more.
-        on_error: what to do with a clip that is not available: "raise"; "skip", which leaves it out (`skipped`); or
+        on_error: the reaction to a clip that is not available: "raise"; "skip", which leaves it out (`skipped`); or
             "replace", which delivers another clip, one of a few drawn by the clip's number, and logs a warning.
         where: keep only some clips, as for ClipDataset.
-        labels: numbers for the values of a column: as for ClipDataset.
+        labels: numbers for the values of a column, as for ClipDataset.
         root: where the sources are now, if they moved. Only `frame_columns` needs them.
-        allow_remote: whether the frames' tables may lie in another store than the dataset: as for ClipDataset.
-        cache: a cache for what is read from object storage. None: no cache.
+        allow_remote: whether the frames' tables may lie in another store than the dataset, as for ClipDataset.
+        cache: a cache for object storage. If None, every read goes to the store.
         items: `decode`, `size`, `framing`, `layout`, `dtype`, `transform`, `threads`, `frame_columns` and `clip_bytes`,
             as for ClipDataset.
 
@@ -134,7 +131,10 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, ON_ERROR))
-        _check_shuffle(shuffle)
+        if type(shuffle) is not int or shuffle < 0:
+            raise FramedexError(
+                "shuffle is the number of clips in the shuffle buffer", found=repr(shuffle), allowed="0 or more"
+            )
         self.rank, self.world_size = place_among_ranks(rank, world_size)
         options = ItemOptions.of("ClipStream", on_error, seed, items)
         self._manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
@@ -150,7 +150,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         )
         self._history = History()
         self._resumption = Resumption(self._history)
-        self._iteration: Iteration | None = None  # that of this process
+        self._iteration: Iteration | None = None  # the current one of this process
 
     def __repr__(self) -> str:
         """Return a description: the number of clips and tars, and where they are."""
@@ -164,7 +164,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
 
     @property
     def label_column(self) -> str | None:
-        """The column whose values are numbered; None if the stream has no labels."""
+        """The column whose values are numbered, or None without labels."""
         return self._clips.label_column
 
     @property
@@ -184,7 +184,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def batch_count(self, loader: Loader) -> int:
         """Return how many batches a DataLoader makes of this stream in the next iteration.
 
-        Each worker makes batches of its own clips, and so there can be a batch that is not full for each worker.
+        Each worker makes batches of its own clips, so that each worker can have a batch that is not full.
 
         Raises:
             FramedexError: the loader is another stream's.
@@ -235,76 +235,63 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def _workers(self, per_rank: int) -> Workers:
         return Workers(world_size=self.world_size, per_rank=per_rank)
 
-    def _lane(self, now: Iteration) -> Lane:
-        """Return what this worker delivers. Raises FramedexError for the state of another worker."""
-        one, progress = now.begun_from.lane, now.begun_from
-        if one is not None and (one.workers, one.rank, one.worker) != (now.workers, now.rank, now.worker):
-            raise FramedexError(
-                "the state of one worker belongs to another worker",
-                found=f"worker {one.worker} of {one.workers.per_rank} of rank {one.rank} of {one.workers.world_size}",
-                allowed=f"worker {now.worker} of {now.workers.per_rank} of rank {now.rank} of {now.workers.world_size}",
-                remedy="resume with as many ranks and workers, or take the state by state_dict(loader, batches=…)",
-            )
-        return lane_of(
-            self._order,
-            progress.epoch,
-            progress.stages,
-            now.workers,
-            rank=now.rank,
-            worker=now.worker,
-            passed=None if one is None else one.passed,
-        )
-
     def _deliver(self) -> Iterator[dict[str, Any]]:
         # Runs at the first `next`: loaders make iterators that they never use, and an error of `iter` ends a worker.
         worker, per_rank = worker_here()
         progress, version = self._resumption.start(per_rank, iterating=True), self._resumption.running
-        now = Iteration(begun_from=progress, workers=self._workers(per_rank), rank=self.rank, worker=worker, passed=0)
-        lane = self._lane(now)
-        now.passed = lane.passed
+        workers, one = self._workers(per_rank), progress.lane
+        if one is not None and (one.workers, one.rank, one.worker) != (workers, self.rank, worker):
+            raise FramedexError(
+                "the state of one worker belongs to another worker",
+                found=f"worker {one.worker} of {one.workers.per_rank} of rank {one.rank} of {one.workers.world_size}",
+                allowed=f"worker {worker} of {per_rank} of rank {self.rank} of {self.world_size}",
+                remedy="resume with as many ranks and workers, or take the state by state_dict(loader, batches=…)",
+            )
+        passed = None if one is None else one.passed
+        lane = lane_of(
+            self._order, progress.epoch, progress.stages, workers, rank=self.rank, worker=worker, passed=passed
+        )
+        now = Iteration(begun_from=progress, workers=workers, rank=self.rank, worker=worker, passed=lane.passed)
         self._iteration = now
-        self._history.begin(version, now.worker)
-        with LaneReader(
-            lambda place: self._readable(int(lane.clips[place])),
-            lane.read.tolist(),
-            self._clips.files,
-        ) as reader:
+        self._history.begin(version, worker)
+        places = lane.read.tolist()
+        with LaneReader(lambda place: self._readable_clip(int(lane.clips[place])), places, self._clips.files) as reader:
             for place in lane.deliver.tolist():
                 item = self._item(reader.take(place), int(lane.clips[place]), now)
                 now.passed += 1
                 if item is not None:
                     now.delivered += 1
                     yield item
-        self._history.end(version, now.worker)
+        self._history.end(version, worker)
 
-    def _readable(self, number: int) -> Clip:
+    def _readable_clip(self, number: int) -> Clip:
         """Return a clip that may be read. Raises DecodeError if it would take too much memory."""
         clip = self._clips.clip(number)
         first, last = extent(clip)
-        self._clips.options.pixels.check_memory(
-            clip, None, read_bytes=2 * (last - first)
-        )  # the stretch, and a copy of it
+        # The reader copies each clip out of its request, so that its bytes are in memory twice.
+        self._clips.options.pixels.check_memory(clip, None, read_bytes=2 * (last - first))
         return clip
 
     def _item(self, read: ReadClip, number: int, now: Iteration) -> dict[str, Any] | None:
-        """Return a clip's item or one in its place; None if it is skipped."""
-        epoch, on_error = now.begun_from.epoch, self._clips.options.on_error
+        """Return a clip's item, or a replacement, or None if the clip is skipped."""
+        epoch, on_error, in_source = now.begun_from.epoch, self._clips.options.on_error, self._clips.number(number)
         if on_error != "skip":
             return read_or_replaced(
                 lambda: self._read_item(read, epoch),
-                self._clips.number(number),
-                others=lambda: replacements(number, len(self._clips)),
-                other=lambda other: self._clips.item(self._clips.clip(other), epoch),
+                in_source,
+                place=number,
+                count=len(self._clips),
+                read_other=lambda other: self._clips.item(self._clips.clip(other), epoch),
                 on_error=on_error,
             )
         try:
             return self._read_item(read, epoch)
         except MEDIUM_ERRORS as error:
-            fault = fault_of(self._clips.number(number), error)
+            fault = fault_of(in_source, error)
             if fault.ends_the_run:
                 raise
         skip = Skip(
-            epoch=now.begun_from.epoch,
+            epoch=epoch,
             rank=self.rank,
             worker=now.worker,
             workers=now.workers.per_rank,
@@ -321,20 +308,20 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def _read_item(self, read: ReadClip, epoch: int) -> dict[str, Any]:
         if read.error is not None:
             raise read.error
-        assert read.clip is not None  # otherwise there is an error
+        assert read.clip is not None  # otherwise, there is an error
         assert read.held is not None
         return self._clips.item(read.clip, epoch, read.held)
 
     def state_dict(self, loader: Loader | None = None, *, batches: int | None = None) -> dict[str, Any]:
         """Return the plain values from which a run continues after the delivered clips.
 
-        The state tells how far each worker of each rank has come, if all ranks delivered as many batches. A run can
-        continue from it with any number of ranks and workers. With on_error="skip", each rank knows only what it
-        skipped itself: save the state of each rank.
+        The state has the progress of each worker of each rank, if all ranks delivered as many batches. A run can
+        continue from it with any number of ranks and workers. With on_error="skip", each rank knows only its own
+        skipped clips: save the state of each rank.
 
         Args:
-            loader: the torch DataLoader that delivers this stream, whose workers read ahead. None: this process
-                iterates over the stream itself, or a StatefulDataLoader asks, which counts itself.
+            loader: the torch DataLoader that delivers this stream, whose workers read ahead. Leave it out if this
+                process iterates over the stream itself, or for a StatefulDataLoader, which counts itself.
             batches: how many batches this rank delivered since the loader's iteration began. Give it with `loader`.
 
         Raises:
@@ -343,19 +330,19 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         """
         if (loader is None) != (batches is None):
             raise FramedexError("state_dict needs loader and batches together, or neither")
-        if loader is not None and batches is not None:
-            batching = self._batching(loader)
-            progress = after_batches(
-                self._order,
-                self._resumption.start(batching.workers, iterating=False),
-                self._workers(batching.workers),
-                self.rank,
-                batches=batches,
-                batching=batching,
-                skips=self._history.skips_now(),
-            )
-            return as_state(self._order, progress)
-        return as_state(self._order, self._progress_here())
+        if loader is None or batches is None:
+            return as_state(self._order, self._progress_here())
+        batching = self._batching(loader)
+        progress = after_batches(
+            self._order,
+            self._resumption.start(batching.workers, iterating=False),
+            self._workers(batching.workers),
+            self.rank,
+            batches=batches,
+            batching=batching,
+            skips=self._history.skips_now(),
+        )
+        return as_state(self._order, progress)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after a state: the next iteration delivers the rest of its epoch.
@@ -363,7 +350,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         Call it before the workers of a DataLoader begin.
 
         Raises:
-            FramedexError: this is no state of a stream, or it belongs to another order of clips.
+            FramedexError: this is not a state of a stream, or it belongs to another order of clips.
         """
         progress = progress_of(self._order, state)
         self._iteration = None
@@ -373,7 +360,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             self._resumption.load(progress)
 
     def _progress_here(self) -> Progress:
-        """Return the progress of the iteration in this process, or that from which the next one begins."""
+        """Return the progress of the iteration in this process, or the start of the next one."""
         now = self._iteration
         if is_worker():
             return self._resumption.start(worker_here()[1], iterating=True) if now is None else now.of_worker()
@@ -389,11 +376,12 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def _batching(self, loader: Loader) -> Batching:
         if getattr(loader, "dataset", None) is not self:
             raise FramedexError("the loader does not deliver this stream", where="loader", found=repr(loader)[:80])
-        return batching_of(loader)
-
-
-def _check_shuffle(shuffle: int) -> None:
-    if type(shuffle) is not int or shuffle < 0:
-        raise FramedexError(
-            "shuffle is the number of clips in the shuffle buffer", found=repr(shuffle), allowed="0 or more"
-        )
+        if not getattr(loader, "in_order", True):  # the speed of its workers decides which batch comes next
+            raise FramedexError(
+                "cannot resume a DataLoader with in_order=False: its delivery order is unknown",
+                where="loader",
+                found="in_order=False",
+                allowed="in_order=True",
+            )
+        workers = max(1, loader.num_workers)
+        return Batching(size=loader.batch_size or 1, workers=workers, drop_last=bool(loader.drop_last))

@@ -1,7 +1,7 @@
 """ConcatClips: several ClipDatasets one after the other, as one dataset for any DataLoader and Sampler."""
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, get_args, overload
 
@@ -21,8 +21,7 @@ from framedex.sharder.clips.clip_source import FIELD_NAMES, check_column_name
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading import SourceFiles
 
-PIXELS = tuple(field.name for field in fields(PixelOptions))
-NUMBER = "dataset_number"  # the key of items that says which dataset they come from
+NUMBER = "dataset_number"  # the key of items with the number of their dataset
 Columns = Literal["all", "common"]
 
 
@@ -34,16 +33,16 @@ class ConcatClips:
 
     Args:
         datasets: ClipDatasets, or other joined datasets, whose datasets are taken in their place.
-        columns: the user's columns that items have. "all": those of all datasets; the value of a column that a dataset
-            does not have is None. "common": those that every dataset has.
+        columns: the user's columns that items have. With "all", items have the columns of all datasets; if a dataset
+            lacks a column, its value is None. With "common", they have the columns that all datasets share.
 
     Attributes:
         datasets: the ClipDatasets.
-        cumulative_sizes: for each, the number of clips up to its end.
+        cumulative_sizes: for each dataset, the number of clips up to its end.
         sources: where packets are read from.
 
     Raises:
-        FramedexError: something else is to be joined, or the datasets do not fit together.
+        FramedexError: an argument is not a dataset, or the datasets do not fit together.
     """
 
     def __init__(self, datasets: Iterable[Any], *, columns: Columns = "all") -> None:
@@ -56,7 +55,7 @@ class ConcatClips:
         self._same("decode")
         self._same("frame_columns")
         self._check_labels()
-        # A dataset without clips does not say which columns it would have.
+        # A dataset without clips does not know which columns it would have.
         filled = [dataset for dataset in self.datasets if len(dataset)] or self.datasets
         names = [dataset.columns for dataset in filled]
         if any(NUMBER in own for own in names):
@@ -68,12 +67,7 @@ class ConcatClips:
 
     def _same(self, option: str, remedy: str | None = None) -> Any:
         """Return an option that all datasets share. Raises FramedexError if they differ in it."""
-        values = [getattr(dataset, option) for dataset in self.datasets]
-        if any(value != values[0] for value in values):
-            found = ", ".join(f"{value!r} of dataset {number}" for number, value in enumerate(values))
-            remedy = remedy or f"open all datasets with the same {option}"
-            raise FramedexError(f"joined datasets differ in {option}", found=found, remedy=remedy)
-        return values[0]
+        return _shared_value(self.datasets, option, remedy or f"open all datasets with the same {option}")
 
     def _check_labels(self) -> None:
         """Raise FramedexError if datasets number the values of a column differently."""
@@ -94,7 +88,7 @@ class ConcatClips:
         """The names of the labels, by their numbers.
 
         Raises:
-            FramedexError: no dataset has labels, or they number several columns.
+            FramedexError: the datasets lack labels, or they number several columns.
         """
         labelled = {dataset.label_column: dataset for dataset in self.datasets if dataset.label_column is not None}
         if len(labelled) > 1:
@@ -102,8 +96,7 @@ class ConcatClips:
         return (next(iter(labelled.values())) if labelled else self.datasets[0]).classes
 
     def _cache(self) -> Any:
-        caches = [dataset.sources.cache for dataset in self.datasets]
-        given = [cache for cache in caches if cache is not None]
+        given = [dataset.sources.cache for dataset in self.datasets if dataset.sources.cache is not None]
         if len({cache.folder for cache in given}) > 1:
             found = ", ".join(str(cache.folder) for cache in given)
             raise FramedexError("joined datasets have different caches", found=found, remedy="share one DiskCache")
@@ -124,19 +117,20 @@ class ConcatClips:
 
     @property
     def uneven_columns(self) -> frozenset[str]:
-        """Columns of items that some datasets do not have, or have with values of another kind.
+        """Columns of items that some datasets lack, or have with values of another kind.
 
-        They are lists in each batch of ClipLoader, whatever values a batch has.
+        They are lists in each batch of ClipLoader, also in a batch whose values would fit an array.
         """
-        return frozenset(name for name in self._names if name in self._partial or len(self._kinds(name)) > 1)
-
-    def _kinds(self, name: str) -> set[str]:
-        """Return the kinds of values that a column of all datasets has."""
-        return {_kind(dataset.column_types[name]) for dataset in self.datasets if len(dataset)}
+        return frozenset(
+            name
+            for name in self._names
+            if name in self._partial
+            or len({_kind(dataset.column_types[name]) for dataset in self.datasets if len(dataset)}) > 1
+        )
 
     @property
     def size(self) -> Size | None:
-        """(height, width) to which frames are scaled. None: as they are stored.
+        """(height, width) to which frames are scaled. If None, frames keep their stored size.
 
         Raises:
             FramedexError: datasets differ in it.
@@ -145,25 +139,19 @@ class ConcatClips:
         return size
 
     def pixels_of(self, size: Size | None, framing: Framing | None) -> PixelOptions:
-        """Return what frames are like in ClipLoader, which makes all of them alike.
+        """Return the form of frames in ClipLoader, which is the same for all datasets.
 
         Args:
-            size: replaces the datasets' own size or framing. None: it does not.
-            framing: the same.
+            size: replaces the datasets' own size or framing, if given.
+            framing: replaces the datasets' own size or framing, if given.
 
         Raises:
-            FramedexError: datasets differ in it.
+            FramedexError: the datasets differ in it.
         """
         own = [dataset.pixels.reframed(size, framing) for dataset in self.datasets]
-        for name in PIXELS:
-            values = [getattr(pixels, name) for pixels in own]
-            if any(value != values[0] for value in values):
-                remedy = f"open all datasets with the same {name}"
-                raise FramedexError(
-                    f"joined datasets differ in {name}",
-                    found=", ".join(f"{value!r} of dataset {number}" for number, value in enumerate(values)),
-                    remedy=f"{remedy}, or give ClipLoader size or framing" if name == "framing" else remedy,
-                )
+        for name in (field.name for field in fields(PixelOptions)):
+            more = ", or give ClipLoader size or framing" if name == "framing" else ""
+            _shared_value(own, name, f"open all datasets with the same {name}{more}")
         return own[0]
 
     @property
@@ -177,7 +165,7 @@ class ConcatClips:
             dataset.set_epoch(epoch)
 
     def failures(self) -> Iterator[Failure]:
-        """Yield the clips that cannot be made, as `ClipDataset.failures`."""
+        """Yield the impossible clips, as `ClipDataset.failures`."""
         for dataset in self.datasets:
             yield from dataset.failures()
 
@@ -188,7 +176,7 @@ class ConcatClips:
             number: negative numbers count from the end.
 
         Raises:
-            IndexError: there is no such clip.
+            IndexError: the clip does not exist.
         """
         if not -len(self) <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
@@ -199,7 +187,7 @@ class ConcatClips:
     def _first(self, part: int) -> int:
         return self.cumulative_sizes[part - 1] if part else 0
 
-    def others(self, number: int, count: int) -> list[int]:
+    def replacements(self, number: int, count: int) -> list[int]:
         """Return clips of a clip's dataset, drawn with its number as the seed. ClipLoader replaces clips by them.
 
         Args:
@@ -227,9 +215,8 @@ class ConcatClips:
         Raises as `ClipDataset.__getitem__`.
         """
         part, own = self.locate(number)
-        dataset = self.datasets[part]
-        item = dict(dataset[own])
-        own_columns = {name: item.pop(name) for name in dataset.columns}
+        item = dict(self.datasets[part][own])
+        own_columns = {name: item.pop(name) for name in self.datasets[part].columns}
         return item | self._row(own_columns, part)
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
@@ -248,13 +235,13 @@ class ConcatClips:
         own = {name: value for name, value in columns.items() if name not in left_out}
         return dict.fromkeys(self._names) | own | {NUMBER: part}
 
-    def beside(self, clip: Clip) -> dict[str, Any]:
-        """Return the entries of an item that are read beside its frames, as `ClipDataset.beside`.
+    def extra_values(self, clip: Clip) -> dict[str, Any]:
+        """Return the entries of an item that are not read from its pictures, as `ClipDataset.extra_values`.
 
         Args:
             clip: a clip of this dataset.
         """
-        return self.datasets[int(clip.columns[NUMBER])].beside(clip)
+        return self.datasets[int(clip.columns[NUMBER])].extra_values(clip)
 
     @overload
     def column(self, name: str, *, as_arrow: Literal[False] = False) -> NDArray[Any]: ...
@@ -263,14 +250,14 @@ class ConcatClips:
     def column(self, name: str, *, as_arrow: Literal[True]) -> pa.ChunkedArray: ...
 
     def column(self, name: str, *, as_arrow: bool = False) -> NDArray[Any] | pa.ChunkedArray:
-        """Return a value of each clip, as `ClipDataset.column`; null for clips whose dataset has no such column.
+        """Return a value of each clip, as `ClipDataset.column`; null for clips whose dataset lacks the column.
 
         Args:
             name: as for `ClipDataset.column`, or `dataset_number`.
             as_arrow: return Arrow's array.
 
         Raises:
-            FramedexError: no dataset has such a column, or its values in several datasets are of different kinds.
+            FramedexError: the datasets lack the column, or its values in several datasets are of different kinds.
         """
         check_column_name(name)
         if name == NUMBER:
@@ -278,7 +265,7 @@ class ConcatClips:
             return pa.chunked_array([pa.array(numbers)]) if as_arrow else numbers
         has = [name in dataset.columns or name in FIELD_NAMES for dataset in self.datasets]
         if not any(has):
-            has[0] = True  # raises, and says which columns there are
+            has[0] = True  # the first dataset raises an error with the columns that exist
         own = [
             dataset.column(name, as_arrow=True) if there else pa.chunked_array([pa.nulls(len(dataset))])
             for dataset, there in zip(self.datasets, has, strict=True)
@@ -308,8 +295,17 @@ class ConcatClips:
         return np.concatenate([dataset.shapes(upright=upright) for dataset in self.datasets])
 
 
+def _shared_value(owners: Sequence[object], name: str, remedy: str) -> Any:
+    """Return an attribute that all datasets, or their options, share. Raises FramedexError if they differ in it."""
+    values = [getattr(owner, name) for owner in owners]
+    if any(value != values[0] for value in values):
+        found = ", ".join(f"{value!r} of dataset {number}" for number, value in enumerate(values))
+        raise FramedexError(f"joined datasets differ in {name}", found=found, remedy=remedy)
+    return values[0]
+
+
 def is_joined(dataset: object) -> bool:
-    """Return whether something is joined datasets: a ConcatClips, or a torch ConcatDataset."""
+    """Return whether an object is several joined datasets: a ConcatClips, or a torch ConcatDataset."""
     return hasattr(dataset, "datasets") and hasattr(dataset, "cumulative_sizes")
 
 
@@ -336,9 +332,5 @@ def few(names: list[str], most: int = 5) -> str:
 
 @functools.cache
 def _kind(kind: pa.DataType) -> str:
-    """Return what values of an Arrow type become in a batch: equal kinds become arrays of one type."""
-    if pa.types.is_integer(kind):
-        return "integer"
-    if pa.types.is_floating(kind):
-        return "float"
-    return str(kind)
+    """Return the kind of an Arrow type: values of one kind become arrays of one type in batches."""
+    return "integer" if pa.types.is_integer(kind) else "float" if pa.types.is_floating(kind) else str(kind)

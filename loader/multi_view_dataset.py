@@ -1,6 +1,5 @@
 """MultiViewDataset: clips of several views, by number, for any DataLoader and Sampler."""
 
-import functools
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -11,8 +10,8 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import counted
 from framedex.errors import FramedexError
-from framedex.loader.batches.faults import Fetched, read_or_replaced, replacements
-from framedex.loader.batches.frames import AudioShape, blank, common, joined, per_view, quarter_turns
+from framedex.loader.batches.faults import Fetched, read_or_replaced
+from framedex.loader.batches.frames import AudioShape, blank, common, joined, per_view, stored_size
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Draw
 from framedex.loader.pixels.options import PixelOptions, sendable
@@ -26,9 +25,9 @@ class ViewShape:
     """The shape of a view's frames and audio, for clips that lack it.
 
     Attributes:
-        medium: that of a clip of the view.
-        frames: how many frames a clip has. None: as many as the view that leads.
-        audio: None if clips have no audio.
+        medium: the medium of one clip of the view.
+        frames: how many frames a clip has. If None, as many as the leading view.
+        audio: the audio of a clip. If None, clips are silent.
     """
 
     medium: Medium
@@ -39,26 +38,25 @@ class ViewShape:
         """Return (the item without pictures, zeros as decoded frames) of a clip that lacks the view.
 
         Args:
-            leading: the item of the view that leads.
+            leading: the item of the leading view.
             pixels: how frames are delivered.
-            draw: where the random numbers of the clip come from.
-            upright: whether frames are turned as their medium says.
+            draw: the source of the clip's random numbers.
+            upright: whether frames are turned by the rotation of their medium.
         """
         count = len(leading["mask"]) if self.frames is None else self.frames
-        turned = upright and quarter_turns(self.medium.rotation_degrees) % 2
-        height, width = self.medium.height, self.medium.width
-        size = (width, height) if turned else (height, width)
+        degrees = self.medium.rotation_degrees if upright else 0
+        size = stored_size((self.medium.height, self.medium.width), degrees)
         return blank(leading, count, self.audio), pixels.blank(self.medium, size, count, draw)
 
 
 class MultiViewDataset:
-    """Clips of several views by number: map-style and picklable. The policy's `views` says which clips belong together.
+    """Clips of several views by number: map-style and picklable. The policy's `views` determines which clips join.
 
     Args:
         clips: a dataset that a policy with `views` made, or `ClipDataset.from_index` with such a policy. Its options
             hold for each view.
-        stack: False: what each view has for itself is a dict by view. True: it is an array with an axis of the views,
-            whose frames must then have the same shape.
+        stack: whether the values of the views are stacked to arrays with an axis of the views, whose frames must then
+            have the same shape. If False, they are dicts by view.
 
     Raises:
         FramedexError: each clip of the dataset stands alone.
@@ -77,14 +75,7 @@ class MultiViewDataset:
                 found=counted(len(clips), "clip") + " of single views",
                 remedy="choose clips by columns that all views share, or `missing: mask` in the policy's `views`",
             )
-        self._shape = functools.lru_cache(None)(self._find_shape)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_shape"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._shape = functools.lru_cache(None)(self._find_shape)
+        self._shapes: dict[str, ViewShape] = {}  # by view, found when a clip lacks the view
 
     def __len__(self) -> int:
         return len(self._table)
@@ -132,11 +123,11 @@ class MultiViewDataset:
 
         Args:
             name: as for `ClipDataset.column`.
-            view: a view, whose values are null for clips that lack it. None: the view whose columns items have.
+            view: a view, whose values are null for clips that lack it. Defaults to the view whose columns items have.
             as_arrow: return Arrow's array.
 
         Raises:
-            FramedexError: there is no such view; or as `ClipDataset.column`.
+            FramedexError: the view does not exist; or as `ClipDataset.column`.
         """
         if view is None:
             clips = np.where(self._table == ABSENT, len(self.clips), self._table).min(axis=1, initial=len(self.clips))
@@ -169,10 +160,10 @@ class MultiViewDataset:
 
         Returns:
             The keys of `ClipDataset.__getitem__`. `frames`, `pts`, `seconds`, `frame_index`, `mask`, `clip_id`, `uri`,
-            `rotation_degrees`, `color_transfer`, `view_away_seconds` and what is audio are dicts by view, or arrays
-            [V, …] with `stack`, in the order of `views`. `multiview_id`, the user's columns and the `frame_columns` are
-            those of the view that is the clock, or of the first view. A view that the clip lacks has frames of zeros
-            and a mask that is False, with an empty `clip_id`.
+            `rotation_degrees`, `color_transfer`, `view_away_seconds` and audio are dicts by view, or arrays [V, …] with
+            `stack`, in the order of `views`. `multiview_id`, the user's columns and the `frame_columns` come from the
+            view that is the clock, or from the first view. A view that the clip lacks has frames of zeros and a mask
+            that is False, with an empty `clip_id`.
 
         Raises:
             FramedexError: views are to be stacked and differ in shape; or as `ClipDataset.__getitem__`.
@@ -180,8 +171,9 @@ class MultiViewDataset:
         return read_or_replaced(
             lambda: self._item(number),
             number,
-            others=lambda: replacements(number, len(self)),
-            other=self._item,
+            place=number,
+            count=len(self),
+            read_other=self._item,
             on_error=self.clips.on_error,
         )
 
@@ -202,51 +194,48 @@ class MultiViewDataset:
         return min(numbers, key=numbers.__getitem__)
 
     def shape(self, view: str) -> ViewShape:
-        """Return the shape of a view: that of its first clip in the dataset, or of the first clip of all."""
-        found: ViewShape = self._shape(view)
-        return found
-
-    def _find_shape(self, view: str) -> ViewShape:
-        own, other = (self.clips.origin.clip(number) for number in self._examples[view])
-        same = len(own.frames) == len(other.frames)
-        return ViewShape(
-            medium=own.medium,
-            frames=None if same else len(own.frames),
-            audio=None if own.audio is None else AudioShape(rate=own.audio.rate, channels=own.audio.channels),
-        )
+        """Return the shape of a view, from its first clip in the dataset, or from the first clip of the source."""
+        if view not in self._shapes:
+            own, other = (self.clips.origin.clip(number) for number in self._examples[view])
+            self._shapes[view] = ViewShape(
+                medium=own.medium,
+                frames=None if len(own.frames) == len(other.frames) else len(own.frames),
+                audio=None if own.audio is None else AudioShape(rate=own.audio.rate, channels=own.audio.channels),
+            )
+        return self._shapes[view]
 
     def _blank_item(self, view: str, leading: dict[str, Any]) -> dict[str, Any]:
         pixels, draw = self.clips.pixels, self.draw(self.clips.pixels, leading)
         item, frames = self.shape(view).blank(leading, pixels, draw, upright=False)
-        if "movie" in leading:
-            return item | {"movie": np.zeros(0, np.uint8)}
-        return item | {"frames": pixels.finished(frames, draw)}
+        return item | (
+            {"movie": np.zeros(0, np.uint8)} if "movie" in leading else {"frames": pixels.finished(frames, draw)}
+        )
 
     def draw(self, pixels: PixelOptions, leading: dict[str, Any]) -> Draw:
-        """Return where the random numbers of a clip come from.
+        """Return the source of the random numbers of a clip.
 
         Args:
             pixels: how frames are delivered.
-            leading: the item of the view that leads.
+            leading: the item of the leading view.
         """
         return Draw(seed=pixels.seed, epoch=self.epoch, name=leading["multiview_id"])
 
 
 class ViewJoiner:
-    """Joins the views of a MultiViewDataset in batches (`batches.views.JoinsViews`).
+    """Joins the views of a MultiViewDataset in batches (`batches.frames.JoinsViews`).
 
     Args:
         dataset: the clips.
         pixels: how frames are delivered.
-        upright: whether frames are turned as their medium says.
+        upright: whether frames are turned by the rotation of their medium.
     """
 
-    def __init__(self, dataset: MultiViewDataset, *, pixels: PixelOptions, upright: bool) -> None:
+    def __init__(self, dataset: MultiViewDataset, pixels: PixelOptions, *, upright: bool) -> None:
         self._dataset, self._pixels, self._upright = dataset, pixels, upright
         self.views, self.count, self.numbers = dataset.views, len(dataset), dataset.numbers
 
     def blank(self, view: str, leading: Fetched) -> Fetched:
-        """Return padding alone, for a view that an item lacks."""
+        """Return a clip of padding alone, for a view that an item lacks."""
         pixels, draw = self._pixels, self._dataset.draw(self._pixels, leading.item)
         item, frames = self._dataset.shape(view).blank(leading.item, pixels, draw, upright=self._upright)
         if pixels.transform is not None:
@@ -254,7 +243,7 @@ class ViewJoiner:
         return Fetched(number=ABSENT, item=item, cost=leading.cost, frames=frames)
 
     def join(self, of_view: dict[str, dict[str, Any]], shared: dict[str, Any]) -> dict[str, Any]:
-        """Return one batch of what each view has for itself, and of what views have in common."""
+        """Return one batch of the views' own values and of their common values."""
         return joined(of_view, shared, axis=1 if self._dataset.stack else None)
 
 

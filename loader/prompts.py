@@ -1,4 +1,4 @@
-"""Text about a clip for a prompt: the times of its frames, and the user's columns."""
+"""Texts about a clip for a prompt, with the times of its frames and the user's columns."""
 
 import re
 import string
@@ -12,7 +12,7 @@ from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 
 Origin = Literal["container", "clip"]
-WIDE = re.compile(r"\d{4}")  # a width in a format that would make a very long text
+WIDE = re.compile(r"\d{4}")  # such a width in a format would make a very long text
 NEEDED = ("seconds", "mask", "frame_index")
 
 
@@ -32,15 +32,15 @@ def prompt_text(
 
     Args:
         item: An item of ClipDataset.
-        template: A text with fields in the notation of `str.format`: `times`, the texts of all frames; `count`, how
-            many texts that are; `first` and `last`, the times in seconds of the first and last frame, if there is any;
-            and every other key of the item whose value is a single one, such as `caption` or `uri`.
+        template: A text with fields in the notation of `str.format`: `times`, the texts of all frames; `count`, the
+            number of these texts; `first` and `last`, the times in seconds of the first and last frame, if the clip has
+            frames; and every other key of the item with a single value, such as `caption` or `uri`.
         frame: The text of each frame, with the fields `seconds`, `number` (of the text, from 1) and `frame_index`.
-        separator: What stands between these texts.
-        group: How many frames share one text, such as 2 for models that join two frames into one patch. Its `seconds`
-            is the mean of the first and the last frame's time, as Qwen3-VL has it; `frame_index` is the first one's.
-        origin: Whether times are those of the container's clock, as in the item, or count from the clip's earliest
-            frame.
+        separator: The text between these texts.
+        group: How many frames share one text, such as 2 for models that join two frames into one patch. `seconds` is
+            the mean of the first and the last frame's time, as in Qwen3-VL; `frame_index` belongs to the first frame.
+        origin: "container": times are by the container's clock, as in the item. "clip": they count from the clip's
+            earliest frame.
 
     Returns:
         The text. Padded frames are left out, and a group of padded frames has no text.
@@ -54,26 +54,25 @@ def prompt_text(
     if not isinstance(group, int | np.integer) or group < 1:
         raise FramedexError("group is a number of frames", found=repr(group), allowed="1 or more")
     check_choices(origin=(origin, get_args(Origin)))
-    seconds, index = _of_groups(item, int(group), origin)
-    numbered = enumerate(zip(seconds.mean(axis=1).tolist(), index.tolist(), strict=True), 1)
+    seconds, index = _group_frames(item, int(group), origin)
     texts = [
-        _filled(frame, {"seconds": time, "number": number, "frame_index": shown}, "frame")
-        for number, (time, shown) in numbered
+        _fill(frame, {"seconds": time, "number": number, "frame_index": shown}, "frame")
+        for number, (time, shown) in enumerate(zip(seconds.mean(axis=1).tolist(), index.tolist(), strict=True), 1)
     ]
     fields = {name: value for name, value in item.items() if name not in ("first", "last") and _is_single(value)}
     fields |= {"times": separator.join(texts), "count": len(texts)}
     if len(seconds):
         fields |= {"first": float(seconds[0, 0]), "last": float(seconds[-1, 1])}
-    return _filled(template, fields, "template")
+    return _fill(template, fields, "template")
 
 
-def _of_groups(item: Mapping[str, Any], group: int, origin: Origin) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the times of the first and last real frame of each group that has any, and the number of the first.
+def _group_frames(item: Mapping[str, Any], group: int, origin: Origin) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the times of the first and last real frame of each group, and the number of the first one.
 
     Returns:
-        float64 [groups, 2] and int64 [groups].
+        float64 [groups, 2] and int64 [groups]. Groups of padding alone are left out.
     """
-    seconds, mask, index = _arrays(item)
+    seconds, mask, index = _frame_arrays(item)
     places = np.flatnonzero(mask)
     if origin == "clip" and len(places):
         seconds = seconds - seconds[places].min()
@@ -84,7 +83,7 @@ def _of_groups(item: Mapping[str, Any], group: int, origin: Origin) -> tuple[NDA
     return times.astype(np.float64), index[places[first]].astype(np.int64)
 
 
-def _arrays(item: Mapping[str, Any]) -> list[NDArray[Any]]:
+def _frame_arrays(item: Mapping[str, Any]) -> list[NDArray[Any]]:
     """Return seconds, mask and frame_index of one clip, [F] each. Raises FramedexError."""
     allowed = "an item of ClipDataset, with seconds, mask and frame_index of one clip"
     if not isinstance(item, Mapping) or any(name not in item for name in NEEDED):
@@ -92,7 +91,7 @@ def _arrays(item: Mapping[str, Any]) -> list[NDArray[Any]]:
         raise FramedexError("this is no item of a dataset", found=found[:200] or "nothing", allowed=allowed)
     try:
         arrays = [np.asarray(item[name]) for name in NEEDED]
-    except (TypeError, RuntimeError) as error:  # a tensor of a GPU
+    except (TypeError, RuntimeError) as error:  # numpy cannot read a tensor of a GPU
         raise FramedexError("the item's values cannot be read", found=error, allowed=allowed) from None
     if arrays[0].ndim != 1 or len({array.shape for array in arrays}) != 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(NEEDED, arrays, strict=True))
@@ -101,14 +100,14 @@ def _arrays(item: Mapping[str, Any]) -> list[NDArray[Any]]:
 
 
 def _is_single(value: object) -> bool:
-    """Return whether a value is one text, number or the like, not an array or a list of them."""
+    """Return whether a value is a single text or number, not an array or a list of them."""
     return isinstance(value, str) or (
         getattr(value, "ndim", 0) == 0 and not isinstance(value, Sequence | Mapping | set)
     )
 
 
 class _Template(string.Formatter):
-    """Formats without access to attributes and elements of values: a field is the name of a value, and no more."""
+    """A formatter whose fields are names of values alone: templates must not reach attributes or elements."""
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         value = kwargs[field_name]
@@ -120,7 +119,7 @@ class _Template(string.Formatter):
         return format(value, format_spec)
 
 
-def _filled(template: str, fields: Mapping[str, Any], name: str) -> str:
+def _fill(template: str, fields: Mapping[str, Any], name: str) -> str:
     """Return a filled template. Raises FramedexError for a mistake in it."""
     try:
         return _Template().vformat(template, (), fields)

@@ -1,4 +1,4 @@
-"""Says what bounds a loader's speed on a machine, and what would help: a pure function of a measurement."""
+"""Advice on a loader's speed: its bound on a machine, and changes that would help, from a measurement alone."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Literal
 from framedex.bench.measure import BenchOptions, BenchResult
 
 Bound = Literal["this process", "NVDEC", "reading", "cores", "workers", "making batches"]
-BUSY = 0.8  # the part of the time from which something counts as busy
-MANY_DECODED = 3.0  # frames decoded for each wanted one, from which storing frames as images is worth a thought
+BUSY = 0.8  # a share of the time; waiting for each other keeps even the slowest stage from 100 %
+MANY_DECODED = 3.0  # frames decoded for each wanted one; images, which are larger than video, pay from here on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What bounds the speed, and what would help.
+    """The bound of the speed, and changes that would help.
 
     Attributes:
-        bound: what is busy most of the time. "this process": there are no workers, so it does all work. "cores": all
+        bound: the part that is busy most of the time. "this process": without workers, it does all work. "cores": all
             cores are busy. "workers": all workers are busy and cores are not. "making batches": none of them is busy,
             so time goes into stacking, copying and transforming, or into waiting for the GPU.
-        reason: the measurement that says so.
-        changes: what would help, the most helpful first.
+        reason: the measurement that shows this.
+        changes: the changes, the most helpful first.
     """
 
     bound: Bound
@@ -30,18 +30,18 @@ class Advice:
 
 
 def advice(result: BenchResult, options: BenchOptions, cores: int) -> Advice:
-    """Return what bounds the measured speed.
+    """Find the bound of the measured speed, and changes that would help.
 
     Args:
         result: the measurement.
-        options: what was measured.
+        options: the options of the measurement.
         cores: cores of the machine.
     """
-    bound, reason = _bound(result, options, cores)
-    return Advice(bound=bound, reason=reason, changes=_changes(bound, result, options, cores))
+    bound, reason = _find_bound(result, options, cores)
+    return Advice(bound=bound, reason=reason, changes=_list_changes(bound, result, options, cores))
 
 
-def _bound(result: BenchResult, options: BenchOptions, cores: int) -> tuple[Bound, str]:
+def _find_bound(result: BenchResult, options: BenchOptions, cores: int) -> tuple[Bound, str]:
     nvdec, busy_cores, seconds = result.load.nvdec_percent, result.load.cpu_cores, sum(result.seconds)
     if nvdec is not None and nvdec >= 100 * BUSY:
         return "NVDEC", f"it is busy for {nvdec:.0f} % of the time"
@@ -59,7 +59,7 @@ def _bound(result: BenchResult, options: BenchOptions, cores: int) -> tuple[Boun
     return "making batches", f"workers are busy for {busy:.0%} of the time"
 
 
-def _changes(bound: Bound, result: BenchResult, options: BenchOptions, cores: int) -> list[str]:
+def _list_changes(bound: Bound, result: BenchResult, options: BenchOptions, cores: int) -> list[str]:
     decoded = result.cost.decoded_frames / max(1, result.cost.wanted_frames)
     stored = f"framedex shard --pack images, because {decoded:.1f} frames are decoded for each wanted one"
     fewer = [stored] if decoded >= MANY_DECODED else []

@@ -11,8 +11,9 @@ import click
 
 from framedex.bench.advice import Advice, advice
 from framedex.bench.compare import PeerResult
-from framedex.bench.measure import BenchOptions, BenchResult, known_peers
+from framedex.bench.measure import BenchOptions, BenchResult
 from framedex.bench.measure import bench as bench_dataset
+from framedex.bench.peers import PEERS
 from framedex.core.printing import echo, json_text
 from framedex.core.words import size_text
 from framedex.errors import FramedexError
@@ -48,7 +49,7 @@ RULES = (
 )
 
 
-def _placed(value: str) -> tuple[Device, int | None]:
+def _read_device(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Device, int | None]:
     """Return the device that a value names, and the number of the GPU if the value has one."""
     try:
         device, number = placed(value, 0)
@@ -63,7 +64,7 @@ def _placed(value: str) -> tuple[Device, int | None]:
 @click.option("--clips", type=click.IntRange(1), help="Load this many clips, chosen at random.  [default: all]")
 @click.option(
     "--device",
-    callback=lambda context, parameter, value: _placed(value),
+    callback=_read_device,
     default="cpu",
     show_default=True,
     metavar="[cpu|gpu|cuda|cuda:N]",
@@ -92,7 +93,7 @@ def _placed(value: str) -> tuple[Device, int | None]:
     "--peer",
     "peers",
     multiple=True,
-    type=click.Choice(known_peers()),
+    type=click.Choice(list(PEERS)),
     help="Instead of --compare: run only this loader. May be repeated.",
 )
 @time_limit_option("--limit", seconds=300.0, help_text="With --compare or --peer: longest time for one of them.")
@@ -123,7 +124,7 @@ def bench(
     if device[1] is not None and gpu is not None:
         raise click.UsageError("name the GPU by --device cuda:N or by --gpu N, not by both")
     how = BenchOptions(device=device[0], gpu=device[1] or gpu or 0, decode=decode, **options)
-    names = list(peers) or (known_peers() if compare else [])
+    names = list(peers) or (list(PEERS) if compare else [])
 
     def show(peer: PeerResult) -> None:
         echo(f"measured {peer.name}", err=True)
@@ -131,17 +132,20 @@ def bench(
     result, found = bench_dataset(
         dataset, how, access=access, peers=names, limit_seconds=limit, on_peer=show if sys.stderr.isatty() else None
     )
-    said = advice(result, how, os.cpu_count() or 1)
-    echo(json_text(as_facts(result, found, said)) if as_json else as_text(result, found, said))
+    advised = advice(result, how, os.cpu_count() or 1)
+    echo(json_text(as_facts(result, found, advised)) if as_json else as_text(result, found, advised))
     if sum(result.failures.values()) > max_failures * len(result.seconds):
         sys.exit(3)
 
 
-def as_facts(result: BenchResult, peers: list[PeerResult], said: Advice) -> dict[str, Any]:
+def as_facts(result: BenchResult, peers: list[PeerResult], advised: Advice) -> dict[str, Any]:
     """Return a measurement as a dict for JSON."""
-    rates = {"clips_a_second": result.clips_a_second, "frames_a_second": result.frames_a_second}
-    relations = [asdict(peer) | _relation(result, peer) for peer in peers]
-    return asdict(result) | rates | {"advice": asdict(said), "peers": relations}
+    return asdict(result) | {
+        "clips_a_second": result.clips_a_second,
+        "frames_a_second": result.frames_a_second,
+        "advice": asdict(advised),
+        "peers": [asdict(peer) | _relation(result, peer) for peer in peers],
+    }
 
 
 def _relation(result: BenchResult, peer: PeerResult) -> dict[str, Any]:
@@ -152,42 +156,42 @@ def _relation(result: BenchResult, peer: PeerResult) -> dict[str, Any]:
     return {"clips_a_second": rate, "framedex_is_faster_by": result.clips_a_second / rate}
 
 
-def as_text(result: BenchResult, peers: list[PeerResult], said: Advice) -> str:
+def as_text(result: BenchResult, peers: list[PeerResult], advised: Advice) -> str:
     """Return a measurement as text for people."""
     cost, load = result.cost, result.load
     each = cost.decoded_frames / max(1, cost.wanted_frames)
+    first = f" (the first one, with starting: {result.first_seconds:.4g})" if result.first_seconds else ""
+    nvdec = f"no figure: {load.measured_by}"
+    if load.nvdec_percent is not None:
+        nvdec = f"{load.nvdec_percent:.0f} % busy, {load.nvdec_peak:.0f} % at most ({load.measured_by})"
     rows = {
         "clips a second": f"{result.clips_a_second:.4g}",
         "frames a second": f"{result.frames_a_second:.4g}",
-        "seconds an epoch": f"{result.median_seconds:.4g}"
-        + (f" (the first one, with starting: {result.first_seconds:.4g})" if result.first_seconds else ""),
+        "seconds an epoch": f"{result.median_seconds:.4g}{first}",
         "decoded frames": f"{each:.1f} for each wanted one ({cost.decoded_frames:,} for {cost.wanted_frames:,})",
         "bytes read": f"{size_text(cost.bytes)}, {size_text(cost.bytes // max(1, cost.clips))} a clip",
         "CPU": "unknown" if load.cpu_cores is None else f"{load.cpu_cores:.1f} of {os.cpu_count()} cores busy",
-        "NVDEC": f"no figure: {load.measured_by}"
-        if load.nvdec_percent is None
-        else f"{load.nvdec_percent:.0f} % busy, {load.nvdec_peak:.0f} % at most ({load.measured_by})",
-        "decoded by": _amounts(result.decoded, "{:,} clips"),
-        "time went into": _amounts(result.stages, "{:.2f} s"),
-        "failures": _amounts(result.failures, "{:,}"),
-        "bound by": f"{said.bound}: {said.reason}",
-        "would help": "; ".join(said.changes) or "nothing that this measurement shows",
+        "NVDEC": nvdec,
+        "decoded by": _list_amounts(result.decoded, "{:,} clips"),
+        "time went into": _list_amounts(result.stages, "{:.2f} s"),
+        "failures": _list_amounts(result.failures, "{:,}"),
+        "bound by": f"{advised.bound}: {advised.reason}",
+        "would help": "; ".join(advised.changes) or "nothing that this measurement shows",
     }
     size = f"{cost.clips:,} clips of {cost.frames:,} frames in {result.batches:,} batches"
     lines = [size, *(f"  {name:<17}{value}" for name, value in rows.items())]
     return "\n".join([*lines, *(_peer_line(result, peer) for peer in peers)])
 
 
-def _amounts(values: dict[str, Any], form: str) -> str:
+def _list_amounts(values: dict[str, Any], form: str) -> str:
     return ", ".join(f"{name} {form.format(value)}" for name, value in values.items()) or "none"
 
 
 def _peer_line(result: BenchResult, peer: PeerResult) -> str:
     title = f"{peer.name} {peer.version}" if peer.version else peer.name
-    relation = _relation(result, peer)
-    if relation["clips_a_second"] is None:
-        came = f", after {peer.clips} clips" if peer.clips else ""
-        return f"{title}: did not run: {peer.reason}{came}"
-    faster, rate = relation["framedex_is_faster_by"], relation["clips_a_second"]
+    rate, faster = _relation(result, peer).values()
+    if rate is None:
+        progress = f", after {peer.clips} clips" if peer.clips else ""
+        return f"{title}: did not run: {peer.reason}{progress}"
     same = f"{peer.different:,} of {peer.compared:,} frames compared are other pictures"
     return f"{title}: {rate:.4g} clips a second; framedex is {faster:.2f} times as fast; {same}"

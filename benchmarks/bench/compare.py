@@ -1,4 +1,4 @@
-"""Runs another loader in a process of its own, with a time limit, and checks whether it returns the same frames.
+"""The run of another loader in a process of its own, with a time limit, and the comparison of its frames with ours.
 
 The process exchanges files in a folder: request.json, progress.jsonl (one line per batch), pictures.npz (thumbnails of
 the frames it returned) and errors.txt. So a peer that crashes or hangs does no harm, and its progress is known.
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,11 @@ from framedex.execution.spawning import python_environment
 SIDE = 64  # pixels: the side of a thumbnail
 PIECES = 16  # of SIDE * SIDE: how many of the most different places of two thumbnails count
 DIFFERENT = 16.0  # levels: the next frame's number differs by more than 26, another scaler's same frame by less than 10
-FITTED = 200_000  # pixels to which the map of colours is fitted
+FITTED = 200_000  # pixels to which the map of colours is fitted: more of them cost time and hardly change the map
 CHECKED_CLIPS = 8  # a peer's first clips, unscaled: scalers may differ by more than consecutive frames do
 
+# By the number of a clip: uint8 [F, SIDE, SIDE, 3].
 Thumbnails = dict[int, NDArray[np.uint8]]
-"""Clip's number → uint8 [F, SIDE, SIDE, 3]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class PeerResult:
 
     Attributes:
         name: the peer's name.
-        version: its installed version. None: it did not load.
+        version: its installed version. If None, it did not load.
         clips: how many clips it delivered, in `seconds` or, if it did not finish, in `seconds_so_far`.
-        seconds: time for all clips. None: it did not finish.
+        seconds: time for all clips. If None, it did not finish.
         seconds_so_far: time until its last batch.
         stopped_after: the limit in seconds that ended it, if any. The limit includes startup and checking.
         reason: why it did not finish.
@@ -73,9 +73,8 @@ def thumbnails(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
     values: NDArray[Any] = pictures.astype(np.float32)
     for axis in (1, 2):
         edges = np.linspace(0, pictures.shape[axis], SIDE + 1).astype(np.int64)
-        shape = [1, 1, 1, 1]
-        shape[axis] = SIDE
-        values = np.add.reduceat(values, edges[:-1], axis=axis) / np.diff(edges).astype(np.float32).reshape(shape)
+        sizes = np.expand_dims(np.diff(edges).astype(np.float32), axis=(0, 3 - axis, 3))
+        values = np.add.reduceat(values, edges[:-1], axis=axis) / sizes
     return np.round(values).astype(np.uint8)
 
 
@@ -108,14 +107,12 @@ def differences(ours: NDArray[np.uint8], theirs: NDArray[np.uint8]) -> NDArray[n
 
 def count_different(ours: Thumbnails, theirs: Thumbnails) -> tuple[int, int]:
     """Return (frames compared, how many of them show another picture). All frames of a clip of another length count."""
-    both = [number for number in theirs if number in ours]
-    alike = [number for number in both if len(ours[number]) == len(theirs[number])]
-    compared = sum(len(ours[number]) for number in both)
-    unlike = sum(len(ours[number]) for number in both if number not in set(alike))
+    compared = sum(len(ours[number]) for number in theirs if number in ours)
+    alike = [number for number in theirs if number in ours and len(ours[number]) == len(theirs[number])]
     if not alike:
-        return compared, unlike
+        return compared, compared
     mine, other = (np.concatenate([side[number] for number in alike]) for side in (ours, theirs))
-    return compared, unlike + int((differences(mine, other) > DIFFERENT).sum())
+    return compared, compared - len(mine) + int((differences(mine, other) > DIFFERENT).sum())
 
 
 def save_thumbnails(path: Path, found: Thumbnails) -> None:
@@ -123,11 +120,11 @@ def save_thumbnails(path: Path, found: Thumbnails) -> None:
     aside = path.with_suffix(".tmp.npz")
     arrays: dict[str, Any] = {str(number): pictures for number, pictures in found.items()}
     np.savez(aside, **arrays)
-    aside.rename(path)
+    aside.rename(path)  # a process that ends in the middle leaves no file of which half is missing
 
 
 def load_thumbnails(path: Path) -> Thumbnails:
-    """Return what `save_thumbnails` wrote, or an empty dict if it wrote nothing."""
+    """Return the thumbnails of `save_thumbnails`, or an empty dict without a file."""
     if not path.exists():
         return {}
     with np.load(path) as stored:
@@ -141,7 +138,7 @@ def run_peer(
 
     Args:
         name: a name in PEERS.
-        clips: what the peer loads.
+        clips: the clips that the peer loads.
         options: how the peer runs.
         limit_seconds: time limit of the process.
         ours: thumbnails of the clips that are compared, unscaled (see `measure.checked_thumbnails`).
@@ -151,21 +148,20 @@ def run_peer(
         request = {"name": name, "clips": [asdict(clip) for clip in clips], "options": asdict(options)}
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
         code = run_limited("from framedex.bench.compare import serve; serve()", folder, limit_seconds)
-        lines = [json.loads(line) for line in _text(folder / "progress.jsonl").splitlines()]
-        said: dict[str, Any] = {}
-        for line in lines:
-            said |= line
+        facts: dict[str, Any] = {}
+        for line in _read_text(folder / "progress.jsonl").splitlines():
+            facts |= json.loads(line)
         compared, different = count_different(ours, load_thumbnails(folder / "pictures.npz"))
-        reason = said.get("error")
-        if "seconds" not in said and reason is None:
-            tail = " ".join(_text(folder / "errors.txt").split("\n")[-4:]).strip()
+        reason = facts.get("error")
+        if "seconds" not in facts and reason is None:
+            tail = " ".join(_read_text(folder / "errors.txt").split("\n")[-4:]).strip()
             reason = f"past {limit_seconds:g} s" if code is None else f"its process ended with {code}: {tail}"
         return PeerResult(
             name=name,
-            version=said.get("version"),
-            clips=int(said.get("clips", 0)),
-            seconds=said.get("seconds"),
-            seconds_so_far=said.get("so_far"),
+            version=facts.get("version"),
+            clips=int(facts.get("clips", 0)),
+            seconds=facts.get("seconds"),
+            seconds_so_far=facts.get("so_far"),
             stopped_after=limit_seconds if code is None else None,
             reason=reason,
             compared=compared,
@@ -174,7 +170,7 @@ def run_peer(
 
 
 def run_limited(statement: str, folder: Path, limit_seconds: float) -> int | None:
-    """Run a Python statement with a folder as its argument. Return its exit code. None: the time limit ended it."""
+    """Run a Python statement with a folder as its argument. Return its exit code, or None if the limit ended it."""
     with (folder / "errors.txt").open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(
             [sys.executable, "-c", statement, str(folder)],
@@ -200,57 +196,54 @@ def serve() -> None:
     request, code = json.loads((folder / "request.json").read_text(encoding="utf-8")), 0
     with (folder / "progress.jsonl").open("w", encoding="utf-8", buffering=1) as progress:
 
-        def say(**facts: Any) -> None:
+        def record(**facts: Any) -> None:
             progress.write(json.dumps(facts) + "\n")
 
         try:
-            _serve(folder, request, say)
+            _run_request(folder, request, record)
         except ImportError as error:
-            say(error=f"not installed: {error}")
+            record(error=f"not installed: {error}")
         except Exception as error:
-            say(error=f"{type(error).__name__}: {str(error).strip()[:500]}")
+            record(error=f"{type(error).__name__}: {str(error).strip()[:500]}")
             traceback.print_exc()
             code = 1
     sys.stderr.flush()
     os._exit(code)  # some peers hang or crash during shutdown
 
 
-def _serve(folder: Path, request: dict[str, Any], say: Any) -> None:
+def _run_request(folder: Path, request: dict[str, Any], record: Any) -> None:
     stored = request["options"]
     options = PeerOptions(**stored | {"size": None if stored["size"] is None else tuple(stored["size"])})
     clips = [PeerClip(**clip) for clip in request["clips"]]
     peer = PEERS[request["name"]]
-    say(version=peer.version())
+    record(version=peer.version())
     if peer.needs_gpu and options.gpu is None:
-        say(error="it decodes on a GPU, and --device is cpu")
+        record(error="it decodes on a GPU, and --device is cpu")
         return
     batches, some = peer.open(clips, options), range(min(CHECKED_CLIPS, len(clips)))
-    save_thumbnails(folder / "pictures.npz", _small(clips, batches(some, None)))
-    # Each process of a peer reads a clip before time counts, for it imports its library then.
+    shown = {
+        clips[place].number: thumbnails(enlarged(picture.cpu().numpy()))
+        for places, pictures in batches(some, None)
+        for place, picture in zip(places, pictures, strict=True)
+    }
+    save_thumbnails(folder / "pictures.npz", shown)
+    # Each process of a peer reads a clip before time counts, because it imports its library then.
     for _, pictures in batches([place % len(clips) for place in range(max(len(some), options.workers))], options.size):
         _deliver(pictures, options)
     _wait(options)
-    say(warmed_up=True)
-    given = batches(range(len(clips)), options.size)
+    record(warmed_up=True)
+    measured = batches(range(len(clips)), options.size)
     done, started = 0, time.perf_counter()
-    for places, pictures in given:
+    for places, pictures in measured:
         _deliver(pictures, options)
         done += len(places)
-        say(clips=done, so_far=time.perf_counter() - started)
+        record(clips=done, so_far=time.perf_counter() - started)
     _wait(options)
-    say(seconds=time.perf_counter() - started)
-
-
-def _small(clips: Sequence[PeerClip], given: Iterable[tuple[list[int], list[Any]]]) -> Thumbnails:
-    return {
-        clips[place].number: thumbnails(enlarged(picture.cpu().numpy()))
-        for places, pictures in given
-        for place, picture in zip(places, pictures, strict=True)
-    }
+    record(seconds=time.perf_counter() - started)
 
 
 def _deliver(pictures: list[Any], options: PeerOptions) -> Any:
-    """Return a batch as a training step takes it: one tensor, or a list of them where shapes differ.
+    """Return a batch as a training step takes it: one tensor, or a list of tensors if shapes differ.
 
     Args:
         pictures: a tensor uint8 [F, H, W, 3] per clip.
@@ -273,5 +266,5 @@ def _wait(options: PeerOptions) -> None:
         torch.cuda.synchronize(options.gpu)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

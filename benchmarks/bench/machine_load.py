@@ -1,4 +1,4 @@
-"""How busy the machine is while something runs: its CPU cores, and its GPU's video decoders."""
+"""The load of the machine's CPU cores and of its GPU's video decoders while a benchmark runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
+from statistics import fmean
 from typing import Any
 
 INTERVAL_SECONDS = 0.1
@@ -25,11 +25,11 @@ class Load:
     """How busy the machine was: means over the measured time.
 
     Attributes:
-        cpu_cores: busy cores of the whole machine. None: the system does not report them.
-        nvdec_percent: use of the GPU's video decoders. None: no tool reports it.
+        cpu_cores: busy cores of the whole machine, if the system reports them.
+        nvdec_percent: use of the GPU's video decoders, if a tool reports it.
         nvdec_peak: the highest sample of `nvdec_percent`.
-        gpu_percent: use of the rest of the GPU. None: no tool reports it.
-        measured_by: the tool that measured the GPU, or the reason why none did.
+        gpu_percent: use of the rest of the GPU, if a tool reports it.
+        measured_by: the tool that measured the GPU, or the reason why the tools failed.
     """
 
     cpu_cores: float | None
@@ -43,7 +43,7 @@ class LoadSampler:
     """Context manager that samples the load in a thread. `load` holds the result afterwards.
 
     Args:
-        gpu: number of the GPU. None: only the CPU is measured.
+        gpu: number of the GPU. If None, only the CPU is measured.
     """
 
     def __init__(self, gpu: int | None = None) -> None:
@@ -61,22 +61,18 @@ class LoadSampler:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         elapsed, busy = time.perf_counter() - self._started, _busy_seconds()
         self._stop.set()
         if self._thread is not None:
             self._thread.join(5)
         cores = None if busy is None or self._cpu is None else (busy - self._cpu) / max(elapsed, 1e-9)
-        decoder = [sample[0] for sample in self._samples]
-        self.load = Load(
-            cpu_cores=cores,
-            nvdec_percent=sum(decoder) / len(decoder) if decoder else None,
-            nvdec_peak=max(decoder) if decoder else None,
-            gpu_percent=sum(sample[1] for sample in self._samples) / len(decoder) if decoder else None,
-            measured_by=self._measured_by,
-        )
+        self.load = Load(cpu_cores=cores, measured_by=self._measured_by)
+        if self._samples:
+            decoder, rest = zip(*self._samples, strict=True)
+            self.load = replace(
+                self.load, nvdec_percent=fmean(decoder), nvdec_peak=max(decoder), gpu_percent=fmean(rest)
+            )
 
     def _sample(self, gpu: int) -> None:
         """Collect samples. If the GPU does not answer, collect none and record the reason."""
@@ -96,7 +92,7 @@ class LoadSampler:
 
 
 def _busy_seconds() -> float | None:
-    """Return how many seconds all cores together were busy since the system started. None: the system does not say."""
+    """Return how many seconds all cores together were busy since the system started, if the system reports it."""
     try:
         columns = [int(word) for word in CPU_TIMES.read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):

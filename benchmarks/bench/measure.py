@@ -1,7 +1,8 @@
-"""Measures how fast a dataset loads on this machine, what that costs, and where the time goes."""
+"""A measurement of a loader on this machine: its speed, its costs, and its time by stage."""
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from framedex.bench.compare import CHECKED_CLIPS, PeerResult, Thumbnails, enlarged, run_peer, thumbnails
 from framedex.bench.machine_load import Load, LoadSampler
 from framedex.bench.peer import PeerClip, PeerOptions
-from framedex.bench.peers import PEERS
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device
 from framedex.loader.clip_dataset import ClipDataset
@@ -35,10 +35,10 @@ class BenchOptions:
 
     Attributes:
         batch_size: clips per batch.
-        clips: how many clips, chosen by `seed`. None: all.
+        clips: how many clips, chosen by `seed`. Defaults to all.
         device: where frames are delivered.
-        decode: what decodes on a GPU, as for ClipLoader.
-        size: (height, width) to which frames are scaled. None: as they are stored.
+        decode: the decoders on a GPU, as for ClipLoader.
+        size: (height, width) to which frames are scaled. If None, frames keep their stored size.
         workers: processes of the loader.
         seed: the seed of the choice of clips and of their order.
         epochs: how many epochs are measured.
@@ -60,7 +60,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What an epoch takes, according to its recipes.
+    """The work of an epoch, according to its recipes.
 
     Attributes:
         clips: clips of the epoch.
@@ -82,9 +82,9 @@ class BenchResult:
     """The result of a benchmark.
 
     Attributes:
-        cost: what each epoch takes.
+        cost: the work of each epoch.
         seconds: time of each measured epoch.
-        first_seconds: time of the first warm-up epoch, including startup. None: there was no warm-up.
+        first_seconds: time of the first warm-up epoch, including startup. It is None without a warm-up.
         batches: batches per epoch.
         load: the machine's load during the measured epochs.
         decoded: clips by decoder, over the measured epochs.
@@ -136,27 +136,15 @@ class EpochOrder:
 
 def recipe_cost(clips: Iterable[Clip]) -> Cost:
     """Add up the costs of clips by their recipes, without reading the clips."""
-    counts = np.zeros(5, np.int64)
-    for clip in clips:
-        position, packets = clip.recipe.position, clip.recipe
-        shown = position[position != PAD]
-        counts += [
-            1,
-            len(shown),
-            len(np.unique(shown)),
-            len(packets.packet_size),
-            int(packets.range_length.sum()),
-        ]
-    names = ("clips", "frames", "wanted_frames", "decoded_frames", "bytes")
-    return Cost(**dict(zip(names, counts.tolist(), strict=True)))
-
-
-def chosen_clips(dataset: ClipDataset, options: BenchOptions) -> NDArray[np.int64]:
-    """Return int64: the numbers of the measured clips, ascending. Raises FramedexError if the dataset has no clips."""
-    numbers = sample_of(len(dataset), size=options.clips, seed=options.seed)
-    if not len(numbers):
-        raise FramedexError("the dataset has no clips", where=str(dataset.manifest.path))
-    return numbers
+    recipes = [clip.recipe for clip in clips]
+    shown = [recipe.position[recipe.position != PAD] for recipe in recipes]
+    return Cost(
+        clips=len(recipes),
+        frames=sum(map(len, shown)),
+        wanted_frames=sum(len(np.unique(positions)) for positions in shown),
+        decoded_frames=sum(len(recipe.packet_size) for recipe in recipes),
+        bytes=sum(int(recipe.range_length.sum()) for recipe in recipes),
+    )
 
 
 def open_loader(dataset: ClipDataset, options: BenchOptions, order: Any, **how: Any) -> Any:
@@ -164,7 +152,7 @@ def open_loader(dataset: ClipDataset, options: BenchOptions, order: Any, **how: 
 
     Args:
         dataset: the clips.
-        options: what is measured.
+        options: the measurement.
         order: the sampler.
         how: more arguments of ClipLoader.
     """
@@ -180,12 +168,6 @@ def open_loader(dataset: ClipDataset, options: BenchOptions, order: Any, **how: 
         num_workers=options.workers,
         **({"collate": "list", "on_error": "skip"} | how),
     )
-
-
-def reported(loader: Any) -> dict[str, dict[str, Any]]:
-    """Return what a loader counted so far: clips by decoder, seconds by stage, failures by kind."""
-    report = loader.report
-    return {"decoded": dict(report.decoded), "stages": dict(report.seconds), "failures": dict(report.failures)}
 
 
 def run_epoch(loader: Any, see: Callable[[dict[str, Any]], None] | None = None) -> tuple[float, int]:
@@ -216,36 +198,32 @@ def wait_for(frames: Any) -> None:
 def measure_loader(
     loader: Any, options: BenchOptions, cost: Cost, see: Callable[[dict[str, Any]], None] | None = None
 ) -> BenchResult:
-    """Run a loader's epochs and time those after the warm-up.
+    """Run a loader's epochs and time the ones after the warm-up.
 
     Args:
         loader: a ClipLoader.
-        options: what is measured.
-        cost: what an epoch takes.
+        options: the measurement.
+        cost: the work of an epoch.
         see: called with every batch of the first warm-up epoch.
     """
-    first = None
-    for number in range(options.warm_up):
-        seconds, _ = run_epoch(loader, see if number == 0 else None)
-        first = seconds if number == 0 else first
-    before, times, batches = reported(loader), [], 0
+    warm_up = [run_epoch(loader, None if number else see)[0] for number in range(options.warm_up)]
+    before = copy.deepcopy(loader.report)  # its counts include the warm-up
     with LoadSampler(options.gpu if options.device == "gpu" else None) as sampler:
-        for _ in range(options.epochs):
-            seconds, batches = run_epoch(loader)
-            times.append(seconds)
-    grown = {
-        name: {key: value - before[name].get(key, 0) for key, value in counts.items()}
-        for name, counts in reported(loader).items()
-    }
+        epochs = [run_epoch(loader) for _ in range(options.epochs)]
+
+    def grown(name: str) -> dict[str, Any]:
+        earlier = getattr(before, name)
+        return {key: value - earlier.get(key, 0) for key, value in getattr(loader.report, name).items()}
+
     return BenchResult(
         cost=cost,
-        seconds=times,
-        first_seconds=first,
-        batches=batches,
+        seconds=[seconds for seconds, _ in epochs],
+        first_seconds=warm_up[0] if warm_up else None,
+        batches=epochs[-1][1] if epochs else 0,
         load=sampler.load,
-        decoded=grown["decoded"],
-        stages=grown["stages"],
-        failures={kind: count for kind, count in grown["failures"].items() if count},
+        decoded=grown("decoded"),
+        stages=grown("seconds"),
+        failures={kind: count for kind, count in grown("failures").items() if count},
     )
 
 
@@ -264,60 +242,52 @@ def bench(
 
     Args:
         path: the dataset.
-        options: what is measured.
+        options: the measurement.
         access: which sources may be read.
         peers: names in PEERS.
         limit_seconds: time limit per peer.
         on_peer: called with each peer's result when that peer is done.
 
     Raises:
-        FramedexError: there is no such dataset, or it has no clips.
+        FramedexError: the dataset does not exist, or it has no clips.
     """
     dataset = ClipDataset(path, root=access.root, allow_remote=access.allow_remote)
-    numbers = chosen_clips(dataset, options)
+    numbers = sample_of(len(dataset), size=options.clips, seed=options.seed)
+    if not len(numbers):
+        raise FramedexError("the dataset has no clips", where=str(dataset.manifest.path))
     clips = {number: dataset.clip(number) for number in numbers.tolist()}
     loader = open_loader(dataset, options, EpochOrder(numbers, options.seed))
     result = measure_loader(loader, options, recipe_cost(clips.values()))
-    del loader
+    del loader  # its workers end before peers are measured
     names = list(peers)
     asked = peer_clips(clips)
     order = epoch_order(len(asked), shuffle=True, seed=options.seed, epoch=options.warm_up)
     asked = [asked[place] for place in order.tolist()]
     ours = checked_thumbnails(dataset, asked) if names else {}
+    # Peers get the same batches, size and number of workers.
+    gpu = options.gpu if options.device == "gpu" else None
+    how = PeerOptions(batch_size=options.batch_size, workers=options.workers, size=options.size, gpu=gpu)
     found = []
     for name in names:
-        found.append(compare(name, asked, options, limit_seconds, ours))
+        if asked:
+            found.append(run_peer(name, asked, how, limit_seconds=limit_seconds, ours=ours))
+        else:
+            found.append(PeerResult(name=name, reason="no clip is unpadded video by reference of a whole file"))
         if on_peer is not None:
             on_peer(found[-1])
     return result, found
 
 
-def compare(
-    name: str, asked: list[PeerClip], options: BenchOptions, limit_seconds: float, ours: Thumbnails
-) -> PeerResult:
-    """Run one peer with the same batches, size and number of workers, and return its result."""
-    if not asked:
-        return PeerResult(name=name, reason="no clip is unpadded video by reference of a whole file")
-    how = PeerOptions(
-        batch_size=options.batch_size,
-        workers=options.workers,
-        size=options.size,
-        gpu=options.gpu if options.device == "gpu" else None,
-    )
-    return run_peer(name, asked, how, limit_seconds=limit_seconds, ours=ours)
-
-
 def checked_thumbnails(dataset: ClipDataset, asked: list[PeerClip]) -> Thumbnails:
     """Return thumbnails of the clips whose frames are compared: unscaled, as the CPU decodes them."""
 
-    def small(clip: PeerClip) -> NDArray[np.uint8]:
+    def decode(clip: PeerClip) -> NDArray[np.uint8]:
         wanted = dataset.clip(clip.number)
-        encoded = dataset.sources.read(wanted)
-        return thumbnails(enlarged(decode_rgb(wanted, encoded)))
+        return thumbnails(enlarged(decode_rgb(wanted, dataset.sources.read(wanted))))
 
     checked = asked[:CHECKED_CLIPS]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return {clip.number: pictures for clip, pictures in zip(checked, pool.map(small, checked), strict=True)}
+        return {clip.number: pictures for clip, pictures in zip(checked, pool.map(decode, checked), strict=True)}
 
 
 def peer_clips(clips: dict[int, Clip]) -> list[PeerClip]:
@@ -352,13 +322,8 @@ def keep_thumbnails(into: Thumbnails, numbers: dict[str, int]) -> Callable[[dict
 def as_pictures(frames: Any) -> NDArray[np.uint8]:
     """Return uint8 [F, H, W, 3] of a clip's frames as a loader delivers them: on any device, also as floats in 0…1."""
     values: NDArray[Any] = frames if isinstance(frames, np.ndarray) else frames.cpu().numpy()
-    if values.shape[1] == 3 and values.shape[-1] != 3:
+    if values.shape[1] == 3 and values.shape[-1] != 3:  # FCHW
         values = values.transpose(0, 2, 3, 1)
     if values.dtype != np.uint8:
         values = np.round(np.clip(values, 0, 1) * 255)
     return np.ascontiguousarray(values.astype(np.uint8))
-
-
-def known_peers() -> list[str]:
-    """Return the names of all peers, in the order in which they run."""
-    return list(PEERS)

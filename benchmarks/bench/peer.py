@@ -1,4 +1,4 @@
-"""What another loader is asked for by `framedex bench --compare`, and how it answers."""
+"""The interface of other loaders for `framedex bench --compare`: their clips, options and pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PeerClip:
         number: its number in the dataset.
         path: the video file.
         frames: frame numbers in presentation order, without padding.
-        seconds: the time of each frame, as the index has it.
+        seconds: the time of each frame, from the index.
     """
 
     number: int
@@ -39,8 +39,8 @@ class PeerOptions:
     Attributes:
         batch_size: clips per batch.
         workers: processes or threads that decode.
-        size: (height, width) of the measured pictures. None: as they are stored.
-        gpu: number of the GPU on which batches are delivered. None: in main memory.
+        size: (height, width) of the measured pictures. If None, pictures keep their stored size.
+        gpu: number of the GPU on which batches are delivered. If None, they are delivered in main memory.
         floats: deliver float32 [B, F, 3, H, W] in 0…1, not uint8 [B, F, H, W, 3].
     """
 
@@ -51,11 +51,9 @@ class PeerOptions:
     floats: bool = False
 
 
+# A function of places in the list of clips and of a size. It prepares its work before the first batch is requested. It
+# yields batches of places, with a torch tensor uint8 [F, H, W, 3] for each place.
 Batches = Callable[[Sequence[int], Size | None], Iterator[tuple[list[int], list[Any]]]]
-(
-    "Places in the list of clips, and a size or None; what can be made before the first batch is made → "
-    "batches of (places, a torch tensor uint8 [F, H, W, 3] for each)."
-)
 
 
 class Peer:

@@ -8,4 +8,4 @@ from framedex.bench.peer import Peer
 
 ON_CPU: tuple[Peer, ...] = (OpenCv(), Decord(), TorchCodec(), ApproximateTorchCodec(), Spdl())
 ON_GPU: tuple[Peer, ...] = (DaliDecoders(), DaliReaders(), PyNvVideoCodec())
-PEERS: dict[str, Peer] = {peer.name: peer for peer in ON_GPU + ON_CPU}
+PEERS: dict[str, Peer] = {peer.name: peer for peer in ON_GPU + ON_CPU}  # in the order in which they run

@@ -1,4 +1,4 @@
-"""The clips of a source that a loader takes, labelled, and how items are made of them."""
+"""The clips that a loader takes from a source, with their labels, and the way in which items are made of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict
 
-import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -38,7 +37,7 @@ from framedex.sharder.reading import HeldBytes, SourceFiles
 from framedex.storage.reader import DiskCache
 
 LOG = logging.getLogger("framedex.loader")
-MAX_BITS = 8  # per sample of a delivered frame
+MAX_BITS = 8  # the bits of a uint8 sample, which lack the lower bits of deeper video
 
 
 class PixelArguments(TypedDict, total=False):
@@ -54,7 +53,7 @@ class PixelArguments(TypedDict, total=False):
 
 
 class ItemArguments(PixelArguments, total=False):
-    """Keyword arguments of loaders that make items: these, where frames are decoded, and columns of their table."""
+    """Keyword arguments of loaders that make items: also where frames are decoded, and columns of their table."""
 
     decode: Decode
     frame_columns: FrameColumns | None
@@ -89,7 +88,7 @@ class ItemOptions:
             raise FramedexError(
                 "decode='movie' leaves frames to another decoder",
                 found="framing, layout, dtype or transform",
-                remedy="decode='cpu', or do the same with what the other decoder returns",
+                remedy="decode='cpu', or do the same with the other decoder's frames",
             )
 
     @classmethod
@@ -113,7 +112,7 @@ class ItemOptions:
 
 
 class ChosenClips:
-    """The clips of a source that a loader takes, numbered from 0, labelled, and how items are made of them. Picklable.
+    """The clips that a loader takes from a source, numbered from 0, with their labels. Picklable.
 
     Args:
         source: all clips.
@@ -123,11 +122,11 @@ class ChosenClips:
         cache: as for ClipDataset.
 
     Attributes:
-        source: as given.
-        options: as given.
+        source: all clips.
+        options: how items are made.
         files: where packets are read from.
-        numbers: int64, ascending, the numbers of the clips in the source; None for all of them.
-        labels: None if the values of no column are numbered.
+        numbers: int64, ascending, the numbers of the clips in the source. If None, all clips are taken.
+        labels: the numbers of a column's values. If None, there are no labels.
 
     Raises:
         FramedexError: `where` or `labels` is wrong.
@@ -147,8 +146,9 @@ class ChosenClips:
         wanted = options.frame_columns
         self._tables = None if wanted is None else FrameTables(wanted, source.locate, cache)
         self.numbers = None if where is None else clips_where(source, where, str(source.path))
-        self.labels = labels_of(source, labels, self.numbers)
-        self._lost_bits = LostBits(str(source.path))
+        self.labels = self._numbered_labels(labels)
+        # Shared by all copies, and with the line that opened the dataset: a worker process has no line of the user.
+        self._has_warned, self._user_line = SharedNumber(), user_line()
 
     def __len__(self) -> int:
         return len(self.source) if self.numbers is None else len(self.numbers)
@@ -160,7 +160,7 @@ class ChosenClips:
         return other
 
     def taken(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of these clips, of values of all clips of the source."""
+        """Return the values of these clips, from the values of all clips of the source."""
         return values if self.numbers is None else values[self.numbers]
 
     def number(self, place: int) -> int:
@@ -169,16 +169,16 @@ class ChosenClips:
 
     @property
     def columns(self) -> list[str]:
-        """The user's columns: those of a listing, of explicit clips and of a split; and the one of labels' names."""
+        """The user's columns, from a listing, explicit clips and a split, and the column of labels' names."""
         return [*self.source.columns, *([] if self.labels is None else [self.labels.name_column])]
 
     @property
     def label_column(self) -> str | None:
-        """The column whose values are numbered; None if there are no labels."""
+        """The column whose values are numbered, or None without labels."""
         return None if self.labels is None else self.labels.column
 
     def classes(self, reader: str) -> list[str]:
-        """Return the names of the labels, by their numbers. Raises FramedexError if there are none.
+        """Return the names of the labels, by their numbers. Raises FramedexError without labels.
 
         Args:
             reader: the name of the loader, for the error.
@@ -195,7 +195,7 @@ class ChosenClips:
         """Return a clip, with numbers in place of labels. Raises as `ClipSource.clip`."""
         clip = self.source.clip(self.number(place), epoch)
         if self.options.decode == "cpu" and self.options.pixels.dtype == "uint8":
-            self._lost_bits.warn(clip.medium)
+            self._warn_of_lost_bits(clip.medium)
         if self.labels is None:
             return clip
         return replace(clip, columns=self.labels.applied(clip.columns, f"clip {clip.clip_id}"))
@@ -206,82 +206,58 @@ class ChosenClips:
         Args:
             clip: the clip.
             epoch: the epoch of random crops and of the transform.
-            files: where its packets are read from. None: `files` of these clips.
+            files: where its packets are read from. If None, `files` of these clips.
 
         Raises:
             StaleError, DecodeError, TransformError, FramedexError: as `ClipDataset.__getitem__`.
         """
         files = files or self.files
         shown = picture(clip, files, decode=self.options.decode, pixels=self.options.pixels, epoch=epoch)
-        return shown | self.beside(clip, files) | describe(clip)
+        return shown | self.extra_values(clip, files) | describe(clip)
 
-    def beside(self, clip: Clip, files: SourceFiles | HeldBytes | None = None) -> dict[str, Any]:
-        """Return the entries of an item that are read beside its frames: audio, and columns of the frames' table.
+    def extra_values(self, clip: Clip, files: SourceFiles | HeldBytes | None = None) -> dict[str, Any]:
+        """Return the entries of an item that are not read from its pictures: audio, and columns of the frames' table.
 
         Raises:
             FramedexError: the clip has no table of its frames, or the table lacks a column.
-            FormatError: the table cannot be read, or its rows are not those of the clip's frames.
+            FormatError: the table is damaged, or its rows do not belong to the clip's frames.
         """
         columns = {} if self._tables is None else self._tables(clip)
         return columns | sound(clip, files or self.files)
 
+    def _numbered_labels(self, labels: LabelsArgument | None) -> Labels | None:
+        """Return the numbers of labels; as recorded if `labels` is None or asks for the recorded column.
 
-def labels_of(
-    origin: ClipSource, labels: LabelsArgument | None, chosen: NDArray[np.int64] | None = None
-) -> Labels | None:
-    """Return the labels of a dataset's clips; None if the values of no column are numbered.
-
-    Args:
-        origin: all clips.
-        labels: as for ClipDataset. None: those that the dataset records.
-        chosen: int64, the clips that are loaded; None for all.
-
-    Raises:
-        FramedexError: `labels` is wrong, there is no such column, or a clip that is loaded has no label.
-    """
-    recorded, where = origin.labels, str(origin.path)
-    if labels is None:
-        return recorded
-    wanted = wanted_labels(labels)
-    if recorded is not None and wanted.numbers is None and wanted.column == recorded.column:
-        return recorded
-    check_is_own(wanted, origin.columns, where)
-    found = made_labels(wanted, origin.label_values(wanted.column), where)
-    check_name_is_free(found, origin.columns, where)
-    values = origin.column(wanted.column)
-    found.numbered(values if chosen is None else values.take(pa.array(chosen)), where)
-    return found
-
-
-class LostBits:
-    """Warns of the first medium whose samples have more bits than frames have, once for all copies of a dataset.
-
-    Args:
-        place: the place of the dataset or index.
-    """
-
-    def __init__(self, place: str) -> None:
-        self._place, self._warned = place, SharedNumber()
-        self._line = user_line()
-
-    def warn(self, medium: Medium) -> None:
-        """Warn of a clip's medium, if frames lose bits and no process has warned before.
-
-        The warning names the line that opened the dataset, because a worker process has no line of the user.
+        Raises:
+            FramedexError: `labels` is wrong, there is no such column, or a clip that is taken has no label.
         """
-        if medium.bits <= MAX_BITS or not self._warned.claim():
-            return
-        message = (
-            f"{self._place}: the samples of {medium.uri} have more than {MAX_BITS} bits "
-            f"({medium.bits}, {medium.pixel_format}); frames are uint8, and the lower bits are lost. "
-            "ClipDataset(dtype='uint16') keeps them. `framedex audit --check more_than_8_bits` lists all such media"
-        )
-        warn_at(self._line, message)
+        source, where = self.source, str(self.source.path)
+        if labels is None:
+            return source.labels
+        wanted = wanted_labels(labels)
+        if source.labels is not None and wanted.numbers is None and wanted.column == source.labels.column:
+            return source.labels
+        check_is_own(wanted, source.columns, where)
+        found = made_labels(wanted, source.label_values(wanted.column), where)
+        check_name_is_free(found, source.columns, where)
+        values = source.column(wanted.column)
+        found.numbered(values if self.numbers is None else values.take(pa.array(self.numbers)), where)
+        return found
+
+    def _warn_of_lost_bits(self, medium: Medium) -> None:
+        """Warn of the first medium whose samples have more bits than frames, once for all copies of these clips."""
+        if medium.bits > MAX_BITS and self._has_warned.claim():
+            message = (
+                f"{self.source.path}: the samples of {medium.uri} have more than {MAX_BITS} bits "
+                f"({medium.bits}, {medium.pixel_format}); frames are uint8, and the lower bits are lost. "
+                "ClipDataset(dtype='uint16') keeps them. `framedex audit --check more_than_8_bits` lists all such media"
+            )
+            warn_at(self._user_line, message)
 
 
 @functools.cache
 def warn_of_other_ffmpeg(place: str, versions: tuple[str, ...]) -> None:
-    """Log a warning, once in this process, if an index was made by another major version of FFmpeg than PyAV's.
+    """Log a warning, once in this process, if PyAV has another major version of FFmpeg than an index.
 
     Args:
         place: the place of the index, or of a dataset that was made from it.

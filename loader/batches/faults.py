@@ -1,7 +1,4 @@
-"""Clips that are not available during a run: how they are recorded, and what a loader counts.
-
-Clips on their way from a worker into a batch: the request and the result.
-"""
+"""Records of clips on their way into a batch, of clips that are not available, and of a loader's counts."""
 
 import logging
 import threading
@@ -60,21 +57,20 @@ class NvjpegClip:
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """A clip on its way into a batch: decoded frames, or what a GPU decodes.
+    """A clip on its way into a batch: decoded frames, or encoded pictures for a GPU.
 
     Attributes:
         number: number of the clip.
         item: the entries of a batch besides frames.
         cost: the estimated cost of decoding it.
-        frames: uint8 [F, H, W, 3], if a worker decoded them; [crops, F, H, W, 3] if a clip has several crops; or what
-            the dataset's transform made of them.
-        movie: what NVDEC decodes, if it does.
-        images: what nvJPEG decodes, if it does.
-        order: int64 [F], which of the decoded frames is at each place, -1 where padded. None: frames are in their
-            order.
-        size: (height, width) to which a GPU scales. None: it does not scale.
+        frames: uint8 [F, H, W, 3], if a worker decoded them; [crops, F, H, W, 3] if a clip has several crops; or the
+            result of the dataset's transform.
+        movie: the input of NVDEC, if NVDEC decodes the clip.
+        images: the input of nvJPEG, if nvJPEG decodes the clip.
+        order: int64 [F], the number of the decoded frame at each place, -1 where padded. If None, frames are in order.
+        size: (height, width) to which a GPU scales. If None, it does not scale.
         turns: quarter turns counterclockwise by which a GPU then turns frames.
-        cutout: what a GPU then cuts out of them. None: they are whole.
+        cutout: the crop that a GPU then cuts out of the frames. If None, frames stay whole.
         read_seconds: the worker's time for reading.
         decode_seconds: the worker's time for decoding.
         bytes_read: bytes read for the clip.
@@ -100,19 +96,15 @@ class Fetched:
 OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
 TRANSFORM = "transform"  # the user's transform fails, which ends the run, too
-KINDS: dict[type[Exception], str] = {
-    StaleError: "stale",
-    DecodeError: "undecodable",
-    DamageError: "damaged",
-    TransformError: TRANSFORM,
-}
 ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError, TRANSFORM: TransformError}
-# Kinds of a StorageError that concern the run and not one clip: the run ends, whatever `on_error` says.
+# A loader raises DecodeError for a damaged clip: DamageError is an error of planning.
+KINDS = ERRORS | {"damaged": DamageError}
+# These kinds of StorageError concern the run and not one clip: the run ends, whatever `on_error` is.
 OF_THE_RUN = frozenset({"denied", "forked", "foreign"})
 
-TRIES = 8  # other clips that are tried in place of a bad one
-MAX_FAULTS = 1000  # how many a report keeps
-_COUNTING = threading.Lock()  # held briefly, by the threads of all loaders
+TRIES = 8  # if so many random replacements fail, the dataset as a whole is bad
+MAX_FAULTS = 1000  # a report of a run over a bad dataset must not fill the memory
+_COUNTING = threading.Lock()  # one lock for all loaders suffices, because it is held briefly
 LOG = logging.getLogger("framedex.loader")
 
 
@@ -122,8 +114,8 @@ class Fault:
 
     Attributes:
         number: number of the clip.
-        kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died), `error`, or one that ends the run: `denied`
-            or `forked` if the store cannot be used, `foreign` if the source must not be read, `transform` if the user's
+        kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died) or `error`. Other kinds end the run: `denied`
+            or `forked` if the store is not usable, `foreign` if the source must not be read, `transform` if the user's
             transform fails.
         message: the reason.
     """
@@ -134,7 +126,7 @@ class Fault:
 
     @property
     def ends_the_run(self) -> bool:
-        """Whether no other clip is available either, or the trainer's own code is wrong."""
+        """Whether other clips are not available either, or the trainer's own code is wrong."""
         return self.kind in OF_THE_RUN or self.kind == TRANSFORM
 
     def error(self) -> FramedexError:
@@ -146,7 +138,7 @@ class Fault:
 
 def fault_of(number: int, error: Exception) -> Fault:
     """Return the fault for an exception."""
-    kind = next((kind for known, kind in KINDS.items() if isinstance(error, known)), "error")
+    kind = next((kind for kind, known in KINDS.items() if isinstance(error, known)), "error")
     if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
         kind = error.kind
     message = error.text() if isinstance(error, FramedexError) else printable(f"{type(error).__name__}: {error}")
@@ -158,7 +150,7 @@ def replacements(number: int, count: int) -> list[int]:
 
     Args:
         number: the clip; negative numbers count from the end.
-        count: how many clips there are.
+        count: the number of all clips.
     """
     drawn: list[int] = np.random.default_rng(number % count).integers(0, count, TRIES).tolist()
     return drawn
@@ -168,17 +160,19 @@ def read_or_replaced(
     read: Callable[[], dict[str, Any]],
     number: int,
     *,
-    others: Callable[[], list[int]],
-    other: Callable[[int], dict[str, Any]],
+    place: int,
+    count: int,
+    read_other: Callable[[int], dict[str, Any]],
     on_error: OnError,
 ) -> dict[str, Any]:
-    """Return an item, or one of another clip if it is not available and `on_error` is "replace".
+    """Return an item, or another one if it is not available and `on_error` is "replace".
 
     Args:
         read: function that reads the item.
-        number: number of the item.
-        others: function that draws the numbers of the items that are tried in its place, in this order.
-        other: function that reads one of the others.
+        number: number of the item in messages.
+        place: place of the item among the items of the loader, the seed of the draw of replacements.
+        count: the number of these items.
+        read_other: function that reads a replacement by its number.
         on_error: the reaction to an item that is not available.
 
     Raises:
@@ -190,10 +184,10 @@ def read_or_replaced(
         fault = fault_of(number, error)
         if on_error != "replace" or fault.ends_the_run:
             raise
-    draws = others()
+    draws = replacements(place, count)
     for draw in draws:
         try:
-            found = other(draw)
+            found = read_other(draw)
         except MEDIUM_ERRORS as error:
             if fault_of(draw, error).ends_the_run:
                 raise
@@ -209,18 +203,19 @@ def read_or_replaced(
 
 @dataclass(slots=True)
 class LoaderReport:
-    """What a loader did so far.
+    """The counts of a loader so far.
 
     Attributes:
         decoded: clips by decoder (`cpu`, `nvdec`, `nvjpeg`).
-        seconds: where time went, by stage: that of this process, and that of workers summed over all of them.
+        seconds: time by stage, of this process and of all workers together.
         failures: clips that were not available, by kind.
-        retried: by kind, clips that one decoder failed on and another one decoded, and tasks of workers that died.
+        retried: by kind, clips on which one decoder failed and which another one decoded, and tasks of workers that
+            died.
         replaced: clips that were replaced by another clip.
         skipped: clips that were left out.
         bytes_read: bytes read from sources.
         packets: packets that were decoded.
-        frames: frames that were wanted from these packets.
+        frames: requested frames of these packets.
         faults: the first MAX_FAULTS clips that were not available.
     """
 

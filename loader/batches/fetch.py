@@ -1,6 +1,6 @@
 """The task of the loader's workers: read a clip, choose its decoder, and decode it unless a GPU does.
 
-What the loader needs from a dataset, and the parts of an item: pictures, audio, and what describes its frames.
+The parts of an item (pictures, audio, and the description of its frames) are made here for all loaders.
 """
 
 import time
@@ -43,21 +43,17 @@ class ReadableClips(Protocol):
     @property
     def epoch(self) -> int:
         """The epoch whose random draws are used."""
-        ...
 
     def __len__(self) -> int: ...
 
     def clip(self, number: int) -> Clip:
         """Return clip `number` as the manifest or the plan describes it."""
-        ...
 
     def fit_remedy(self, error: FramedexError, number: int) -> None:
         """Change the remedy of a clip's error so that it fits the way in which the dataset was made."""
-        ...
 
-    def beside(self, clip: Clip) -> dict[str, Any]:
-        """Return the entries of an item that are read beside its frames."""
-        ...
+    def extra_values(self, clip: Clip) -> dict[str, Any]:
+        """Return the entries of an item that are not read from its pictures: audio, and columns of frames' tables."""
 
 
 def picture(
@@ -68,21 +64,19 @@ def picture(
     Raises:
         StaleError: the clip's source is missing or changed.
         DecodeError: the clip does not decode, or would take too much memory, which is known before it is read.
-        FramedexError: its pictures cannot be framed as `pixels` says, or the transform fails.
+        FramedexError: its pictures do not fit the framing of `pixels`, or the transform fails.
     """
     if decode == "movie":
         pixels.check_memory(clip, None)
-        encoded = sources.read(clip)
-        return {"movie": clip_movie(clip, encoded), "positions": clip.recipe.position.astype(np.int64)}
+        return {"movie": clip_movie(clip, sources.read(clip)), "positions": clip.recipe.position.astype(np.int64)}
     draw = pixels.draw(clip, epoch)
     cutout = pixels.cutout((clip.medium.height, clip.medium.width), len(clip.frames), draw)
     pixels.check_memory(clip, cutout)
-    encoded = sources.read(clip)
-    return {"frames": pixels.finished(pixels.decoded(clip, encoded, cutout), draw)}
+    return {"frames": pixels.finished(pixels.decoded(clip, sources.read(clip), cutout), draw)}
 
 
 def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:
-    """Return the part of an item that is its audio; empty if the dataset has none. Raises StaleError, DecodeError."""
+    """Return the audio entries of an item, or an empty dict without audio. Raises StaleError, DecodeError."""
     audio = read_audio(clip, sources)
     if audio is None:
         return {}
@@ -101,11 +95,11 @@ class FetchOptions:
     """How clips are fetched.
 
     Attributes:
-        pixels: the size, the part and the form in which frames are delivered, after they are turned.
-        upright: turn frames as their medium says.
+        pixels: the size, the crop and the form in which frames are delivered, after they are turned.
+        upright: whether to turn frames by the rotation of their medium.
         colour: how close a GPU's colours must come to the CPU's.
-        caps: what the GPU's driver supports.
-        nvjpeg: whether the GPU decodes JPEGs too.
+        caps: the formats that the GPU's driver supports.
+        nvjpeg: whether the GPU decodes JPEGs, too.
     """
 
     pixels: PixelOptions = field(default_factory=PixelOptions)
@@ -131,7 +125,7 @@ class Fetcher:
 
         Args:
             wanted: the request.
-            ask: returns whether a GPU decodes a clip of this cost, which it can decode. None: it does.
+            ask: returns whether a GPU shall decode a clip of this cost, which it can decode. If None, it shall.
         """
         try:
             return self._fetch(wanted, ask)
@@ -152,7 +146,7 @@ class Fetcher:
         encoded = self._dataset.sources.read(clip)
         fetched = Fetched(
             number=wanted.number,
-            item=self._dataset.beside(clip) | describe(clip),
+            item=self._dataset.extra_values(clip) | describe(clip),
             size=stored_size(cutout.scaled, degrees) if pixels.framing.scales else None,
             turns=quarter_turns(degrees),
             cutout=None if cutout.is_whole else cutout,
@@ -165,6 +159,7 @@ class Fetcher:
         if is_for_gpu and ask is not None and not ask(fetched.cost):
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:
+            # A transform may return any object; `sendable` checks that it can leave the worker.
             frames = self._decoded(clip, encoded, cutout, degrees)
             fetched.frames = frames if pixels.transform is None else sendable(pixels.finished(frames, draw))
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
@@ -179,13 +174,16 @@ class Fetcher:
         return cut(upright(stored, degrees), cutout)
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
-        """Add what a GPU decodes to a fetched clip. Return False if the CPU must decode it."""
+        """Add the input of a GPU's decoder to a fetched clip. Return False if the CPU must decode it."""
         position = clip.recipe.position.astype(np.int64)
         unique = np.unique(position[position != PAD])
         if clip.medium.kind == IMAGES:
             if not self._options.nvjpeg or nvjpeg_obstacle(clip) is not None:
                 return False
-            fetched.images = NvjpegClip(content=_images(clip, encoded, unique))
+            packet = np.argsort(clip.recipe.packet_rank)[unique]
+            edges = encoded.packet_first
+            content = [encoded.payload[edges[place] : edges[place + 1]] for place in packet.tolist()]
+            fetched.images = NvjpegClip(content=content)
         else:
             if gpu_obstacle(clip, encoded, self._options.caps, colour=self._options.colour) is not None:
                 return False
@@ -195,11 +193,3 @@ class Fetcher:
             fetched.movie = NvdecClip(packets=movie, wanted=unique.astype(np.int32))
         fetched.order = np.where(position == PAD, PAD, np.searchsorted(unique, position))
         return True
-
-
-def _images(clip: Clip, encoded: EncodedClip, ranks: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-    """Return the encoded images with the given ranks."""
-    packet = np.empty(len(clip.recipe.packet_rank), np.int64)
-    packet[clip.recipe.packet_rank] = np.arange(len(packet))
-    edges = encoded.packet_first
-    return [encoded.payload[edges[place] : edges[place + 1]] for place in packet[ranks].tolist()]

@@ -1,12 +1,6 @@
-"""What happens to decoded frames before they are a batch: the user's transform, normalising, layout and stacking.
+"""The contents of a batch, from decoded frames on: turned upright, transformed, normalised, laid out and stacked.
 
-ClipLoader's arguments as checked records: how clips are decoded, and what batches are made of them.
-
-Turns pictures upright with numpy, as a container's display matrix asks a player to do, whatever decoded them.
-
-Collates clips into a batch of numpy arrays: everything in a batch except frames on a GPU.
-
-Joins the clips of several views into one item, or into one batch.
+ClipLoader's arguments are checked records here. Clips of several views become one item, or one batch.
 """
 
 import contextlib
@@ -31,11 +25,9 @@ from framedex.records.columns import keys_of
 from framedex.records.medium import ITEM_KEYS
 
 Collate = Literal["error", "pad", "list"]
-COLLATES: tuple[Collate, ...] = ("error", "pad", "list")
-PADDINGS = {key: column.padding for key, column in keys_of(ClipRecord).items() if column.dtype is not None} | {
-    "positions": -1,
-    "audio_mask": False,
-}
+CLIP_KEYS = keys_of(ClipRecord)
+# The padding of arrays with a value for each frame, and of no other array. `positions` is a key of movies.
+PADDINGS = {key: column.padding for key, column in CLIP_KEYS.items() if column.dtype is not None} | {"positions": -1}
 
 
 def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -47,21 +39,11 @@ def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozense
         items: one dict per clip.
         mode: what to do if shapes differ. "error" raises FramedexError. "pad" pads at the end of each axis (frames with
             zeros, mask with False). "list" leaves all arrays of the batch in lists.
-        as_lists: names whose values become a list, whatever they are.
+        as_lists: names whose values become a list, even if they are numbers or arrays.
 
     Raises:
-        FramedexError: shapes differ, and `mode` is "error"; or clips differ in which values they have.
+        FramedexError: shapes differ, and `mode` is "error"; or clips do not have the same keys.
     """
-    _check_names(items)
-    found: dict[str, Any] = {}
-    for name in items[0]:
-        values = [item[name] for item in items]
-        found[name] = values if name in as_lists else _collate_column(name, values, mode)
-    return found
-
-
-def _check_names(items: list[dict[str, Any]]) -> None:
-    """Raise FramedexError if clips differ in which values they have, such as clips with audio beside others."""
     counts = Counter(name for item in items for name in item)
     some = {name: count for name, count in counts.items() if count < len(items)}
     if some:
@@ -70,6 +52,10 @@ def _check_names(items: list[dict[str, Any]]) -> None:
             found=", ".join(f"{name} of {count} of {len(items)} clips" for name, count in some.items()),
             remedy="join datasets that are alike: all of them with audio, or none; all of several views, or none",
         )
+    columns = {name: [item[name] for item in items] for name in items[0]}
+    return {
+        name: values if name in as_lists else _collate_column(name, values, mode) for name, values in columns.items()
+    }
 
 
 def _collate_column(name: str, values: list[Any], mode: Collate) -> Any:
@@ -77,11 +63,10 @@ def _collate_column(name: str, values: list[Any], mode: Collate) -> Any:
         if mode == "list":
             return values
         if len(values) == 1:
-            return values[0][None]  # without a copy
+            return values[0][None]  # unlike np.stack, without a copy
         return np.stack(values) if have_one_shape(name, [v.shape for v in values], mode) else _pad(name, values)
-    if all(type(value) in (int, float, bool) for value in values):
-        return np.array(values)
-    return values
+    # Exact types: a subclass, such as an IntEnum, keeps its own meaning in a list.
+    return np.array(values) if all(type(value) in (int, float, bool) for value in values) else values
 
 
 def have_one_shape(name: str, shapes: list[tuple[int, ...]], mode: Collate) -> bool:
@@ -111,67 +96,58 @@ def _pad(name: str, values: list[NDArray[Any]]) -> NDArray[Any]:
     return batch
 
 
-NAME_KEY = "view_name"  # becomes the key of dicts by view
-CLIP_KEYS = keys_of(ClipRecord)
-# Keys of an item whose values are of one view; those of all others are shared, and are those of the view that leads.
+NAME_KEY = "view_name"  # not part of joined items: it is the key of their dicts by view
+# Each view keeps its own values of these keys. All other keys are shared, with the values of the leading view.
 PER_VIEW = ITEM_KEYS - {"multiview_id", NAME_KEY}
-PER_FRAME = {key for key, column in CLIP_KEYS.items() if column.dtype is not None} | {"positions"}
-NAMES = frozenset(["clip_id", "uri"])
 Item = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioShape:
-    """The audio of a view's clips. `rate`: in Hz."""
+    """The audio of a view's clips, with `rate` in Hz."""
 
     rate: int
     channels: int
 
 
-class DrawsItems(Protocol):
-    """Clips of several views by number."""
+class JoinsViews(Protocol):
+    """Joins the views of items into batches.
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        ...
+    Attributes:
+        views: names of the views.
+        count: number of the items.
+    """
+
+    views: list[str]
+    count: int
 
     def numbers(self, number: int) -> dict[str, int]:
         """Return the numbers of the clips of each view that an item has."""
-        ...
-
-
-class JoinsViews(DrawsItems, Protocol):
-    """Joins the views of items into batches. `views`: their names."""
-
-    views: list[str]
 
     def blank(self, view: str, leading: Fetched) -> Fetched:
-        """Return padding alone, for a view that an item lacks."""
-        ...
+        """Return a clip of padding alone, for a view that an item lacks."""
 
     def join(self, of_view: dict[str, Item], shared: Item) -> Item:
-        """Return one batch of what each view has for itself, and of what views have in common."""
-        ...
+        """Return one batch of the views' own values and of their common values."""
 
 
 def per_view(item: Item) -> Item:
-    """Return what a view has for itself."""
+    """Return the values that a view does not share with the other views of the clip."""
     return {key: value for key, value in item.items() if key in PER_VIEW}
 
 
 def common(item: Item) -> Item:
-    """Return what a view's item has in common with the other views of the clip."""
+    """Return the values that a view shares with the other views of the clip."""
     return {key: value for key, value in item.items() if key not in PER_VIEW and key != NAME_KEY}
 
 
 def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item:
-    """Return one item, or one batch, of what several views have for themselves and in common.
+    """Join the values of several views into one item, or into one batch.
 
     Args:
-        views: each view's own, in the order of the views.
-        shared: what they have in common.
-        axis: where arrays get an axis of the views: 0 in an item, 1 in a batch. None: dicts by view instead.
+        views: each view's own values, in the order of the views.
+        shared: their common values.
+        axis: where arrays get an axis of the views: 0 in an item, 1 in a batch. If None, values become dicts by view.
 
     Raises:
         FramedexError: views are to be stacked and differ in shape.
@@ -186,7 +162,7 @@ def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item
 def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
     """Return the values of several views as one array, or as lists of the views' values."""
     values = list(own.values())
-    if isinstance(values[0], list):  # of a batch
+    if isinstance(values[0], list):  # a batch has lists, with one value for each clip
         return [list(of_clip) for of_clip in zip(*values, strict=True)]
     if not hasattr(values[0], "shape"):
         return values if isinstance(values[0], str) else np.array(values)
@@ -204,17 +180,17 @@ def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
 
 
 def blank(example: Item, frames: int, audio: AudioShape | None) -> Item:
-    """Return what an item has for a view that it lacks: padding alone, and empty names.
+    """Return the item of a view that a clip lacks: padding alone, and empty names.
 
     Args:
-        example: what the item has for another view, without pictures.
-        frames: how many frames the view has.
-        audio: the view's audio; None if clips have none.
+        example: the item of another view, without pictures.
+        frames: number of the view's frames.
+        audio: the view's audio. If None, clips are silent.
     """
     found = dict(example)
-    for key in PER_FRAME & example.keys():
+    for key in PADDINGS.keys() & example.keys():
         found[key] = np.full(frames, PADDINGS[key], example[key].dtype)
-    found |= dict.fromkeys(NAMES & example.keys(), "")
+    found |= dict.fromkeys({"clip_id", "uri"} & example.keys(), "")
     if audio is not None:
         count = example["audio"].shape[1]
         samples = count if audio.rate == example["audio_rate"] else round(count / example["audio_rate"] * audio.rate)
@@ -239,7 +215,7 @@ def upright(frames: NDArray[Any], degrees: int) -> NDArray[Any]:
     """Return frames, [F, H, W, C], turned counterclockwise by `degrees`, contiguous. 90 and 270 exchange H and W.
 
     Angles between quarter turns are rounded to the nearest one, where ffmpeg would draw black corners. If a clip is
-    scaled as well, the size is that of the upright picture: decode to `stored_size`, then turn.
+    scaled as well, decode to `stored_size`, then turn: sizes are sizes of upright pictures.
     """
     return np.ascontiguousarray(np.rot90(frames, quarter_turns(degrees), axes=(1, 2)))
 
@@ -280,7 +256,7 @@ class DecodeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What batches are made of clips.
+    """How batches are made of clips.
 
     The fields have the names of ClipLoader's arguments, which explains them.
 
@@ -298,7 +274,7 @@ class BatchOptions:
     def __post_init__(self) -> None:
         check_choices(
             last=(self.last, get_args(Last)),
-            collate=(self.collate, COLLATES),
+            collate=(self.collate, get_args(Collate)),
             on_error=(self.on_error, ON_ERROR),
             output=(self.output, get_args(Output)),
         )
@@ -307,16 +283,15 @@ class BatchOptions:
     def ahead(self, decoding: DecodeOptions) -> int:
         """Return how many batches begin before the one that is delivered.
 
-        Two clips per worker are in progress. If a GPU decodes beside workers, there are six, because a clip goes to a
-        worker only if the GPU has enough other clips to decode in the meantime. Whole frames of the stored size would
-        take too much of the GPU's memory for that.
+        Two clips per worker are in progress. If a GPU decodes together with workers, there are six, because a clip goes
+        to a worker only if the GPU has enough other clips to decode in the meantime. Whole frames of the stored size
+        would take too much of the GPU's memory for that.
         """
         if decoding.device == "cpu" and not decoding.num_workers:
             return 0
         is_small = decoding.pixels.framing.scales or decoding.pixels.framing.crop is not None
-        shared = decoding.device == "gpu" and decoding.decode == "auto" and is_small
-        clips = 6 if shared else 2
-        return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))
+        clips = 6 if decoding.device == "gpu" and decoding.decode == "auto" and is_small else 2
+        return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))  # rounded up
 
 
 # Returns the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails.
@@ -351,12 +326,12 @@ class Finish:
     def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return (scale, offset), float32 [3] each: normalised = value × scale + offset."""
         mean, std = np.array(self.normalize, np.float64)
-        white = 255 if self.dtype == "uint8" else 65535
+        white = np.iinfo(self.dtype).max  # `check_pixels` refuses to normalise raw samples, whose white is unknown
         return (1 / (white * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
 
 def check_pixels(decoding: DecodeOptions, finish: Finish, *, has_layout: bool) -> None:
-    """Raise FramedexError if the dataset's transform or framing contradicts what batches are made of.
+    """Raise FramedexError if the dataset's transform or framing contradicts the options of ClipLoader.
 
     Args:
         decoding: how clips are decoded.
@@ -397,8 +372,7 @@ class Runs(Protocol):
     """Runs the user's function of DALI operations."""
 
     def run(self, clips: Sequence[Any]) -> Any:
-        """Return what the function makes of each clip. Raises RuntimeError."""
-        ...
+        """Return the function's result for each clip. Raises RuntimeError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,7 +399,6 @@ class Frames(Protocol):
 
     def given(self, clip: Fetched) -> Any:
         """Return the frames that a worker decoded, uint8 [F, H, W, 3], on the device."""
-        ...
 
     def finish(self, frames: list[Any]) -> Any:
         """Return a batch's frames as delivered.
@@ -434,32 +407,27 @@ class Frames(Protocol):
             RuntimeError: a transform fails.
             FramedexError: shapes do not fit together.
         """
-        ...
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Transform a batch's audio and remove it from the items; return an empty dict if there is no transform."""
-        ...
+        """Transform a batch's audio and remove it from the items. Return an empty dict without a transform."""
 
     def working(self) -> AbstractContextManager[Any]:
         """Return the context in which a thread calls the other methods."""
-        ...
 
     def made(self, content: dict[str, Any]) -> PendingBatch:
-        """Return a finished batch, ready to be handed over."""
-        ...
+        """Return a finished batch, ready for delivery."""
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return how much of the device's memory is free, in words, if an error says that it is full, else None."""
-        ...
+        """Return how much of the device's memory is free, as a text, if an error means that it is full, else None."""
 
 
 class CpuFrames:
     """Makes batches of frames that workers decoded.
 
     Args:
-        finish: what frames are made into.
-        transformer: runs the transform of `finish`. None: there is no transform.
-        audio: runs the audio transform of `finish`. None: there is no audio transform.
+        finish: how frames and audio are finished.
+        transformer: runs the transform of `finish`. If None, frames are not transformed.
+        audio: runs the audio transform of `finish`. If None, audio is not transformed.
     """
 
     decoders: Sequence[DecodeClips] = ()
@@ -477,9 +445,9 @@ class CpuFrames:
         if self._transformer is not None:
             output = self._transformer.run(frames)
             frames = [np.array(output[number]) for number in range(len(frames))]
-        return collate_clips([{"frames": self._one(clip)} for clip in frames], self._finish.collate)["frames"]
+        return collate_clips([{"frames": self._finish_clip(clip)} for clip in frames], self._finish.collate)["frames"]
 
-    def _one(self, frames: NDArray[Any]) -> NDArray[Any]:
+    def _finish_clip(self, frames: NDArray[Any]) -> NDArray[Any]:
         if self._finish.normalize is not None:
             scale, offset = self._finish.scale_and_offset()
             frames = np.multiply(frames, scale, dtype=np.float32)
@@ -487,12 +455,13 @@ class CpuFrames:
         return laid_out(frames, self._finish.layout)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Transform a batch's audio and remove it from the items; return an empty dict if there is no transform."""
+        """Transform a batch's audio and remove it from the items. Return an empty dict without a transform."""
         if self._audio is None:
             return {}
         output = self._audio.run([item.pop("audio") for item in items])
-        made = [{"audio": np.array(output[number])} for number in range(len(items))]
-        return collate_clips(made, self._finish.collate)
+        return collate_clips(
+            [{"audio": np.array(output[number])} for number in range(len(items))], self._finish.collate
+        )
 
     def working(self) -> AbstractContextManager[Any]:
         """Return a context that does nothing."""
@@ -503,5 +472,5 @@ class CpuFrames:
         return PendingBatch(content=content)
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return None, because errors of main memory are MemoryErrors, which reach the caller unchanged."""
+        """Return None: MemoryErrors of main memory reach the caller unchanged."""
         return None

@@ -1,16 +1,15 @@
-"""Makes batches of fetched clips: has them decoded, finishes and collates them, in threads of its own beside a GPU.
+"""Batches of fetched clips: decoded, finished and collated, in threads if a GPU is used.
 
-Decodes clips of several batches together on a GPU, in threads: a decoder takes what has arrived when it is free.
+A GPU decodes clips of several batches together: a free decoder takes all clips that have arrived, up to a limit.
 """
 
 import contextlib
-import functools
 import logging
 import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +34,7 @@ from framedex.loader.routing.balance import Balance
 from framedex.sharder.decoding.video import Size
 
 LOG = logging.getLogger("framedex.loader")
-PATIENCE = 0.02  # seconds that a decoder waits for enough clips to be worth a run
+PATIENCE = 0.02  # seconds; a decoder waits so long for clips that share a run, which costs time by itself
 
 # A clip, or its replacement, with its frames on the device.
 Decoded = tuple[Fetched, Any]
@@ -52,9 +51,9 @@ class DecodingThreads:
     """Threads that decode clips, one for each of `frames.decoders`. The clips of earlier batches come first.
 
     Args:
-        frames: what decodes.
-        by_cpu: decodes a clip on which the GPU failed, by its number. None: it is left out.
-        balance: is told what the GPU decoded. None: it has no influence.
+        frames: has the decoders.
+        by_cpu: decodes a clip on which the GPU failed, by its number. It returns None for a clip that is left out.
+        balance: receives the GPU's times, if clips are divided by them.
         report: counts seconds and failures.
     """
 
@@ -70,6 +69,7 @@ class DecodingThreads:
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._closed = False
+        # Not an executor, whose threads take one task at a time: a decoder takes several clips at once.
         self._threads = [
             threading.Thread(target=self._work, args=(decode,), name="framedex-gpu", daemon=True)
             for decode in frames.decoders
@@ -89,7 +89,7 @@ class DecodingThreads:
         return waiting.done
 
     def close(self) -> None:
-        """End the threads, after what they are decoding. What waits is cancelled."""
+        """End the threads when they have decoded their present clips. Cancel all waiting clips."""
         with self._changed:
             self._closed = True
             for waiting in self._waiting:
@@ -104,7 +104,7 @@ class DecodingThreads:
                 self._decode(part, decode)
 
     def _next_part(self) -> list[_Waiting]:
-        """Wait for clips, and take some of the earliest batches. An empty list: the threads shall end."""
+        """Wait for clips, and take some of the earliest batches. Return an empty list if the threads shall end."""
         fewest, most = self._frames.at_once
         with self._changed:
             while True:
@@ -125,16 +125,16 @@ class DecodingThreads:
         measured = contextlib.nullcontext() if self._balance is None else self._balance.decoding(seconds)
         try:
             with measured:
-                found = self._together([waiting.clip for waiting in part], decode)
-        except BaseException as error:
+                found = self._decode_together([waiting.clip for waiting in part], decode)
+        except BaseException as error:  # the thread goes on, and the caller of `result` gets the error
             for waiting in part:
                 waiting.done.set_exception(error)
             return
         for waiting, decoded in zip(part, found, strict=True):
             waiting.done.set_result(decoded)
 
-    def _together(self, clips: list[Fetched], decode: DecodeClips) -> list[Decoded | None]:
-        """Return each clip with its frames; None where neither GPU nor CPU can decode it."""
+    def _decode_together(self, clips: list[Fetched], decode: DecodeClips) -> list[Decoded | None]:
+        """Return each clip with its frames, or None if neither GPU nor CPU can decode it."""
         try:
             return list(zip(clips, decode(clips, self._report), strict=True))
         except RuntimeError as error:
@@ -142,18 +142,17 @@ class DecodingThreads:
                 raise
             LOG.warning("a decoder on the GPU failed on several clips, which are decoded one by one: %s", error)
             self._report.add(retried="batch")
-            return [self._alone(clip, decode) for clip in clips]
+            return [self._decode_alone(clip, decode) for clip in clips]
 
-    def _alone(self, clip: Fetched, decode: DecodeClips) -> Decoded | None:
+    def _decode_alone(self, clip: Fetched, decode: DecodeClips) -> Decoded | None:
         """Decode one clip by itself. If the GPU fails on it, a worker decodes it."""
         try:
             return clip, decode([clip], self._report)[0]
         except RuntimeError as error:
             if self._frames.memory_left(error) is not None:
                 raise
-            LOG.warning(
-                "a decoder on the GPU failed on clip %s, which the CPU gets: %s", printable(clip.item["clip_id"]), error
-            )
+            name = printable(clip.item["clip_id"])
+            LOG.warning("a decoder on the GPU failed on clip %s, which the CPU gets: %s", name, error)
             self._report.add(retried="clip")
         other = self._by_cpu(clip.number)
         return None if other is None else (other, self._frames.given(other))
@@ -166,10 +165,10 @@ class Batch:
     Attributes:
         key: a number that no other batch of the loader has.
         numbers: numbers of its clips.
-        padding: how many of its items are padding, at the end.
+        padding: how many items at its end are padding.
         fetched: the future result of each clip.
-        views: of clips of several views: for each item, the place in `numbers` of each view that it has. None: each
-            clip is an item.
+        views: for clips of several views, the place in `numbers` of each view that an item has, for each item. If None,
+            each clip is an item.
         made: the future batch, if threads make it.
     """
 
@@ -185,26 +184,20 @@ class Batch:
         """Number of items, padding included."""
         return len(self.numbers) if self.views is None else len(self.views)
 
-    def cancel(self) -> None:
-        """Cancel the work that has not begun."""
-        for future in (*self.fetched, self.made):
-            if future is not None:
-                future.cancel()
-
 
 class BatchMaker:
     """Makes batches of clips.
 
     Args:
-        supply: where clips come from.
-        frames: what decodes and finishes frames on the device.
-        threads: how many batches are made at once in threads, while the caller continues. 0: the caller makes them.
-        options: what batches are made of clips.
-        balance: what a GPU was given; it is told what the GPU decoded. None: it has no influence.
+        supply: fetches clips.
+        frames: decodes and finishes frames on the device.
+        threads: how many batches are made at once in threads, while the caller continues. If 0, the caller makes them.
+        options: how batches are made of clips.
+        balance: divides clips between GPU and workers, if their speeds decide.
         size: (height, width) to which frames are scaled, for messages.
         report: counts clips and seconds.
-        views: joins the views of an item. None: each clip is an item.
-        as_lists: entries of items that are lists in each batch, whatever values they have.
+        views: joins the views of an item. If None, each clip is an item.
+        as_lists: entries of items that are lists in each batch, even if their values are numbers or arrays.
     """
 
     def __init__(
@@ -239,7 +232,9 @@ class BatchMaker:
 
     def cancel(self, batch: Batch) -> None:
         """Cancel the work of a batch that has not begun."""
-        batch.cancel()
+        for future in (*batch.fetched, batch.made):
+            if future is not None:
+                future.cancel()
         if self._balance is not None:
             self._balance.end(batch.key)
 
@@ -258,47 +253,46 @@ class BatchMaker:
             free = self._frames.memory_left(error)
             if free is None:
                 raise
-            raise self._too_little_memory(batch, free, error) from error
+            raise self._memory_error(batch, free, error) from error
         finally:
             if self._balance is not None:
                 self._balance.end(batch.key)
 
-    def _too_little_memory(self, batch: Batch, free: str, error: RuntimeError) -> FramedexError:
-        """Return the error that says what needed the GPU's memory, and how to need less."""
+    def _memory_error(self, batch: Batch, free: str, error: RuntimeError) -> FramedexError:
+        """Return an error with the batch that needed the GPU's memory, and with ways to need less."""
         clips = [self._supply.dataset.clip(number) for number in batch.numbers]
         frames = sum(len(clip.frames) for clip in clips)
         height, width = self._size or max((clip.medium.height, clip.medium.width) for clip in clips)
         scale = "a smaller size=(height, width)" if self._size else "size=(height, width), which scales frames down"
-        asked = f"a batch of {len(clips)} clips, {frames} frames of {width}×{height}"
         return FramedexError(
             "the GPU's memory is full",
-            where=f"{asked}, {self._options.prefetch} batches ahead",
+            where=f"a batch of {len(clips)} clips, {frames} frames of {width}×{height}, "
+            f"{self._options.prefetch} batches ahead",
             found=f"{str(error).splitlines()[0]} ({free})",
             remedy=f"a smaller batch_size, {scale}, or fewer batches ahead (prefetch); "
             "look at nvidia-smi for other processes",
         )
 
     def _content(self, batch: Batch) -> dict[str, Any]:
-        had = self._decoded(batch)
+        decoded = self._decoded(batch)
         begun = time.perf_counter()
-        if batch.views is None:
+        if batch.views is None or self._views is None:
             real = batch.items - batch.padding
-            decoded = list(had.values())
-            items = self._marked([clip.item for clip, _ in decoded], [place >= real for place in had])
-            content = self._finished(decoded, items)
+            items = self._marked([clip.item for clip, _ in decoded.values()], [place >= real for place in decoded])
+            content = self._finish(list(decoded.values()), items)
         else:
-            content = self._finished_views(had, batch, batch.views)
+            content = self._finish_views(decoded, batch, batch.views, self._views)
         self._report.add_seconds(finishing=time.perf_counter() - begun)
         return content
 
     def _marked(self, items: list[dict[str, Any]], is_padding: list[bool]) -> list[dict[str, Any]]:
-        """Return items that say whether they are padding, if batches are padded."""
+        """Return items with `is_padding`, if batches are padded."""
         if self._options.last != "pad":
             return items
         return [item | {"is_padding": padding} for item, padding in zip(items, is_padding, strict=True)]
 
-    def _finished(self, decoded: list[Decoded], items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return clips as a batch. `items`: what the batch has of each besides frames."""
+    def _finish(self, decoded: list[Decoded], items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return clips as a batch, with `items` as the entries besides frames."""
         try:
             finished = self._frames.finish([frames for _, frames in decoded])
             sound = self._frames.sound(items)
@@ -318,81 +312,80 @@ class BatchMaker:
         """Return a batch's values as delivered: torch tensors or numpy arrays."""
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
 
-    def _finished_views(self, had: dict[int, Decoded], batch: Batch, places: list[dict[str, int]]) -> dict[str, Any]:
-        """Return the clips of several views as a batch: those of which every clip is available, or replacements."""
-        assert self._views is not None  # batches have views then
+    def _finish_views(
+        self, decoded: dict[int, Decoded], batch: Batch, places: list[dict[str, int]], views: JoinsViews
+    ) -> dict[str, Any]:
+        """Return the available clips of several views as a batch, with replacements of the others.
+
+        An item is available if all of its clips are.
+        """
         items: list[dict[str, Decoded]] = []
         is_padding: list[bool] = []
         first = [batch.numbers[min(of_item.values())] for of_item in places]
         for number, of_item in enumerate(places):
-            if all(place in had for place in of_item.values()):
-                items.append({view: had[place] for view, place in of_item.items()})
+            if all(place in decoded for place in of_item.values()):
+                items.append({view: decoded[place] for view, place in of_item.items()})
             elif self._options.on_error == "replace":
-                items.append(self._another_item(first[number]))
+                items.append(self._replace_item(first[number], views))
             else:
                 continue
             is_padding.append(number >= batch.items - batch.padding)
-        if not items:
-            items, is_padding = [self._another_item(first[0])], [False]
+        if not items:  # a batch is never empty, because trainers count batches
+            items, is_padding = [self._replace_item(first[0], views)], [False]
         leading = [min((clip for clip, _ in item.values()), key=lambda clip: clip.number) for item in items]
         for item, clip in zip(items, leading, strict=True):
-            item |= {view: self._blank(view, clip) for view in self._views.views if view not in item}
-        of_view = {view: self._finished_view([item[view] for item in items]) for view in self._views.views}
+            blanks = {view: views.blank(view, clip) for view in views.views if view not in item}
+            item |= {view: (padding, self._frames.given(padding)) for view, padding in blanks.items()}
+        of_view = {}
+        for view in views.views:
+            own = [item[view] for item in items]
+            of_view[view] = self._finish(own, [per_view(clip.item) for clip, _ in own])
         shared = self._marked([common(clip.item) for clip in leading], is_padding)
-        return self._views.join(of_view, self._tensors(self._collated(shared)))
+        return views.join(of_view, self._tensors(self._collated(shared)))
 
-    def _finished_view(self, decoded: list[Decoded]) -> dict[str, Any]:
-        """Return what the clips of one view have for themselves, as a batch."""
-        return self._finished(decoded, [per_view(clip.item) for clip, _ in decoded])
-
-    def _another_item(self, number: int) -> dict[str, Decoded]:
-        """Return a clip of several views that replaces one that is not available."""
-        assert self._views is not None  # as in `_finished_views`
-        clips = self._supply.another_item(number, self._views)
+    def _replace_item(self, number: int, views: JoinsViews) -> dict[str, Decoded]:
+        """Return the views of an item that replaces one that is not available."""
+        clips = self._supply.another_item(number, views)
         return {view: (clip, self._given(clip)) for view, clip in clips.items()}
-
-    def _blank(self, view: str, leading: Fetched) -> Decoded:
-        """Return padding alone, for a view that an item lacks."""
-        assert self._views is not None  # as in `_finished_views`
-        clip = self._views.blank(view, leading)
-        return clip, self._frames.given(clip)
 
     def _decoded(self, batch: Batch) -> dict[int, Decoded]:
         """Return the available clips of a batch, or their replacements, with their frames, by place in ascending order.
 
         The GPU decodes its clips as they arrive, while workers fetch or decode the others.
         """
-        had: dict[int, Decoded | None] = {}
+        decoded: dict[int, Decoded | None] = {}
         on_gpu: dict[int, Future[Decoded | None]] = {}
         try:
             for place in self._places(batch):
                 clip = self._supply.take(batch.numbers[place], batch.fetched[place], replaceable=batch.views is None)
                 if clip is None or clip.frames is not None:
-                    had[place] = None if clip is None else (clip, self._given(clip))
+                    decoded[place] = None if clip is None else (clip, self._given(clip))
                 else:
                     assert self._gpu is not None
                     on_gpu[place] = self._gpu.submit(batch.key, clip)
-            had |= {place: future.result() for place, future in on_gpu.items()}
+            decoded |= {place: future.result() for place, future in on_gpu.items()}
         finally:
             for future in on_gpu.values():
                 future.cancel()
-        clips_had = {place: pair for place, pair in sorted(had.items()) if pair is not None}
-        if not clips_had and batch.views is None:
+        available = {place: pair for place, pair in sorted(decoded.items()) if pair is not None}
+        if not available and batch.views is None:  # a batch is never empty, because trainers count batches
             other = self._supply.another(batch.numbers[0])
-            clips_had = {0: (other, self._given(other))}
-        for clip, _ in clips_had.values():
+            available = {0: (other, self._given(other))}
+        for clip, _ in available.values():
             self._report.count(clip)
-        return clips_had
+        return available
 
     def _places(self, batch: Batch) -> Iterator[int]:
         """Yield the places of a batch as their clips arrive; without threads in order, so that errors are in order."""
         if self._threads is None:
             yield from range(len(batch.numbers))
             return
-        arrivals = Arrivals(batch.fetched)
+        arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for place, future in enumerate(batch.fetched):  # cancelled clips arrive, too
+            future.add_done_callback(lambda _, place=place: arrived.put(place))  # type: ignore[misc]
         for _ in batch.fetched:
             begun = time.perf_counter()
-            place = arrivals.next()
+            place = arrived.get()
             self._report.add_seconds(fetching=time.perf_counter() - begun)
             yield place
 
@@ -421,26 +414,6 @@ def tensor_maker() -> Callable[[Any], Any]:
             return torch.from_numpy(value)
         if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
             return [torch.from_numpy(entry) for entry in value]
-        return value
+        return value  # a name, a number, or the frames that are on the device already
 
     return as_torch
-
-
-class Arrivals:
-    """Gives the places of a batch's clips as they arrive, each once. Cancelled clips arrive too.
-
-    Args:
-        fetched: the future result of each clip.
-    """
-
-    def __init__(self, fetched: Sequence[Future[Any]]) -> None:
-        self._places: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for place, future in enumerate(fetched):
-            future.add_done_callback(functools.partial(self._arrive, place))
-
-    def _arrive(self, place: int, future: Future[Any]) -> None:
-        self._places.put(place)
-
-    def next(self) -> int:
-        """Wait for a clip and return its place."""
-        return self._places.get()

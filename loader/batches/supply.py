@@ -1,17 +1,14 @@
-"""Fetches clips from workers; retries, replaces, skips or raises a clip that is not available, as the user says.
-
-Worker processes that are given one task at a time.
-
-Large arrays come back through shared memory. A worker that dies costs only the task that it was working on. A worker
-may ask its caller questions while it works.
+"""A supply of clips from worker processes, which retries, replaces, skips or raises a clip that is not available.
 
 torch's DataLoader gives whole batches to workers. Here every clip is a task, so that all workers decode the same batch.
+Large arrays come back through shared memory. A worker that dies costs only its current task. A worker may ask its
+caller questions while it works.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import itertools
 import logging
 import math
 import mmap
@@ -27,13 +24,13 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import reduction
 from multiprocessing.context import SpawnContext
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from framedex.errors import DecodeError, internal_error
 from framedex.execution.spawning import leave_out_pandas, spawning
 from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, LoaderReport, OnError, replacements
 from framedex.loader.batches.fetch import Fetcher, FetchOptions, ReadableClips
-from framedex.loader.batches.frames import DrawsItems
+from framedex.loader.batches.frames import JoinsViews
 from framedex.loader.routing.balance import Balance
 
 Task = TypeVar("Task")
@@ -41,13 +38,13 @@ Result = TypeVar("Result")
 
 Answer = Callable[[Any], Any]
 
-ALIGNMENT = 64  # of arrays in shared memory
+ALIGNMENT = 64  # bytes, the alignment that numpy and torch give to their own arrays
 NICENESS = 10  # so that a main process which feeds a GPU does not wait for its own workers
-SECONDS_TO_END = 5.0  # how long a worker may take to end before it is killed
+SECONDS_TO_END = 5.0  # then a worker is killed: it may hang in a decoder
 
 
 class WorkerDiedError(Exception):
-    """The process that worked on a task ended, or took too long and was ended."""
+    """The process of a task ended, or took too long and was ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class WorkerPool(Generic[Task, Result]):
     Args:
         function: a picklable function of a task. Each process receives it once. For a task that is submitted with
             `answer`, its second argument is a function that asks a question and returns the answer.
-        workers: number of processes. 0: the function is called in this process, at once.
+        workers: number of processes. If 0, the function is called in this process, at once.
         timeout_seconds: time limit per call.
         own_code: the function runs framedex's code alone, so that its processes need not import pandas.
     """
@@ -100,8 +97,7 @@ class WorkerPool(Generic[Task, Result]):
     def _call(self, task: Task, answer: Answer | None) -> Result:
         worker = self._idle.get()
         try:
-            result: Result = worker.call(task, answer, self._timeout)
-            return result
+            return cast("Result", worker.call(task, answer, self._timeout))
         finally:
             self._idle.put(worker)
 
@@ -151,9 +147,11 @@ class _Worker:
                     break
                 assert answer is not None
                 connection.send(answer(received.content))
-            done, result = _unpacked(connection, *received)
+            done, result = _receive(connection, *received)
         except (EOFError, OSError) as error:
-            code = self._exit_code()
+            process = self._process
+            self.stop(at_once=True)
+            code = None if process is None else process.exitcode
             raise WorkerDiedError(f"a worker died (exit code {code})") from error
         except BaseException:
             self.stop(at_once=True)
@@ -164,15 +162,14 @@ class _Worker:
 
     def _start(self, timeout: float) -> None:
         self._connection, theirs = self._context.Pipe()
-        _limit(self._connection, timeout)
+        # Each read and write of the connection is limited: a worker may be stopped in the middle of its answer.
+        limit = struct.pack("ll", max(1, math.ceil(timeout)), 0)
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as shared:
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                shared.setsockopt(socket.SOL_SOCKET, option, limit)
         self._process = self._context.Process(target=_serve, args=(theirs, self._function, self._own_code), daemon=True)
         self._process.start()
         theirs.close()
-
-    def _exit_code(self) -> int | None:
-        process = self._process
-        self.stop(at_once=True)
-        return None if process is None else process.exitcode
 
     def stop(self, *, at_once: bool = False) -> None:
         process, connection = self._process, self._connection
@@ -188,14 +185,6 @@ class _Worker:
                 process.join()
 
 
-def _limit(connection: Any, seconds: float) -> None:
-    """Limit the time of each read and write of a connection: a worker may be stopped in the middle of its answer."""
-    whole = max(1, math.ceil(seconds))
-    with socket.socket(fileno=os.dup(connection.fileno())) as shared:
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            shared.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", whole, 0))
-
-
 def _serve(connection: Any, function: Callable[[Any], Any], own_code: bool) -> None:
     """Answer tasks until the other side has closed the connection."""
     os.nice(NICENESS)
@@ -205,7 +194,7 @@ def _serve(connection: Any, function: Callable[[Any], Any], own_code: bool) -> N
         while True:
             task, may_ask = connection.recv()
             try:
-                answer = True, _called(function, task, functools.partial(_ask, connection) if may_ask else None)
+                answer = True, _called(function, task, partial(_ask, connection) if may_ask else None)
             except Exception as error:  # a bug in one task must not end the worker
                 answer = False, internal_error(error)
             _send(connection, answer)
@@ -226,66 +215,53 @@ def _send(connection: Any, answer: tuple[bool, object]) -> None:
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(answer, protocol=5, buffer_callback=buffers.append)
     views = [buffer.raw() for buffer in buffers]
-    places = _places([len(view) for view in views])
+    sizes = [len(view) for view in views]
+    begins = itertools.accumulate((size + -size % ALIGNMENT for size in sizes), initial=0)
+    places = [(begin, begin + size) for begin, size in zip(begins, sizes, strict=False)]
     connection.send((content, places))
     if not places:
         return
     descriptor = os.memfd_create("framedex", os.MFD_CLOEXEC)
     try:
-        for view, (begin, _) in zip(views, places, strict=True):
-            _write(descriptor, view, begin)
-        os.ftruncate(descriptor, max(1, places[-1][1]))
+        for view, (at, _) in zip(views, places, strict=True):
+            while view:  # one call writes 2 GiB at most
+                count = os.pwrite(descriptor, view, at)
+                view, at = view[count:], at + count
+        os.ftruncate(descriptor, max(1, places[-1][1]))  # mmap refuses an empty file
         reduction.send_handle(connection, descriptor, None)
     finally:
         os.close(descriptor)
 
 
-def _write(descriptor: int, view: memoryview, at: int) -> None:
-    while view:
-        count = os.pwrite(descriptor, view, at)
-        view, at = view[count:], at + count
-
-
-def _unpacked(connection: Any, content: bytes, places: list[tuple[int, int]]) -> tuple[bool, Any]:
-    """Return what `_send` sent: its message was received already, the shared memory was not."""
+def _receive(connection: Any, content: bytes, places: list[tuple[int, int]]) -> Any:
+    """Return the object that `_send` sent. Its message was received already, the shared memory was not."""
     if not places:
-        answer: tuple[bool, Any] = pickle.loads(content)
-        return answer
+        return pickle.loads(content)
     descriptor = reduction.recv_handle(connection)
     try:
         shared = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
     finally:
         os.close(descriptor)
     whole = memoryview(shared)
-    answer = pickle.loads(content, buffers=[whole[begin:end] for begin, end in places])
-    return answer
+    return pickle.loads(content, buffers=[whole[begin:end] for begin, end in places])
 
 
-def _places(sizes: list[int]) -> list[tuple[int, int]]:
-    """Return (begin, end) of each array in shared memory."""
-    places, at = [], 0
-    for size in sizes:
-        places.append((at, at + size))
-        at += size + -size % ALIGNMENT
-    return places
-
-
-# Returns clips that may replace a clip: takes its number, and how many are wanted.
-Others = Callable[[int, int], list[int]]
-TASK_SECONDS = 600.0  # a clip may take in a worker
+# Returns numbers of clips that may replace a clip, from its number and the count of replacements.
+Replacements = Callable[[int, int], list[int]]
+TASK_SECONDS = 600.0  # far more than any clip takes in a worker: only a decoder that hangs is ended
 LOG = logging.getLogger("framedex.loader")
 
 
 class ClipSupply:
-    """Fetches clips in worker processes, and decides what replaces a clip that is not available.
+    """Fetches clips in worker processes, and replaces clips that are not available.
 
     Args:
         dataset: the clips.
         options: how each is read and decoded.
-        workers: processes; 0 fetches in this one.
-        on_error: what to do with a clip that is not available: raise, skip, or replace.
-        report: counts and keeps what went wrong.
-        others: names the clips that may replace a clip. None: any clip may.
+        workers: number of processes. If 0, this process fetches.
+        on_error: the reaction to a clip that is not available: raise, skip, or replace.
+        report: counts clips, and keeps their faults.
+        replacements: draws the clips that may replace a clip. If None, any clip may.
     """
 
     def __init__(
@@ -296,21 +272,21 @@ class ClipSupply:
         workers: int,
         on_error: OnError,
         report: LoaderReport,
-        others: Others | None = None,
+        replacements: Replacements | None = None,
     ) -> None:
         self.dataset = dataset
         fetcher = Fetcher(dataset, options)
         self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
             fetcher, workers=workers, timeout_seconds=TASK_SECONDS, own_code=fetcher.runs_own_code
         )
-        self._on_error, self._report, self._others = on_error, report, others
+        self._on_error, self._report, self._replacements = on_error, report, replacements
 
     def submit(self, number: int, *, on_gpu: bool) -> Future[Fetched | Fault]:
-        """Have a worker fetch a clip. on_gpu: prepare it for a GPU, if that may decode it."""
+        """Let a worker fetch a clip, and with `on_gpu`, prepare it for a GPU if that can decode it."""
         return self.pool.submit(ClipRequest(number=number, on_gpu=on_gpu))
 
     def submit_balanced(self, number: int, balance: Balance, batch: int) -> Future[Fetched | Fault]:
-        """Have a worker fetch a clip of a batch, and decode it unless the GPU would be done with it earlier."""
+        """Let a worker fetch a clip of a batch, and decode it unless the GPU would be done with it earlier."""
 
         def learn(future: Future[Fetched | Fault]) -> None:
             fetched = None if future.cancelled() or future.exception() is not None else future.result()
@@ -324,10 +300,13 @@ class ClipSupply:
     def take(self, number: int, future: Future[Fetched | Fault], *, replaceable: bool = True) -> Fetched | None:
         """Return the submitted clip or its replacement, or None if it is skipped.
 
-        Raises the clip's error where `on_error` says so, or where no other clip would be available either.
-
         Args:
-            replaceable: whether another clip may take its place; if not, None is returned in place of a replacement.
+            number: number of the clip.
+            future: its result.
+            replaceable: whether another clip may take its place. If not, None is returned instead of a replacement.
+
+        Raises:
+            FramedexError: the clip's error, if `on_error` is "raise", or if other clips are not available either.
         """
         fetched = self._result(number, future)
         if isinstance(fetched, Fetched):
@@ -347,9 +326,10 @@ class ClipSupply:
     def another(self, number: int) -> Fetched:
         """Return a replacement for an unavailable clip: the first available one of a few, drawn by the clip's number.
 
-        Raises DecodeError where none of them is available.
+        Raises:
+            DecodeError: none of them is available.
         """
-        for draw in self._drawn(number):
+        for draw in self._draw(number, len(self.dataset)):
             result = self._result(draw, self.submit(draw, on_gpu=False))
             if isinstance(result, Fetched):
                 self._report.add(replaced=1)
@@ -360,19 +340,17 @@ class ClipSupply:
             remedy="look at framedex verify, and at report.faults",
         )
 
-    def _drawn(self, number: int) -> list[int]:
-        """Return the clips that are tried in place of a clip."""
-        if self._others is not None:
-            return self._others(number, TRIES)
-        return replacements(number, len(self.dataset))
+    def _draw(self, number: int, count: int) -> list[int]:
+        """Return numbers of clips or items, of `count` ones, that are tried in place of one."""
+        return replacements(number, count) if self._replacements is None else self._replacements(number, TRIES)
 
-    def another_item(self, number: int, views: DrawsItems) -> dict[str, Fetched]:
+    def another_item(self, number: int, views: JoinsViews) -> dict[str, Fetched]:
         """Return the views of another item in place of one that is not available, drawn by its number.
 
-        Raises DecodeError where none of a few is available.
+        Raises:
+            DecodeError: none of a few is available.
         """
-        draws = replacements(number, views.count) if self._others is None else self._others(number, TRIES)
-        for draw in draws:
+        for draw in self._draw(number, views.count):
             found: dict[str, Fetched] = {}
             wanted = views.numbers(draw)
             for view, clip in wanted.items():

@@ -1,6 +1,6 @@
 """BucketSampler: visits batches of clips that are alike.
 
-Buckets of like clips, and the batches of an epoch: pure functions of values, a seed and an epoch.
+Buckets and the batches of an epoch are pure functions of the clips' values, a seed and an epoch.
 """
 
 import zlib
@@ -17,38 +17,21 @@ from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order.order import RankShare, Uneven, codes_of, generator, joint_codes, numbers_of, values_of
 from framedex.loader.order.sampler import ElasticSampler, Share
 
-BUCKETS = 8  # of a number, if nothing else is said
+BUCKETS = 8  # the default for numbers: few enough that also small datasets fill their batches
 FINEST = 8  # batches of up to so many clips have a bucket for each number of clips; larger ones for each eighth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
-    """The batches of an epoch.
+class BatchLayout:
+    """The division of clips into buckets and batches. Every epoch has the same number of batches.
 
     Attributes:
-        clips: int64, clips, those of a batch one after the other.
-        first: int64 [batches], where each batch begins in `clips`, in the order of the epoch.
-        stop: int64 [batches], the place behind its last clip.
-    """
-
-    clips: NDArray[np.int64]
-    first: NDArray[np.int64]
-    stop: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Which clips share batches. Every epoch has the same number of batches.
-
-    Attributes:
-        count: clips of the dataset.
-        clips: int64 [clips that are visited], sorted by bucket.
+        clips: int64 [visited clips], sorted by bucket.
         first: int64 [buckets + 1], where the clips of each bucket begin among `clips`.
         most: int64 [buckets], clips of a full batch of each bucket.
         drops_last: whether the last batch of each bucket is left out if it is not full.
     """
 
-    count: int
     clips: NDArray[np.int64]
     first: NDArray[np.int64]
     most: NDArray[np.int64]
@@ -60,41 +43,47 @@ class Layout:
         sizes = np.diff(self.first)
         return sizes // self.most if self.drops_last else -(-sizes // self.most)
 
-    def bucket_of(self, number: int) -> int:
-        """Return the bucket of a clip. Raises KeyError if no batch has the clip."""
-        for bucket, (first, stop) in enumerate(zip(self.first[:-1].tolist(), self.first[1:].tolist(), strict=True)):
-            at = first + int(np.searchsorted(self.clips[first:stop], number))  # ascending in each bucket
-            if at < stop and self.clips[at] == number:
-                return bucket
-        raise KeyError(number)
+    def neighbours(self, number: int) -> NDArray[np.int64]:
+        """Return int64: the clips of the bucket of a clip, ascending. Raises KeyError if the clip is not visited."""
+        place = np.flatnonzero(self.clips == number)
+        if not len(place):
+            raise KeyError(number)
+        bucket = int(np.searchsorted(self.first, place[0], side="right")) - 1
+        return self.clips[self.first[bucket] : self.first[bucket + 1]]
 
 
-def laid_out(
+def lay_out(
     buckets: NDArray[np.int64], most: NDArray[np.int64], visited: NDArray[np.bool_], *, drops_last: bool
-) -> Layout:
-    """Return which clips share batches.
+) -> BatchLayout:
+    """Divide clips into batches.
 
     Args:
         buckets: int64 [clips], the bucket of each clip, numbered from 0.
         most: int64 [buckets], clips of a full batch of each bucket.
-        visited: bool [clips], False for clips that no batch has.
+        visited: bool [clips], False for clips that are left out.
         drops_last: whether the last batch of each bucket is left out if it is not full.
     """
     clips = np.flatnonzero(visited)
     clips = clips[np.argsort(buckets[clips], kind="stable")]
     first = np.searchsorted(buckets[clips], np.arange(len(most) + 1))
-    return Layout(count=len(buckets), clips=clips, first=first, most=most, drops_last=drops_last)
+    return BatchLayout(clips=clips, first=first, most=most, drops_last=drops_last)
 
 
-def epoch_batches(layout: Layout, *, shuffle: bool, seed: int, epoch: int, alike: int = 1) -> Batches:
-    """Return the batches of an epoch: the same for every rank, and others in each epoch.
+def epoch_batches(
+    layout: BatchLayout, *, shuffle: bool, seed: int, epoch: int, alike: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the batches of an epoch. They are the same for every rank, and different in each epoch.
 
     Args:
-        layout: which clips share batches.
+        layout: the division of clips into batches.
         shuffle: whether to shuffle the clips of each bucket, and the batches.
         seed: the seed of the shuffle.
         epoch: number of the epoch.
-        alike: how many batches that follow each other are of one bucket. Batches that are left over come at the end.
+        alike: how many consecutive batches come from one bucket. Batches that are left over come at the end.
+
+    Returns:
+        The clips, batch by batch, and for each batch in the order of the epoch the places in `clips` of its first clip
+        and behind its last clip. All are int64.
     """
     counts = layout.batches
     bucket = np.repeat(np.arange(len(counts)), counts)
@@ -102,7 +91,7 @@ def epoch_batches(layout: Layout, *, shuffle: bool, seed: int, epoch: int, alike
     first = layout.first[bucket] + within * layout.most[bucket]
     stop = np.minimum(first + layout.most[bucket], layout.first[bucket + 1])
     if not shuffle:
-        return Batches(clips=layout.clips, first=first, stop=stop)
+        return layout.clips, first, stop
     rng = generator(seed, epoch)
     of_clip = np.repeat(np.arange(len(counts)), np.diff(layout.first))
     clips = layout.clips[np.lexsort((rng.permutation(len(layout.clips)), of_clip))]
@@ -110,62 +99,53 @@ def epoch_batches(layout: Layout, *, shuffle: bool, seed: int, epoch: int, alike
     begins = within % alike == 0
     place = rng.permutation(len(bucket))[begins][np.cumsum(begins) - 1]  # all batches of a group share one
     order = np.lexsort((within, place, is_left_over))
-    return Batches(clips=clips, first=first[order], stop=stop[order])
+    return clips, first[order], stop[order]
 
 
-def numbered(values: NDArray[Any], buckets: int | Sequence[float] | None) -> NDArray[np.int64]:
+def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None) -> NDArray[np.int64]:
     """Return int64 [clips]: the bucket of each clip by a value, numbered from 0.
 
     Args:
         values: [clips]. Equal values are always in one bucket.
-        buckets: of numbers: how many buckets, of about equally many clips; or their bounds, ascending, each of which is
-            the least number of a bucket. None: up to 8 buckets of numbers, and one for each value that is no number.
+        buckets: for numbers, how many buckets, of about equally many clips; or their bounds, ascending, each of which
+            is the least number of a bucket. Defaults to up to 8 buckets of numbers, and to one for each other value.
 
     Raises:
         FramedexError: values and buckets do not fit together.
     """
-    is_number = values.dtype.kind in "iuf"
-    if not is_number:
+    if values.dtype.kind not in "iuf":
         if buckets is not None:
             raise FramedexError("buckets is for numbers", found=repr(values[:1].tolist()), remedy="leave out buckets")
         return codes_of(values)
     wrong = np.flatnonzero(np.isnan(values))
     if len(wrong):
         raise FramedexError("clips have no number to go by", found=f"{len(wrong):,} such clips, the first {wrong[0]}")
+    bounds: NDArray[Any]
     if buckets is None or type(buckets) is int:
-        return codes_of(np.searchsorted(_bounds(values, buckets or BUCKETS), values, side="right"))
-    return codes_of(np.searchsorted(_given_bounds(buckets), values, side="right"))
+        bounds, count = np.unique(values)[1:], buckets or BUCKETS
+        if len(bounds) >= count:  # otherwise, each value has a bucket
+            bounds = np.unique(np.sort(values)[np.arange(1, count) * len(values) // count])
+    else:
+        try:
+            bounds = np.asarray(buckets, np.float64)
+        except (TypeError, ValueError):
+            bounds = np.zeros((0, 0))
+        if bounds.ndim != 1 or not (np.diff(bounds) > 0).all() or np.isnan(bounds).any():
+            raise FramedexError(
+                "buckets is a number of buckets, or their bounds", found=repr(buckets)[:80], allowed="ascending numbers"
+            )
+    return codes_of(np.searchsorted(bounds, values, side="right"))
 
 
-def _bounds(values: NDArray[Any], buckets: int) -> NDArray[Any]:
-    """Return the bounds of buckets of about equally many clips, or of a bucket for each value if these are enough."""
-    distinct = np.unique(values)
-    if len(distinct) <= buckets:
-        return distinct[1:]
-    return np.unique(np.sort(values)[np.arange(1, buckets) * len(values) // buckets])
-
-
-def _given_bounds(buckets: ArrayLike) -> NDArray[np.float64]:
-    try:
-        bounds = np.asarray(buckets, np.float64)
-    except (TypeError, ValueError):
-        bounds = np.zeros((0, 0))
-    if bounds.ndim != 1 or not (np.diff(bounds) > 0).all() or np.isnan(bounds).any():
-        raise FramedexError(
-            "buckets is a number of buckets, or their bounds", found=repr(buckets)[:80], allowed="ascending numbers"
-        )
-    return bounds
-
-
-def by_fit(tokens: NDArray[np.int64], max_tokens: int, max_batch: int | None) -> NDArray[np.int64]:
+def buckets_by_fit(tokens: NDArray[np.int64], max_tokens: int, max_batch: int | None) -> NDArray[np.int64]:
     """Return int64 [clips]: buckets of clips of which equally many fit into a batch, the smallest clips first.
 
-    So a batch is nearly full of tokens, whatever clip of its bucket is the largest.
+    So a batch is nearly full of tokens, even with the smallest clips of its bucket.
 
     Args:
         tokens: int64 [clips], tokens of each clip, above 0.
         max_tokens: tokens of a batch at most, padding included.
-        max_batch: clips of a batch at most. None: no limit.
+        max_batch: clips of a batch at most. If None, any number.
     """
     fit = np.maximum(1, max_tokens // tokens)
     if max_batch is not None:
@@ -179,7 +159,6 @@ Tokens = str | ArrayLike | Callable[[NDArray[np.int64]], ArrayLike]
 Padding = Literal["tokens", "shape"]
 TooLarge = Literal["error", "alone", "drop"]
 LastBatch = Literal["partial", "drop"]
-OF_SHAPES = ("shape", "aspect", "frames")  # keys that need the shapes of clips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +169,7 @@ class Bucket:
         clips: how many clips the bucket has.
         batches: how many batches it has in an epoch.
         batch_size: clips of its full batches.
-        tokens: tokens that a clip of it takes in a batch at most. None: clips have no tokens.
+        tokens: tokens that a clip of it takes in a batch at most. If None, the clips' tokens are unknown.
     """
 
     clips: int
@@ -212,26 +191,26 @@ class BucketSampler(ElasticSampler[list[int]]):
 
     Args:
         dataset: the clips.
-        by: what clips of a bucket have in common. "shape": frames, height and width, so that batches need no padding.
-            "aspect" (width / height), "frames" or "tokens": about the same number. The name of a column, or an array
-            [clips]: about the same number, or the same value if it is no number. A tuple of these: all of them.
-        buckets: of a number: how many buckets, of about equally many clips, or their bounds, each the least number of a
-            bucket. None: 8; for "tokens" with `max_tokens`, a bucket for each number of clips that fit into a batch;
-            for all other values, a bucket for each. With a tuple in `by`, a tuple.
-        max_batch: clips of a batch at most. None: no limit.
+        by: the common property of clips of a bucket. "shape": frames, height and width, so that batches need no
+            padding. "aspect" (width / height), "frames" or "tokens": about the same number. The name of a column, or an
+            array [clips]: about the same number, or the same value. A tuple of these: all of them.
+        buckets: for a number, how many buckets, of about equally many clips, or their bounds, each the least number of
+            a bucket. Defaults to 8 for numbers; for "tokens" with `max_tokens`, to a bucket for each number of clips
+            that fit into a batch; and to a bucket for each of other values. With a tuple in `by`, a tuple.
+        max_batch: clips of a batch at most. If None, only `max_tokens` limits them.
         max_tokens: tokens of a batch at most, padding included: the clips of a batch times the tokens of the largest
-            clip of its bucket. None: no limit.
+            clip of its bucket. If None, only `max_batch` limits them.
         tokens: tokens of each clip: an array [clips], the name of a column, or a function of the shapes, int64
             [clips, 3] (frames, height, width), such as one that calls `visual_tokens`.
-        shapes: [clips, 3], the frames, height and width of each clip. None: `dataset.shapes()`. Give it if clips are
-            loaded with other sizes, such as `dataset.shapes(upright=True)` for rotation="apply".
-        padding: what clips of a batch are padded to. "tokens": to the most tokens. "shape": to the most frames, the
-            greatest height and the greatest width, as `collate="pad"` does; `tokens` is then a function.
+        shapes: [clips, 3], the frames, height and width of each clip. Defaults to `dataset.shapes()`. Give it if clips
+            are loaded with other sizes, such as `dataset.shapes(upright=True)` for rotation="apply".
+        padding: the size to which clips of a batch are padded. "tokens": to the most tokens. "shape": to the most
+            frames, the greatest height and the greatest width, as `collate="pad"` does; `tokens` is then a function.
         too_large: what to do with a clip that alone has more than `max_tokens`: "error" raises, "alone" makes it a
             batch of its own, "drop" leaves it out.
         last: what to do with the last batch of a bucket if it is not full: "partial" delivers it, "drop" leaves it out.
-        alike: how many batches that follow each other are of one bucket. Ranks that work in step then have like
-            batches, if it is the number of ranks or a multiple of it.
+        alike: how many consecutive batches come from one bucket. Ranks that work in step then have like batches, if it
+            is the number of ranks or a multiple of it.
         shuffle: whether to shuffle. Without it, buckets and clips are in ascending order.
         seed: the seed of the shuffle.
         rank: number of this process in distributed training.
@@ -273,24 +252,38 @@ class BucketSampler(ElasticSampler[list[int]]):
         )
         check_counts(alike=(alike, 1))
         clips = _Clips(dataset, tokens=tokens, shapes=shapes, padding=padding)
-        limits = _Limits(max_batch=max_batch, max_tokens=max_tokens)
-        limits.check(clips)
-        number = _buckets_of(clips, limits, by, buckets)
-        visited, number = _fitting(clips, limits, number, too_large)
-        self._tokens = clips.largest(number, visited) if clips.has_tokens else None
-        most = limits.most(self._tokens, buckets=int(number.max(initial=-1)) + 1, clips=len(number))
-        self._layout = laid_out(number, most, visited, drops_last=last == "drop")
+        given = {"max_batch": max_batch, "max_tokens": max_tokens}
+        check_counts(**{name: (value, 1) for name, value in given.items() if value is not None})
+        if max_batch is None and max_tokens is None:
+            raise FramedexError("batches need a limit", remedy="give max_batch, max_tokens, or both")
+        if max_tokens is not None and not clips.has_tokens:
+            raise FramedexError(
+                "max_tokens needs to know the tokens of clips",
+                allowed="an array, a column's name, or a function of shapes",
+                remedy="tokens=lambda shapes: framedex.visual_tokens(shapes, patch=14, merge=2, temporal_patch=2)",
+            )
+        number = clips.buckets(by, buckets, max_tokens, max_batch)
+        visited = np.ones(len(number), np.bool_)
+        if max_tokens is not None:
+            visited, number = clips.split_large(number, max_tokens, too_large)
+        self._tokens = clips.most_tokens(number, visited) if clips.has_tokens else None
+        most = np.full(int(number.max(initial=-1)) + 1, max_batch or max(1, len(number)))
+        if max_tokens is not None and self._tokens is not None:
+            most = np.minimum(most, np.maximum(1, max_tokens // self._tokens))
+        self._layout = layout = lay_out(number, most, visited, drops_last=last == "drop")
         self.shuffle, self._alike = shuffle, alike
+        # The checksum in a state distinguishes these buckets from others, whose batches have other clips.
+        parts = (layout.clips, layout.first, layout.most, np.array([layout.drops_last]))
+        checksum = zlib.crc32(b"".join(part.tobytes() for part in parts))
         identity = {
             "count": len(dataset),
             "shuffle": shuffle,
             "seed": seed,
-            "buckets": _named(self._layout),
+            "buckets": f"{len(layout.most)} buckets, CRC-32 {checksum:08x}",
             "alike": alike,
         }
-        entries = int(self._layout.batches.sum())
         ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
-        super().__init__(entries, identity, seed=seed, ranks=ranks)
+        super().__init__(int(layout.batches.sum()), identity, seed=seed, ranks=ranks)
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -313,25 +306,25 @@ class BucketSampler(ElasticSampler[list[int]]):
         sizes = np.minimum(np.diff(self._layout.first), self._layout.most)
         return int(sizes[self._layout.batches > 0].max(initial=1))
 
-    def others(self, number: int, count: int) -> list[int]:
+    def replacements(self, number: int, count: int) -> list[int]:
         """Return clips of the bucket of a clip, drawn with its number as the seed. ClipLoader replaces clips by them.
 
         Args:
             number: a clip.
             count: how many clips are drawn.
         """
-        first, stop = self._layout.first[self._layout.bucket_of(number) :][:2].tolist()
-        drawn: list[int] = self._layout.clips[np.random.default_rng(number).integers(first, stop, count)].tolist()
+        drawn: list[int] = np.random.default_rng(number).choice(self._layout.neighbours(number), count).tolist()
         return drawn
 
     def _visit(self, epoch: int, share: Share) -> Iterable[list[int]]:
-        batches = epoch_batches(self._layout, shuffle=self.shuffle, seed=self.seed, epoch=epoch, alike=self._alike)
-        for batch in share(np.arange(len(batches.first))).tolist():
-            yield batches.clips[batches.first[batch] : batches.stop[batch]].tolist()
+        layout = self._layout
+        clips, first, stop = epoch_batches(layout, shuffle=self.shuffle, seed=self.seed, epoch=epoch, alike=self._alike)
+        for batch in share(np.arange(len(first))).tolist():
+            yield clips[first[batch] : stop[batch]].tolist()
 
 
 class _Clips:
-    """What is known of the clips of a dataset, read when it is needed."""
+    """The tokens, shapes and keys of the clips of a dataset. Shapes are read when they are needed."""
 
     def __init__(self, dataset: Any, *, tokens: Tokens | None, shapes: ArrayLike | None, padding: Padding) -> None:
         self.dataset, self._padding = dataset, padding
@@ -366,20 +359,63 @@ class _Clips:
             self._shapes = _checked_shapes(self.dataset.shapes(), len(self.dataset))
         return self._shapes
 
-    def key(self, name: Key) -> NDArray[Any]:
-        """Return [clips]: what clips of a bucket have in common."""
-        if isinstance(name, str) and name in OF_SHAPES:
-            shapes = self.shapes
-            if name == "frames":
-                return shapes[:, 0]
-            return shapes[:, 2] / shapes[:, 1]
-        if isinstance(name, str) and name == "tokens":
-            if not self.has_tokens:
-                raise FramedexError("by='tokens' needs to know the tokens of clips", remedy="give tokens, too")
-            return self.tokens
-        return values_of(self.dataset, name, "by")
+    def buckets(
+        self, by: Key | tuple[Key, ...], buckets: Any, max_tokens: int | None, max_batch: int | None
+    ) -> NDArray[np.int64]:
+        """Return int64 [clips]: the bucket of each clip, numbered from 0. Raises FramedexError."""
+        keys = by if isinstance(by, tuple) else (by,)
+        each = buckets if isinstance(by, tuple) and buckets is not None else [buckets] * len(keys)
+        if not keys or not isinstance(each, tuple | list) or len(each) != len(keys):
+            raise FramedexError("buckets has a value for each key of by", found=f"{by!r:.80}, {buckets!r:.80}")
+        pairs = zip(keys, each, strict=True)
+        return joint_codes([self._buckets_by(key, wanted, max_tokens, max_batch) for key, wanted in pairs])
 
-    def largest(self, buckets: NDArray[np.int64], visited: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _buckets_by(
+        self, key: Key, buckets: int | Sequence[float] | None, max_tokens: int | None, max_batch: int | None
+    ) -> NDArray[np.int64]:
+        """Return int64 [clips]: the bucket of each clip by one key."""
+        if type(buckets) is int:
+            check_counts(buckets=(buckets, 1))
+        name = key if isinstance(key, str) else ""  # an array must not be compared with names
+        if name == "shape":
+            if buckets is not None:
+                raise FramedexError("by='shape' has a bucket for each shape", found=f"buckets={buckets!r}")
+            return joint_codes([codes_of(sides) for sides in self.shapes.T])
+        if name == "frames":
+            return buckets_by_value(self.shapes[:, 0], buckets)
+        if name == "aspect":
+            return buckets_by_value(self.shapes[:, 2] / self.shapes[:, 1], buckets)
+        if name != "tokens":
+            return buckets_by_value(values_of(self.dataset, key, "by"), buckets)
+        if not self.has_tokens:
+            raise FramedexError("by='tokens' needs to know the tokens of clips", remedy="give tokens, too")
+        if buckets is None and max_tokens is not None:
+            return buckets_by_fit(self.tokens, max_tokens, max_batch)
+        return buckets_by_value(self.tokens, buckets)
+
+    def split_large(
+        self, buckets: NDArray[np.int64], max_tokens: int, too_large: TooLarge
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Return which clips are visited, and the bucket of each, if some clips alone are too large for a batch.
+
+        Raises:
+            FramedexError: `too_large` is "error", and there are such clips.
+        """
+        large = self.tokens > max_tokens
+        if not large.any():
+            return ~large, buckets
+        if too_large == "error":
+            raise FramedexError(
+                f"a clip has more than max_tokens={max_tokens:,}",
+                found=f"{self.tokens.max():,} tokens; {large.sum():,} such clips, the first {np.argmax(large)}",
+                remedy="a greater max_tokens, a smaller size=, or too_large='alone' or 'drop'",
+            )
+        if too_large == "drop":
+            return ~large, buckets
+        # With buckets of their own, they get batches of one clip, because a second one would not fit.
+        return np.ones_like(large), codes_of(np.where(large, buckets + int(buckets.max()) + 1, buckets))
+
+    def most_tokens(self, buckets: NDArray[np.int64], visited: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return int64 [buckets]: the tokens that a clip of each bucket takes in a batch at most."""
         count = int(buckets.max(initial=-1)) + 1
         own = np.zeros(count, np.int64)
@@ -402,97 +438,3 @@ def _checked_shapes(shapes: ArrayLike, clips: int) -> NDArray[np.int64]:
             allowed=f"whole numbers [{clips}, 3]",
         )
     return found.astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Limits:
-    """How large a batch may be."""
-
-    max_batch: int | None
-    max_tokens: int | None
-
-    def __post_init__(self) -> None:
-        given = {"max_batch": self.max_batch, "max_tokens": self.max_tokens}
-        check_counts(**{name: (value, 1) for name, value in given.items() if value is not None})
-        if self.max_batch is None and self.max_tokens is None:
-            raise FramedexError("batches need a limit", remedy="give max_batch, max_tokens, or both")
-
-    def check(self, clips: _Clips) -> None:
-        """Raise FramedexError if tokens are bounded, and clips have none."""
-        if self.max_tokens is not None and not clips.has_tokens:
-            raise FramedexError(
-                "max_tokens needs to know the tokens of clips",
-                allowed="an array, a column's name, or a function of shapes",
-                remedy="tokens=lambda shapes: framedex.visual_tokens(shapes, patch=14, merge=2, temporal_patch=2)",
-            )
-
-    def most(self, tokens: NDArray[np.int64] | None, *, buckets: int, clips: int) -> NDArray[np.int64]:
-        """Return int64 [buckets]: clips of a full batch of each bucket.
-
-        Args:
-            tokens: int64 [buckets], tokens that a clip takes in a batch at most. None: clips have no tokens.
-            buckets: how many buckets there are.
-            clips: clips of the dataset.
-        """
-        most: NDArray[np.int64] = np.full(buckets, max(1, clips) if self.max_batch is None else self.max_batch)
-        if self.max_tokens is not None and tokens is not None:
-            most = np.minimum(most, np.maximum(1, self.max_tokens // tokens))
-        return most
-
-
-def _buckets_of(clips: _Clips, limits: _Limits, by: Key | tuple[Key, ...], buckets: Any) -> NDArray[np.int64]:
-    """Return int64 [clips]: the bucket of each clip, numbered from 0. Raises FramedexError."""
-    keys = by if isinstance(by, tuple) else (by,)
-    each = buckets if isinstance(by, tuple) and buckets is not None else [buckets] * len(keys)
-    if not keys or not isinstance(each, tuple | list) or len(each) != len(keys):
-        raise FramedexError("buckets has a value for each key of by", found=f"{by!r:.80}, {buckets!r:.80}")
-    codes = [_codes(clips, limits, key, wanted) for key, wanted in zip(keys, each, strict=True)]
-    return joint_codes(codes)
-
-
-def _codes(clips: _Clips, limits: _Limits, key: Key, buckets: int | Sequence[float] | None) -> NDArray[np.int64]:
-    """Return int64 [clips]: the bucket of each clip by one key."""
-    if type(buckets) is int:
-        check_counts(buckets=(buckets, 1))
-    if isinstance(key, str) and key == "shape":
-        if buckets is not None:
-            raise FramedexError("by='shape' has a bucket for each shape", found=f"buckets={buckets!r}")
-        return joint_codes([codes_of(sides) for sides in clips.shapes.T])
-    if isinstance(key, str) and key == "tokens" and buckets is None and limits.max_tokens is not None:
-        clips.key(key)
-        return by_fit(clips.tokens, limits.max_tokens, limits.max_batch)
-    return numbered(clips.key(key), buckets)
-
-
-def _fitting(
-    clips: _Clips, limits: _Limits, buckets: NDArray[np.int64], too_large: TooLarge
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which clips are visited, and the bucket of each, for clips that alone are too large for a batch.
-
-    Raises:
-        FramedexError: `too_large` is "error", and there are such clips.
-    """
-    everything = np.ones(len(buckets), np.bool_)
-    if limits.max_tokens is None:
-        return everything, buckets
-    large = np.flatnonzero(clips.tokens > limits.max_tokens)
-    if not len(large):
-        return everything, buckets
-    if too_large == "error":
-        raise FramedexError(
-            f"a clip has more than max_tokens={limits.max_tokens:,}",
-            found=f"{clips.tokens[large].max():,} tokens; {len(large):,} such clips, the first {large[0]}",
-            remedy="a greater max_tokens, a smaller size=, or too_large='alone' or 'drop'",
-        )
-    if too_large == "drop":
-        everything[large] = False
-        return everything, buckets
-    apart = buckets.copy()
-    apart[large] += int(buckets.max()) + 1  # their buckets hold one clip in a batch
-    return everything, codes_of(apart)
-
-
-def _named(layout: Layout) -> str:
-    """Return a description of buckets for a state. It is enough to distinguish them from others."""
-    parts = (layout.clips, layout.first, layout.most, np.array([layout.drops_last]))
-    return f"{len(layout.most)} buckets, CRC-32 {zlib.crc32(b''.join(part.tobytes() for part in parts)):08x}"

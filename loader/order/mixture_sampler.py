@@ -1,9 +1,8 @@
 """MixtureSampler: visits clips of several datasets at rates.
 
-The order of a mixture of datasets: how many clips of each an epoch has, and which clip stands where.
-
-The parts have places in an endless order of their own, in which each of their clips comes once before any comes again.
-An epoch takes the next places of each part, so the parts' clips are used equally often, however long an epoch is.
+Each dataset is a part of the mixture, with an endless order of its own, in which each of its clips comes once before
+any comes again. An epoch takes the next places of each part, so that the clips of a part are used equally often,
+however long an epoch is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,8 +18,8 @@ from framedex.loader.order.order import RankShare, Uneven, generator
 from framedex.loader.order.sampler import ElasticSampler, Share
 
 Until = Literal["first_exhausted", "all_exhausted"]
-MAX_CLIPS = 10_000_000_000  # of a part in an epoch
-PLACES_AT_ONCE = 4096  # of the order of a small part, at least, that are made with one generator
+MAX_CLIPS = 10_000_000_000  # of a part in an epoch: an order of more clips does not fit the memory
+PLACES_AT_ONCE = 4096  # places of a small part share a generator, whose creation takes longer than few draws
 
 
 def epoch_counts(
@@ -35,7 +34,7 @@ def epoch_counts(
         rates: float64 [parts], relative to each other, above 0.
         until: which part has all of its clips once in an epoch: the first that is exhausted, or the last one. The other
             parts have at most, or at least, all of theirs.
-        length: clips of an epoch, in place of `until`. None: as `until` says.
+        length: clips of an epoch, in place of `until`, if given.
 
     Raises:
         FramedexError: an epoch would have more clips than any realistic use wants.
@@ -78,16 +77,15 @@ def part_order(size: int, first: int, stop: int, *, shuffle: bool, seed: int, pa
     passes = max(1, PLACES_AT_ONCE // size)
     each = passes * size
     blocks = range(first // each, -(-stop // each))
-    found = [_passes(size, passes, generator(seed, block, stream=part + 1)) for block in blocks]
+    found = [np.zeros(0, np.int64)]
+    for block in blocks:
+        rng = generator(seed, block, stream=part + 1)
+        if passes == 1:
+            found.append(rng.permutation(size).astype(np.int64))
+        else:
+            found.append(rng.permuted(np.tile(np.arange(size, dtype=np.int64), (passes, 1)), axis=1).ravel())
     begin = first - blocks.start * each
-    return np.concatenate([np.zeros(0, np.int64), *found])[begin : begin + stop - first]
-
-
-def _passes(size: int, passes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return int64 [passes * size]: passes over a part one after the other."""
-    if passes == 1:
-        return rng.permutation(size).astype(np.int64)
-    return rng.permuted(np.tile(np.arange(size, dtype=np.int64), (passes, 1)), axis=1).ravel()
+    return np.concatenate(found)[begin : begin + stop - first]
 
 
 def part_at(counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -142,11 +140,10 @@ class MixtureSampler(ElasticSampler[int]):
 
     Args:
         dataset: the datasets joined: a ConcatClips, or a torch ConcatDataset.
-        rates: a number above 0 for each of `dataset.datasets`, relative to each other. None: in proportion to their
-            sizes.
-        until: what an epoch is. "first_exhausted": it ends when one dataset has delivered all of its clips.
-            "all_exhausted": it ends when all datasets have; the others repeat clips until then.
-        length: what an epoch is, in place of `until`: a number of clips.
+        rates: a number above 0 for each of `dataset.datasets`, relative to each other. Defaults to their sizes.
+        until: the end of an epoch. "first_exhausted": one dataset has delivered all of its clips. "all_exhausted": all
+            datasets have; smaller ones repeat clips until then.
+        length: clips of an epoch, in place of `until`.
         shuffle: whether to shuffle each dataset, and how datasets follow each other. Without it, datasets come in a
             regular pattern, so that with several ranks a rank may never see a dataset.
         seed: the seed of the shuffle.
@@ -158,7 +155,7 @@ class MixtureSampler(ElasticSampler[int]):
         counts: how many clips of each dataset an epoch has.
 
     Raises:
-        FramedexError: an argument is out of range, a dataset is empty, or an epoch has no clip of a dataset.
+        FramedexError: an argument is out of range, a dataset is empty, or an epoch lacks clips of a dataset.
     """
 
     UNIT: ClassVar[Unit] = "clips"

@@ -1,16 +1,14 @@
-"""The order in which an epoch visits clips, and each rank's share: pure functions of numbers, a seed and an epoch.
+"""The order in which an epoch visits clips, each rank's share of it, and its division into batches.
 
-Values of each clip that a sampler goes by: an array, or a column of the dataset by its name.
-
-How many visual tokens a model makes of clips, from their shapes.
-
-Which clips make each batch: those of a sampler in turn, or those that a sampler of batches names.
+Orders are pure functions of numbers, a seed and an epoch. Samplers sort clips by values, which are arrays or columns of
+the dataset. Among these values are the visual tokens that a model makes of a clip.
 """
 
 import operator
+import sys
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +31,7 @@ def epoch_order(
         seed: the seed of the shuffle.
         epoch: number of the epoch.
         blocks: int64 [count], the block of each clip, numbered from 0. Blocks are shuffled, and then the clips among
-            every `window` consecutive blocks, so that clips that are read at the same time are in few blocks. None:
+            every `window` consecutive blocks, so that clips that are read at the same time are in few blocks. If None,
             clips are shuffled without blocks.
         window: how many consecutive blocks are mixed.
     """
@@ -51,7 +49,7 @@ def in_blocks(blocks: NDArray[np.int64], window: int, rng: np.random.Generator) 
 
 
 def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
-    """Return a generator of random numbers that depends on nothing else.
+    """Return a generator of random numbers that depends on these arguments alone.
 
     Args:
         seed: the seed, below 2**64.
@@ -64,7 +62,7 @@ def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankShare:
-    """Which share of an epoch one rank visits.
+    """The share of an epoch that one rank visits.
 
     Clips are dealt out one by one, so that the next n clips of every rank are together the next n × world_size clips of
     the order. So whenever all ranks have delivered the same number of clips, these clips are a prefix of the order.
@@ -89,7 +87,7 @@ class RankShare:
         check_choices(uneven=(self.uneven, get_args(Uneven)))
 
     def of(self, order: NDArray[np.int64], delivered: int = 0) -> NDArray[np.int64]:
-        """Return what the rank still visits of an epoch's order.
+        """Return the clips that the rank still visits of an epoch's order.
 
         Args:
             order: int64, the order of the epoch.
@@ -116,9 +114,6 @@ def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False)).astype(np.int64)
 
 
-LARGEST = float(np.finfo(np.float64).max)
-
-
 def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
     """Return [clips]: a value for each clip.
 
@@ -128,7 +123,7 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
         name: the name of the argument, for errors.
 
     Raises:
-        FramedexError: there is no such column, or what is given is no array of that length.
+        FramedexError: the column does not exist, or the array has another length.
     """
     if isinstance(what, str):
         if not hasattr(dataset, "column"):
@@ -159,7 +154,7 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
     """Return float64 [clips]: a finite number for each clip. As `values_of`, and numbers only.
 
     Raises:
-        FramedexError: as `values_of`, or a value is no finite number.
+        FramedexError: as `values_of`, or a value is not a finite number.
     """
     values = values_of(dataset, what, name)
     if values.dtype.kind not in "biuf":
@@ -179,7 +174,7 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
 def _is_number(value: object) -> bool:
     """Return whether a value is a number that float64 has, at least nearly."""
     value = value.item() if isinstance(value, np.generic) else value
-    return isinstance(value, int | float) and abs(value) <= LARGEST
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _no_number(name: str, found: str, clip: int, more: str = "") -> FramedexError:
@@ -197,7 +192,7 @@ def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
     None is a value of its own.
 
     Raises:
-        FramedexError: the values are lists or dicts, which cannot be told apart quickly.
+        FramedexError: the values are lists or dicts, which have no hash.
     """
     if values.dtype.kind in "biufUSM":
         return np.unique(values, return_inverse=True)[1].astype(np.int64).reshape(-1)
@@ -247,24 +242,16 @@ def visual_tokens(shapes: ArrayLike, *, patch: int, merge: int = 1, temporal_pat
     return tokens
 
 
-UNKNOWN_SIZE = 16  # clips that a batch is expected to have if a sampler of batches does not say it
-
-
-class Groups(Protocol):
-    """The batches of an epoch: the clips of each, and how many at its end are padding."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[tuple[list[int], int]]: ...
+UNKNOWN_SIZE = 16  # clips that a batch is expected to have if its sampler does not know its largest batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsOfSize:
-    """Batches of equally many clips, except perhaps the last one.
+    """Batches of equally many clips, except perhaps the last one: their clips, and the padding at their end.
 
     Attributes:
         sampler: yields clip numbers.
-        clips: clips of the dataset, for a sampler that has no length.
+        clips: clips of the dataset, for a sampler without a length.
         batch_size: clips per batch.
         last: what to do with a last batch that is not full.
     """
@@ -297,12 +284,12 @@ class GroupsOfSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenGroups:
-    """Batches as a sampler of batches yields them.
+    """Batches as a sampler of batches yields them, without padding.
 
     Attributes:
         sampler: yields lists of clip numbers.
         clips: clips of the dataset.
-        largest: clips of the largest batch. None: any number.
+        largest: clips of the largest batch. If None, batches may have any number of clips.
     """
 
     sampler: Iterable[Sequence[int]]
@@ -332,12 +319,15 @@ class GivenGroups:
             yield [checked_number(number, self.clips) for number in batch], 0
 
 
+Groups = GroupsOfSize | GivenGroups
+
+
 def checked_number(number: int, clips: int) -> int:
     """Return a clip number of a sampler as an int.
 
     Raises:
-        FramedexError: it is no whole number.
-        IndexError: there is no such clip.
+        FramedexError: it is not a whole number.
+        IndexError: the clip does not exist.
     """
     try:
         whole = operator.index(number)
@@ -353,9 +343,10 @@ def checked_number(number: int, clips: int) -> int:
 
 
 def largest_batch(sampler: Iterable[Sequence[int]]) -> int | None:
-    """Return how many clips the largest batch of a sampler of batches has; None if it does not say that.
+    """Return how many clips the largest batch of a sampler of batches has, or None if it is unknown.
 
-    It is the sampler's `largest_batch`, or `batch_size` as in torch's BatchSampler, or that of a list of batches.
+    The number comes from the sampler's `largest_batch`, or from its `batch_size` as in torch's BatchSampler, or from a
+    list of batches.
     """
     for name in ("largest_batch", "batch_size"):
         size = getattr(sampler, name, None)

@@ -1,8 +1,6 @@
-"""ClipSampler: visits clips in order, shuffled, or drawn by weights.
+"""ClipSampler: visits clips in order, shuffled, or drawn by weights with replacement.
 
-Orders in which clips are drawn by weights, with replacement: pure functions of weights, a seed and an epoch.
-
-ElasticSampler: a torch Sampler whose order is a function of its state, so that it shards and resumes exactly.
+Its base ElasticSampler is a torch Sampler whose order is a function of its state. So it shards and resumes exactly.
 """
 
 import zlib
@@ -30,12 +28,12 @@ except ModuleNotFoundError:
         """Replaces torch's class if torch is not installed."""
 
 
-# Returns what this rank still visits of the order of an epoch.
+# Returns the entries of an epoch's order that this rank still visits.
 Share = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 class ElasticSampler(Sampler[Entry], ABC):
-    """Visits the entries of an epoch: clips, or batches of clips. Every epoch has equally many.
+    """Visits the entries of an epoch: clips, or batches of clips. All epochs have the same number of entries.
 
     The order of all entries depends only on seed and epoch. The ranks take entries from it in turn, so that whenever
     all ranks have delivered equally many, these are a prefix of the order. The prefix is the sampler's state, and a run
@@ -53,10 +51,11 @@ class ElasticSampler(Sampler[Entry], ABC):
         FramedexError: an argument is out of range.
     """
 
-    UNIT: ClassVar[Unit]  # what the entries are
+    UNIT: ClassVar[Unit]  # the name of the entries
 
     def __init__(self, entries: int, identity: Mapping[str, Any], *, seed: int, ranks: RankShare) -> None:
-        check_seed(seed)
+        if not 0 <= seed < 2**64:
+            raise FramedexError("seed is out of range", found=seed, allowed="0 to 2**64 - 1")
         self.seed, self._ranks = seed, ranks
         self.rank, self.world_size, self.uneven = ranks.rank, ranks.world_size, ranks.uneven
         self._entries, self._identity = entries, dict(identity)
@@ -151,13 +150,13 @@ class ElasticSampler(Sampler[Entry], ABC):
         Raises:
             FramedexError: this is not a state, or it belongs to another order.
         """
-        own, what = self.state_dict(), f"this is no state of a {type(self).__name__}"
+        own, problem = self.state_dict(), f"this is no state of a {type(self).__name__}"
         if not isinstance(state, Mapping):
-            raise FramedexError(what, found=repr(state)[:80], allowed="what state_dict() returned")
+            raise FramedexError(problem, found=repr(state)[:80], allowed="what state_dict() returned")
         if missing := own.keys() - state.keys():
-            raise FramedexError(what, found=f"no {', '.join(sorted(missing))}")
+            raise FramedexError(problem, found=f"no {', '.join(sorted(missing))}")
         if other := state.keys() - own.keys():
-            raise FramedexError(what, found=f"also {', '.join(sorted(map(str, other)))}")
+            raise FramedexError(problem, found=f"also {', '.join(sorted(map(str, other)))}")
         for name, value in self._identity.items():
             if state[name] != value:
                 raise FramedexError(f"the sampler's state has another {name}", found=state[name], allowed=value)
@@ -173,23 +172,17 @@ class ElasticSampler(Sampler[Entry], ABC):
         self._begin(state["epoch"], state["delivered"])
 
 
-def check_seed(seed: int) -> None:
-    """Raise FramedexError for a seed that is out of range."""
-    if not 0 <= seed < 2**64:
-        raise FramedexError("seed is out of range", found=seed, allowed="0 to 2**64 - 1")
-
-
 def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.float64] | None:
-    """Return float64 [clips]: how often each clip is drawn, relative to the others. None: clips have no weights.
+    """Return float64 [clips]: how often each clip is drawn, relative to the others, or None if clips are not drawn.
 
     Args:
         dataset: the clips.
-        weights: a number for each clip, or the name of a column. None: the same for all.
-        balance: a value for each clip, or the name of a column; all values are drawn equally often, and the clips of
-            one value by their weights. None: values have no influence.
+        weights: a number for each clip, or the name of a column. If None, all clips have the same weight.
+        balance: a value for each clip, or the name of a column. All values are drawn equally often, and the clips of
+            one value by their weights. If None, weights alone count.
 
     Raises:
-        FramedexError: there is no such column, a weight is not a number of 0 or more, or no clip could be drawn.
+        FramedexError: the column does not exist, a weight is not a number of 0 or more, or all weights are 0.
     """
     if weights is None and balance is None:
         return None
@@ -204,12 +197,16 @@ def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.f
             allowed="numbers of 0 or more, of which one is above 0",
         )
     found = found / found.max()  # their sum is finite
-    return found if balance is None else _balanced(found, order.values_of(dataset, balance, "balance"))
+    return found if balance is None else _balance(found, order.values_of(dataset, balance, "balance"))
 
 
-def _balanced(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.float64]:
+def _balance(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.float64]:
     """Return weights of which every value has an equal share."""
-    missing = np.flatnonzero(values != values) if values.dtype.kind in "fM" else _places_of_none(values)
+    if values.dtype.kind == "O":
+        is_missing = [value is None or (isinstance(value, float) and value != value) for value in values.tolist()]
+        missing = np.flatnonzero(np.array(is_missing, np.bool_))
+    else:
+        missing = np.flatnonzero(values != values)  # NaN and NaT
     if len(missing):
         raise FramedexError(
             "balance needs a value for each clip",
@@ -226,15 +223,6 @@ def _balanced(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.
         )
     balanced: NDArray[np.float64] = np.divide(weights, shares[codes])
     return balanced
-
-
-def _places_of_none(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the places of None and of not-a-number among objects."""
-    if values.dtype.kind != "O":
-        return np.zeros(0, np.int64)
-    objects = values.tolist()
-    missing = (value is None or (isinstance(value, float) and value != value) for value in objects)
-    return np.flatnonzero(np.fromiter(missing, np.bool_, len(objects)))
 
 
 def drawn_order(weights: NDArray[np.float64], length: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -276,18 +264,18 @@ class ClipSampler(ElasticSampler[int]):
             ranks one clip more.
         blocks: keep the clips that are read at the same time in few places: shuffle whole blocks, and then the clips
             among every `window` consecutive blocks. A block is the clips of a tar ("tar"), of a medium ("medium"), or a
-            number of neighbouring clips (an int). None: no blocks.
+            number of neighbouring clips (an int). If None, clips are shuffled without blocks.
         window: how many consecutive blocks are mixed.
         weights: [clips], how often each clip is drawn relative to the others, or the name of a column with these
             numbers. Clips are then drawn with replacement, whatever `shuffle` says: an epoch may have a clip several
             times, or not at all.
         balance: the name of a column, or its values [clips]: draws clips so that all values are equally likely, such as
             the labels of a classifier. With `weights`, these count among the clips of one value.
-        length: how many clips an epoch draws with `weights` or `balance`. None: as many as there are.
+        length: how many clips an epoch draws with `weights` or `balance`. Defaults to the number of all clips.
 
     Raises:
-        FramedexError: an argument is out of range, the dataset does not have such blocks or columns, or a weight is not
-            a number of 0 or more.
+        FramedexError: an argument is out of range, the dataset lacks the blocks or columns, or a weight is not a number
+            of 0 or more.
     """
 
     UNIT: ClassVar[Unit] = "clips"
@@ -318,13 +306,10 @@ class ClipSampler(ElasticSampler[int]):
         self.shuffle = shuffle
         mixed = shuffle or self._weights is not None
         self._blocks = _blocks_of(dataset, blocks) if blocks is not None and mixed else None  # of each clip
-        self._window = window
-        identity = {
-            "count": self._count,
-            "shuffle": shuffle,
-            "seed": seed,
-            "locality": None if self._blocks is None else _named(self._blocks, window),
-        }
+        self._window, locality = window, None
+        if self._blocks is not None:  # the checksum in a state distinguishes these blocks from others
+            locality = f"{window} blocks at a time, CRC-32 {zlib.crc32(self._blocks.tobytes()):08x}"
+        identity = {"count": self._count, "shuffle": shuffle, "seed": seed, "locality": locality}
         entries = self._count
         if self._weights is not None:
             entries = identity["length"] = self._count if length is None else length
@@ -333,23 +318,17 @@ class ClipSampler(ElasticSampler[int]):
         super().__init__(entries, identity, seed=seed, ranks=ranks)
 
     def _visit(self, epoch: int, share: Share) -> Iterable[int]:
-        numbers: list[int] = share(self._order(epoch)).tolist()
-        return numbers
-
-    def _order(self, epoch: int) -> NDArray[np.int64]:
+        blocks, window, seed = self._blocks, self._window, self.seed
         if self._weights is None:
-            return order.epoch_order(
-                self._count,
-                shuffle=self.shuffle,
-                seed=self.seed,
-                epoch=epoch,
-                blocks=self._blocks,
-                window=self._window,
+            clips = order.epoch_order(
+                self._count, shuffle=self.shuffle, seed=seed, epoch=epoch, blocks=blocks, window=window
             )
-        drawn = drawn_order(self._weights, self._entries, seed=self.seed, epoch=epoch)
-        if self._blocks is None:
-            return drawn
-        return drawn[order.in_blocks(self._blocks[drawn], self._window, order.generator(self.seed, epoch, stream=1))]
+        else:
+            clips = drawn_order(self._weights, self._entries, seed=seed, epoch=epoch)
+            if blocks is not None:  # stream 0 drew the clips
+                clips = clips[order.in_blocks(blocks[clips], window, order.generator(seed, epoch, stream=1))]
+        numbers: list[int] = share(clips).tolist()
+        return numbers
 
 
 def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:
@@ -362,8 +341,3 @@ def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:
         found, remedy = type(dataset).__name__, "blocks=64, so many neighbouring clips"
         raise FramedexError("the dataset does not say where its clips lie", found=found, remedy=remedy)
     return np.unique(dataset.places(blocks), return_inverse=True)[1].astype(np.int64)
-
-
-def _named(blocks: NDArray[np.int64], window: int) -> str:
-    """Return a description of blocks for a state. It is enough to distinguish them from others."""
-    return f"{window} blocks at a time, CRC-32 {zlib.crc32(blocks.tobytes()):08x}"

@@ -1,14 +1,10 @@
-"""How far an epoch has come: records, and the pure functions that count what was delivered.
+"""The progress of an epoch of a stream, and the log of events that all of its processes share.
 
-How many clips of each lane a DataLoader has delivered after some batches: pure functions.
-
-A torch DataLoader takes the batches of its workers in turn, and leaves a worker out once its lane has ended.
-
-What happened to a stream in all of its processes: skipped clips, states that were loaded, lanes that began.
-
-What happened in all processes of a stream: a log in memory that its workers share with the process that made it.
+A torch DataLoader takes the batches of its workers in turn, and leaves a worker out once its lane has ended. So the
+number of delivered batches determines how many clips of each lane were delivered.
 """
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +20,7 @@ from framedex.loader.streams.lanes import Order, Stage, Workers, clips_left, lan
 
 
 class Loader(Protocol):
-    """The attributes of a torch DataLoader that say how it makes batches."""
+    """The attributes of a torch DataLoader that determine its batches."""
 
     batch_size: int | None
     num_workers: int
@@ -50,28 +46,12 @@ class Batching:
         return lengths // self.size if self.drop_last else -(-lengths // self.size)
 
 
-def batching_of(loader: Loader) -> Batching:
-    """Return how a DataLoader makes batches.
-
-    Raises:
-        FramedexError: the loader delivers batches in an order that depends on the speed of its workers.
-    """
-    if not getattr(loader, "in_order", True):
-        raise FramedexError(
-            "nobody can tell which clips were delivered of a loader that takes batches as they come",
-            where="loader",
-            found="in_order=False",
-            allowed="in_order=True",
-        )
-    return Batching(size=loader.batch_size or 1, workers=max(1, loader.num_workers), drop_last=bool(loader.drop_last))
-
-
 def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching) -> NDArray[np.int64]:
     """Return int64 [lanes]: how many clips of each lane of a rank are in its first batches.
 
     Args:
         lengths: int64 [lanes], clips that each lane of the rank has to deliver.
-        batches: how many batches of the rank were delivered. If it has fewer, all of them.
+        batches: how many batches of the rank were delivered. If it has fewer, all batches were delivered.
         batching: how the loader makes batches.
     """
     counts = batching.counts(lengths)
@@ -82,7 +62,7 @@ def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching
     return np.minimum(taken * batching.size, lengths)
 
 
-TOKEN_BYTES = 16
+TOKEN_BYTES = 16  # random, so that two logs never have the same token
 
 
 class SharedLog:
@@ -93,18 +73,13 @@ class SharedLog:
     """
 
     def __init__(self) -> None:
-        self._create()
+        self._open_new()
 
-    def _create(self) -> None:
+    def _open_new(self) -> None:
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._descriptor = os.memfd_create("framedex-stream")
         os.write(self._descriptor, self._token)
         self._place = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-
-    def _begin_own(self, records: list[dict[str, Any]]) -> None:
-        self._create()
-        for record in records:
-            self.add(record)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # a default, as `os` may be gone at exit
         descriptor = getattr(self, "_descriptor", None)
@@ -129,15 +104,15 @@ class SharedLog:
         return {"place": self._place, "token": self._token, "last": self.records("restart")[-1:]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        try:
+        with contextlib.suppress(OSError):
             descriptor = os.open(state["place"], os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            self._begin_own(state["last"])
-            return
-        self._descriptor, self._place, self._token = descriptor, state["place"], state["token"]
-        if os.pread(descriptor, TOKEN_BYTES, 0) != self._token:  # a later process has the same process id
-            os.close(descriptor)
-            self._begin_own(state["last"])
+            if os.pread(descriptor, TOKEN_BYTES, 0) == state["token"]:
+                self._descriptor, self._place, self._token = descriptor, state["place"], state["token"]
+                return
+            os.close(descriptor)  # a later process has the same process id
+        self._open_new()
+        for record in state["last"]:
+            self.add(record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +126,7 @@ class Skip:
         workers: how many workers the rank had.
         place: its place in the worker's order of delivery.
         clip: its number in the dataset.
-        where: the tar that holds it.
+        where: its tar.
         kind: `stale`, `undecodable`, `damaged` or `error`, as in a ClipLoader's report.
         message: the reason.
     """
@@ -168,7 +143,7 @@ class Skip:
 
 
 class History:
-    """The events of a stream in all of its processes: skipped clips, states that were loaded, lanes that began."""
+    """The events of a stream in all of its processes: skipped clips, loaded states, and begun or ended lanes."""
 
     def __init__(self) -> None:
         self._log = SharedLog()
@@ -179,7 +154,7 @@ class History:
 
     def skips(self) -> list[Skip]:
         """Return the clips that were left out."""
-        return [Skip(**{name: record[name] for name in Skip.__slots__}) for record in self._log.records("skip")]
+        return [_as_skip(record) for record in self._log.records("skip")]
 
     def skips_now(self) -> list[Skip]:
         """Return the clips that were left out since each worker began its lane for the last time."""
@@ -187,7 +162,7 @@ class History:
         for record in self._log.records("skip", "lane"):
             own = found.setdefault(record["worker"], [])
             if record["event"] == "skip":
-                own.append(Skip(**{name: record[name] for name in Skip.__slots__}))
+                own.append(_as_skip(record))
             elif not record["ended"]:
                 own.clear()
         return [skip for own in found.values() for skip in own]
@@ -213,22 +188,14 @@ class History:
         """Return whether a worker began a lane from this state."""
         return any(record["version"] == version for record in self._log.records("lane"))
 
-    def has_ended(self, version: int, workers: int) -> bool:
-        """Return whether an iteration from this state was delivered to its end.
+    def is_used(self, version: int, workers: int, *, iterating: bool) -> bool:
+        """Return whether the iteration from a state has ended, so that the next one is a whole epoch.
 
         Args:
-            version: of the state.
-            workers: how many workers delivered it.
+            version: version of the state.
+            workers: how many workers delivered the iteration.
+            iterating: whether the next iteration begins now. If not, the ended one counts until another one begins.
         """
-        ended, begun_again = self._lanes(version, workers)
-        return begun_again or len(ended) == workers
-
-    def is_consumed(self, version: int, workers: int) -> bool:
-        """Return whether another iteration began after the one from this state had ended. Arguments as above."""
-        return self._lanes(version, workers)[1]
-
-    def _lanes(self, version: int, workers: int) -> tuple[set[int], bool]:
-        """Return the workers that ended their lanes, and whether an iteration began after all had ended."""
         ended: set[int] = set()
         for record in self._log.records("lane"):
             if record["version"] != version:
@@ -236,10 +203,14 @@ class History:
             if record["ended"]:
                 ended.add(record["worker"])
             elif len(ended) == workers:
-                return ended, True
+                return True
             else:  # an iteration that was broken off begins again
                 ended.discard(record["worker"])
-        return ended, False
+        return iterating and len(ended) == workers
+
+
+def _as_skip(record: Mapping[str, Any]) -> Skip:
+    return Skip(**{name: record[name] for name in Skip.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,12 +232,12 @@ class OneLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an epoch has come.
+    """The progress of an epoch.
 
     Attributes:
         epoch: the epoch.
-        stages: what was delivered, by the number of workers at that time.
-        lane: the further progress of one worker. None: the stages say it of all.
+        stages: the delivered clips, by the number of workers at that time.
+        lane: the further progress of one worker. If None, the stages have the progress of all workers.
     """
 
     epoch: int
@@ -276,7 +247,7 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Iteration:
-    """The iteration that runs in this process, and how far it has come.
+    """The iteration that runs in this process, and its progress.
 
     Attributes:
         begun_from: the progress from which it began.
@@ -328,7 +299,7 @@ def after_batches(
     """Return the progress after each rank delivered some batches of a DataLoader.
 
     Args:
-        order: what the order depends on.
+        order: the clips, and the options of their order.
         start: the progress from which the loader's iteration began.
         workers: the processes that share the epoch.
         rank: this rank, whose skipped clips are known.
@@ -340,36 +311,30 @@ def after_batches(
         FramedexError: this rank has fewer batches.
     """
     before, passed = split_stages(start.stages, workers)
-    places = _skipped_places(skips, start.epoch, workers, rank, passed[rank])
+    skipped: list[set[int]] = [set() for _ in range(workers.per_rank)]  # places after the passed clips, by worker
+    for skip in skips:
+        if (skip.epoch, skip.rank, skip.workers) == (start.epoch, rank, workers.per_rank):
+            place = skip.place - int(passed[rank, skip.worker])
+            if place >= 0:
+                skipped[skip.worker].add(place)
     available = lengths_left(order, start, workers)
-    available[rank] -= [len(found) for found in places]
+    available[rank] -= [len(found) for found in skipped]
     most = int(batching.counts(available[rank]).sum())
     if type(batches) is not int or not 0 <= batches <= most:
         raise FramedexError("batches is out of range", found=repr(batches), allowed=f"0 to {most}")
     moved = np.array([delivered_clips(lengths, batches, batching) for lengths in available], np.int64)
-    moved[rank] = [with_skips(int(count), found) for count, found in zip(moved[rank], places, strict=True)]
+    moved[rank] = [with_skips(int(count), sorted(found)) for count, found in zip(moved[rank], skipped, strict=True)]
     return Progress(epoch=start.epoch, stages=(*before, Stage(workers=workers, passed=passed + moved)))
-
-
-def _skipped_places(
-    skips: Iterable[Skip], epoch: int, workers: Workers, rank: int, passed: NDArray[np.int64]
-) -> list[list[int]]:
-    """Return the places that each worker of a rank skipped after the first `passed`, counted from there."""
-    places: list[set[int]] = [set() for _ in range(workers.per_rank)]
-    for skip in skips:
-        if (skip.epoch, skip.rank, skip.workers) == (epoch, rank, workers.per_rank):
-            places[skip.worker].add(skip.place - int(passed[skip.worker]))
-    return [sorted(place for place in found if place >= 0) for found in places]
 
 
 def with_skips(delivered: int, skipped: Sequence[int]) -> int:
     """Return how many clips of a lane were passed when some were delivered.
 
     Args:
-        delivered: how many were delivered.
-        skipped: the places that were skipped, ascending.
+        delivered: number of the delivered clips.
+        skipped: the skipped places, ascending.
     """
     passed = delivered
     for place in skipped:
-        passed += place < passed
+        passed += place < passed  # each skipped clip before the last delivered one was passed, too
     return passed

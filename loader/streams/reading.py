@@ -1,6 +1,6 @@
-"""Reads the clips of a lane from tars, from their beginning to their end, in large requests ahead of their use.
+"""The clips of a lane, read from tars in large requests ahead of their use, from beginning to end.
 
-Decodes a sample of a packed dataset's tar by itself: for a webdataset pipeline of one's own.
+`decode_sample` decodes a single sample of a tar, for a user's own pipeline of webdataset.
 """
 
 import collections
@@ -21,13 +21,13 @@ from framedex.loader.batches.fetch import describe, picture, sound
 from framedex.loader.pixels.options import PixelOptions
 from framedex.records.clip import AudioFile
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.packing.sample_recipes import REMEDY, SampleClip, sample_clip
+from framedex.sharder.packing.sample_recipes import REMEDY, sample_clip
 from framedex.sharder.reading import HeldBytes, SourceFiles
 from framedex.storage.objects import GAP_BYTES
 
-REQUEST_BYTES = 8 << 20  # of a tar that are read at once; at 30 ms a request, 250 MB/s at most
-MAX_CLIPS = 256  # that are read at once
-AHEAD = 2  # requests in progress or waiting to be used
+REQUEST_BYTES = 8 << 20  # at 30 ms a request, 250 MB/s at most
+MAX_CLIPS = 256  # of a request, whose clips are all in memory: tiny clips still have rows and arrays
+AHEAD = 2  # requests: one in progress while the clips of the other one are used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,15 @@ class ReadClip:
 
     Attributes:
         place: its place in the lane.
-        clip: the clip; None if its row in the manifest is wrong.
-        held: its bytes; None if they could not be read.
+        clip: the clip. It is None if its row in the manifest is wrong.
+        extent: its begin and end in the tar, in bytes.
+        held: its bytes. They are None if reading failed.
         error: the reason.
     """
 
     place: int
     clip: Clip | None
+    extent: tuple[int, int] = (0, 0)
     held: HeldBytes | None = None
     error: FramedexError | None = None
 
@@ -72,7 +74,7 @@ class LaneReader:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def take(self, place: int) -> ReadClip:
-        """Return the clip at a place, reading as far as it. Raises StorageError if the store cannot be used."""
+        """Return the clip at a place, after reading up to it. Raises StorageError if the store is not usable."""
         while place not in self._arrived:
             read = self._coming.popleft().result()
             self._coming.append(self._thread.submit(self._read_next))
@@ -80,50 +82,48 @@ class LaneReader:
         return self._arrived.pop(place)
 
     def _read_next(self) -> list[ReadClip]:
-        """Read the next clips; nothing behind the last one."""
+        """Read the next clips. Return an empty list behind the last one."""
         clips = next(self._requests, [])
-        good = [clip for clip in clips if clip.clip is not None]
-        good.sort(key=lambda clip: 0 if clip.clip is None else extent(clip.clip)[0])
+        good = sorted((clip for clip in clips if clip.clip is not None), key=lambda clip: clip.extent)
         if not good:
             return clips
         try:
-            return [clip for clip in clips if clip.clip is None] + self._held(good)
-        except StorageError as error:
-            if error.kind in OF_THE_RUN:
-                raise
-            return [clip if clip.clip is None else replace(clip, error=error) for clip in clips]
+            good = self._read_together(good)
         except FramedexError as error:
-            return [clip if clip.clip is None else replace(clip, error=_of_tar(error)) for clip in clips]
+            if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
+                raise
+            good = [replace(clip, error=_error_of_tar(error)) for clip in good]
+        return [clip for clip in clips if clip.clip is None] + good
 
     def _grouped(self, places: Sequence[int]) -> Iterator[list[ReadClip]]:
         """Yield clips that are read together: neighbours in one tar."""
         group: list[ReadClip] = []
         tar, left = "", REQUEST_BYTES
         for place in places:
-            found = self._found(place)
-            begin, end = (0, 0) if found.clip is None else extent(found.clip)
-            path = tar if found.clip is None else found.clip.source.path
-            if group and (path != tar or end - begin > left or len(group) == MAX_CLIPS):
+            path, size = tar, 0
+            try:
+                clip = self._clip_at(place)
+                begin, end = extent(clip)
+                path, size = clip.source.path, end - begin
+                found = ReadClip(place=place, clip=clip, extent=(begin, end))
+            except FramedexError as error:
+                found = ReadClip(place=place, clip=None, error=error)
+            if group and (path != tar or size > left or len(group) == MAX_CLIPS):
                 yield group
                 group, left = [], REQUEST_BYTES
             group.append(found)
-            tar, left = path, left - (end - begin)
+            tar, left = path, left - size
         if group:
             yield group
 
-    def _found(self, place: int) -> ReadClip:
-        try:
-            return ReadClip(place=place, clip=self._clip_at(place))
-        except FramedexError as error:
-            return ReadClip(place=place, clip=None, error=error)
-
-    def _held(self, clips: Sequence[ReadClip]) -> list[ReadClip]:
-        """Read clips of one tar."""
-        known = [clip.clip for clip in clips if clip.clip is not None]
-        begin, end = np.array([extent(clip) for clip in known], np.int64).T
+    def _read_together(self, clips: Sequence[ReadClip]) -> list[ReadClip]:
+        """Read clips of one tar, which are sorted by their extents."""
+        assert clips[0].clip is not None
+        tar = clips[0].clip.source
+        begin, end = np.array([clip.extent for clip in clips], np.int64).T
         first, last = spans(begin, end)
-        check_room(int((last - first).sum()), "clips that are read together", where=known[0].source.path)
-        content = self._sources.read_ranges(known[0].source, first, last - first)
+        check_room(int((last - first).sum()), "clips that are read together", where=tar.path)
+        content = self._sources.read_ranges(tar, first, last - first)
         # Where each clip lies in the content: its place in its span, behind the spans before.
         span = np.searchsorted(first, begin, side="right") - 1
         at = begin - first[span] + (np.cumsum(last - first) - (last - first))[span]
@@ -147,7 +147,7 @@ def spans(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.
 
 
 def extent(clip: Clip) -> tuple[int, int]:
-    """Return the stretch of its tar, in bytes, that holds all of a clip: its packets or images, and its audio file."""
+    """Return the begin and end in bytes of a clip in its tar: of its packets or images, and its audio file."""
     begin, end = clip.recipe.range_offset, clip.recipe.range_offset + clip.recipe.range_length
     first, last = int(begin.min()), int(end.max())
     audio = None if clip.audio is None else clip.audio.recipe
@@ -157,8 +157,8 @@ def extent(clip: Clip) -> tuple[int, int]:
     return min(first, offset), max(last, offset + length)
 
 
-def _of_tar(error: FramedexError) -> FramedexError:
-    """Return the error of a tar that is missing, cut short or another one, instead of one that speaks of videos."""
+def _error_of_tar(error: FramedexError) -> FramedexError:
+    """Return an error that speaks of a tar instead of a video, if the tar is missing, cut short or another one."""
     if not isinstance(error, StaleError):
         return error
     return StaleError(
@@ -170,15 +170,8 @@ def _of_tar(error: FramedexError) -> FramedexError:
     )
 
 
-JSON = "json"
-
-
 def decode_sample(
-    sample: Mapping[str, Any],
-    *,
-    seed: int = 0,
-    epoch: int = 0,
-    **pixels: Unpack[PixelArguments],
+    sample: Mapping[str, Any], *, seed: int = 0, epoch: int = 0, **pixels: Unpack[PixelArguments]
 ) -> dict[str, Any]:
     """Return the clip of a sample as a dict, decoded from the sample's own files.
 
@@ -186,7 +179,7 @@ def decode_sample(
     `ClipDataset`, by the same decoders. The user's columns have the types that JSON has.
 
     Args:
-        sample: the files of a sample as bytes, by their names without the key, as webdataset gives them before any
+        sample: the files of a sample as bytes, by their names without the key, as webdataset yields them before any
             `decode`. `__key__` and `__url__` name the sample in messages.
         seed: as for `ClipDataset`.
         epoch: the epoch for which `framing` and `transform` draw. Every epoch needs a pipeline with its number.
@@ -199,16 +192,21 @@ def decode_sample(
     Raises:
         FormatError: the sample was not packed by framedex, is of another version, lacks a file or has a damaged JSON.
         DecodeError: a file is damaged.
-        FramedexError: an option is not allowed, or the clip's pictures cannot be framed as `framing` says.
+        FramedexError: an option is not allowed, or the clip's pictures do not fit the `framing`.
         TransformError: the transform fails.
     """
     check_arguments(pixels, PixelArguments, "decode_sample")
     how = PixelOptions.of(seed=seed, **pixels)
-    where = _where(sample)
+    if not isinstance(sample, Mapping):
+        raise FramedexError(
+            "a sample is a dict of files, as webdataset gives it", found=type(sample).__name__, allowed="a dict"
+        )
+    where = f"{sample.get('__url__', 'sample')}, {sample.get('__key__', 'no key')}"
     files = {name: content for name, content in sample.items() if not name.startswith("__")}
-    found = sample_clip(_json(files, where), _sizes(files), where)
-    held = HeldBytes(first_byte=0, content=_joined(found, files))
-    clip = found.clip
+    sizes = {name: len(content) for name, content in files.items() if isinstance(content, bytes)}
+    found = sample_clip(_parse_json(files, where), sizes, where)
+    content: Any = np.frombuffer(b"".join(files[name] for name in found.files), np.uint8)
+    held, clip = HeldBytes(first_byte=0, content=content), found.clip
     try:
         shown = picture(clip, held, decode="cpu", pixels=how, epoch=epoch)
         return shown | sound(clip, held) | describe(clip)
@@ -218,18 +216,9 @@ def decode_sample(
         ) from error
 
 
-def _where(sample: object) -> str:
-    """Return the name of a sample in messages."""
-    if not isinstance(sample, Mapping):
-        raise FramedexError(
-            "a sample is a dict of files, as webdataset gives it", found=type(sample).__name__, allowed="a dict"
-        )
-    return f"{sample.get('__url__', 'sample')}, {sample.get('__key__', 'no key')}"
-
-
-def _json(files: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return the sample's JSON, parsed."""
-    content = files.get(JSON)
+def _parse_json(files: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return the sample's JSON, parsed. Raises FormatError."""
+    content = files.get("json")
     if content is None:
         raise FormatError(
             "the sample has no JSON",
@@ -247,12 +236,3 @@ def _json(files: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if not isinstance(parsed, dict):
         raise FormatError("the sample's JSON is damaged", where=where, found=type(parsed).__name__, remedy=REMEDY)
     return parsed
-
-
-def _sizes(files: Mapping[str, Any]) -> dict[str, int]:
-    return {name: len(content) for name, content in files.items() if isinstance(content, bytes)}
-
-
-def _joined(found: SampleClip, files: Mapping[str, Any]) -> Any:
-    """Return uint8 [bytes]: the sample's files, joined."""
-    return np.frombuffer(b"".join(files[name] for name in found.files), np.uint8)

@@ -1,6 +1,6 @@
-"""The state of a stream: plain values from which a run continues, and the checks of a state that is loaded.
+"""The state of a stream: plain values from which a run continues, the checks of a loaded state, and its use.
 
-From where the next iteration of a stream begins, in all of its processes: the epoch, and a state that was loaded.
+`Resumption` determines where the next iteration begins, in all processes of the stream.
 """
 
 import random
@@ -17,12 +17,12 @@ from framedex.execution.spawning import SharedNumber
 from framedex.loader.streams.lanes import Order, Stage, Workers
 from framedex.loader.streams.progress import History, OneLane, Progress
 
-MAX_WORKERS = 1 << 24  # lanes of a stage
-TRIED = 1000  # numbers that go through webdataset's shuffle buffer, to tell its versions apart
+MAX_WORKERS = 1 << 24  # lanes of a stage; a wrong state must not fill the memory
+TRIED = 1000  # numbers that go through webdataset's shuffle buffer, whose order differs between its versions
 
 
 def order_facts(order: Order) -> dict[str, Any]:
-    """Return what identifies the order of a stream's clips. Streams that agree in it have the same epochs."""
+    """Return the facts that identify the order of a stream's clips. Streams with equal facts have equal epochs."""
     tried = webdataset.shuffle(TRIED // 10, rng=random.Random("framedex"))(iter(range(TRIED)))
     buffer = np.fromiter(tried, np.int64, TRIED) if order.buffer else np.arange(TRIED)
     return {
@@ -37,32 +37,30 @@ def order_facts(order: Order) -> dict[str, Any]:
 
 
 def as_state(order: Order, progress: Progress) -> dict[str, Any]:
-    """Return a state of plain values, as JSON has them."""
+    """Return a state of plain values, as in JSON."""
+
+    def plain(part: Stage | OneLane) -> dict[str, Any]:
+        return {"world_size": part.workers.world_size, "workers": part.workers.per_rank}
+
     lane = progress.lane
     return order_facts(order) | {
         "epoch": progress.epoch,
-        "stages": [_plain(stage.workers) | {"passed": stage.passed.tolist()} for stage in progress.stages],
-        "lane": None
-        if lane is None
-        else _plain(lane.workers) | {"rank": lane.rank, "worker": lane.worker, "passed": lane.passed},
+        "stages": [plain(stage) | {"passed": stage.passed.tolist()} for stage in progress.stages],
+        "lane": lane and plain(lane) | {"rank": lane.rank, "worker": lane.worker, "passed": lane.passed},
     }
-
-
-def _plain(workers: Workers) -> dict[str, int]:
-    return {"world_size": workers.world_size, "workers": workers.per_rank}
 
 
 def progress_of(order: Order, state: object) -> Progress:
     """Return the progress that a state describes.
 
     Raises:
-        FramedexError: this is no state of a stream, or it belongs to another order of clips.
+        FramedexError: this is not a state of a stream, or it belongs to another order of clips.
     """
     if not isinstance(state, Mapping):
-        raise _no_state(repr(state)[:80])
+        raise _state_error(repr(state)[:80])
     facts = order_facts(order)
     if missing := (facts.keys() | {"epoch", "stages", "lane"}) - state.keys():
-        raise _no_state(f"no {', '.join(sorted(missing))}")
+        raise _state_error(f"no {', '.join(sorted(missing))}")
     for name, value in facts.items():
         if state[name] != value:
             raise FramedexError(
@@ -74,10 +72,10 @@ def progress_of(order: Order, state: object) -> Progress:
     try:
         return Progress(epoch=_whole(state["epoch"]), stages=_stages(state["stages"]), lane=_lane(state["lane"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise _no_state(repr(error)[:80]) from error
+        raise _state_error(repr(error)[:80]) from error
 
 
-def _no_state(found: str) -> FramedexError:
+def _state_error(found: str) -> FramedexError:
     return FramedexError("this is no state of a ClipStream", found=found, allowed="what state_dict() returned")
 
 
@@ -119,7 +117,7 @@ def _lane(record: Mapping[str, Any] | None) -> OneLane | None:
     return lane
 
 
-MAX_VERSION = 1 << 62
+MAX_VERSION = 1 << 62  # of random versions, which never meet the small ones that are counted
 
 
 class Resumption:
@@ -129,14 +127,14 @@ class Resumption:
     and all processes see the last one.
 
     Args:
-        history: what all processes of the stream see.
+        history: the events of all processes of the stream.
     """
 
     def __init__(self, history: History) -> None:
         self._epoch, self._history = SharedNumber(), history
         self._loaded: Progress | None = None
-        self._version = 0  # of the state, when this copy was made
-        self._local: int | None = None  # of a state that this worker alone was given
+        self._version = 0  # the version of the state when this copy was made
+        self._local: int | None = None  # the version of a state that this worker alone loaded
 
     @property
     def epoch(self) -> int:
@@ -150,16 +148,16 @@ class Resumption:
 
     @property
     def running(self) -> int:
-        """The version of the state from which an iteration that begins now is counted, in workers of before, too."""
+        """The version of the state from which an iteration begins now, also in workers with an older copy."""
         return self._history.restarted()[0] if self._local is None else self._local
 
     def set_epoch(self, epoch: int) -> bool:
         """Choose the epoch. Return whether its next iteration begins at its beginning."""
         self._epoch.set(epoch)
-        continue_on_error = self._loaded is not None and self._loaded.epoch == epoch
-        if not continue_on_error:
+        is_new = self._loaded is None or self._loaded.epoch != epoch
+        if is_new:
             self._restart(None)
-        return not continue_on_error
+        return is_new
 
     def load(self, progress: Progress) -> None:
         """Let the next iteration begin from a state, in this process and in workers that start later."""
@@ -200,5 +198,4 @@ class Resumption:
         if self._loaded is None or self._loaded.epoch != whole.epoch:
             return whole
         count = workers if self._local is None else 1
-        used = self._history.has_ended if iterating else self._history.is_consumed
-        return whole if used(self.version, count) else self._loaded
+        return whole if self._history.is_used(self.version, count, iterating=iterating) else self._loaded

@@ -12,7 +12,6 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.core.printing import TerminalBytes, stdout_bytes
-from framedex.loader.batches import chosen_clips
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.syntax import tree_of
@@ -74,7 +73,7 @@ def test_a_warning_of_lost_bits_shows_names_as_escapes(index: Index, tmp_path: P
     medium = replace(ClipDataset(dataset).clip(0).medium, uri=f"a{HOSTILE}.mp4", pixel_format="yuv420p10le")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        chosen_clips.LostBits(f"D{HOSTILE}").warn(medium)
+        ClipDataset(dataset)._clips._warn_of_lost_bits(medium)
     assert "\\x1b]0;owned\\x07" in str(said[0].message)
     assert "\x1b" not in str(said[0].message)
 

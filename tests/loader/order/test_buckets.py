@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from framedex import BucketSampler, visual_tokens
 from framedex.errors import FramedexError
-from framedex.loader.order.bucket_sampler import by_fit, numbered
+from framedex.loader.order.bucket_sampler import buckets_by_fit, buckets_by_value
 from tests.support.depth import EXAMPLES
 
 
@@ -136,19 +136,19 @@ def test_batches_by_tokens_are_nearly_full() -> None:
 @given(tokens=st.lists(st.integers(1, 5000), min_size=1, max_size=200), limit=st.integers(5000, 20_000))
 def test_clips_of_a_bucket_fit_into_a_batch_nearly_equally_often(tokens: list[int], limit: int) -> None:
     values = np.array(tokens)
-    buckets = by_fit(values, limit, None)
+    buckets = buckets_by_fit(values, limit, None)
     fit = limit // values
     assert all(fit[buckets == bucket].max() < fit[buckets == bucket].min() * 1.13 + 1 for bucket in set(buckets))
 
 
 def test_buckets_of_numbers_hold_about_equally_many_clips_or_have_given_bounds() -> None:
     values = np.random.default_rng(0).normal(size=1000)
-    assert np.bincount(numbered(values, 4)).tolist() == [250] * 4
+    assert np.bincount(buckets_by_value(values, 4)).tolist() == [250] * 4
     few = np.array([8, 8, 16, 8, 32])
-    assert numbered(few, None).tolist() == [0, 0, 1, 0, 2], "few numbers have a bucket each"
-    assert numbered(np.array([7, 8, 9, 15, 16]), [8, 16]).tolist() == [0, 1, 1, 1, 2]
-    assert numbered(np.array(["b", "a", "b"], object), None).tolist() == [0, 1, 0]
-    assert numbered(np.array([5, 5, 5]), 3).tolist() == [0, 0, 0]
+    assert buckets_by_value(few, None).tolist() == [0, 0, 1, 0, 2], "few numbers have a bucket each"
+    assert buckets_by_value(np.array([7, 8, 9, 15, 16]), [8, 16]).tolist() == [0, 1, 1, 1, 2]
+    assert buckets_by_value(np.array(["b", "a", "b"], object), None).tolist() == [0, 1, 0]
+    assert buckets_by_value(np.array([5, 5, 5]), 3).tolist() == [0, 0, 0]
 
 
 def test_keys_are_columns_arrays_and_several_at_once() -> None:
@@ -180,7 +180,7 @@ def test_a_clip_is_replaced_by_clips_of_its_own_bucket_alone() -> None:
     kind = clips.column("kind")
     sampler = BucketSampler(clips, by="kind", max_batch=8)
     for number in range(200):
-        assert set(kind[sampler.others(number, 20)]) == {kind[number]}
+        assert set(kind[sampler.replacements(number, 20)]) == {kind[number]}
 
 
 def test_the_last_batch_of_a_bucket_is_delivered_or_left_out() -> None:

@@ -70,13 +70,14 @@ def test_a_state_is_consumed_when_its_iteration_has_ended() -> None:
     history.begin(1, 0)
     history.begin(1, 1)
     history.end(1, 0)
-    assert (history.has_begun(1), history.has_ended(1, 2), history.is_consumed(1, 2)) == (True, False, False)
+    assert history.has_begun(1)
+    assert not history.is_used(1, 2, iterating=True)
     history.begin(1, 0)  # the iteration was broken off
     history.begin(1, 1)
-    assert not history.has_ended(1, 2)
+    assert not history.is_used(1, 2, iterating=True)
     history.end(1, 0)
     history.end(1, 1)
-    assert (history.has_ended(1, 2), history.is_consumed(1, 2)) == (True, False)
+    assert [history.is_used(1, 2, iterating=iterating) for iterating in (True, False)] == [True, False]
     history.begin(1, 1)
-    assert (history.has_ended(1, 2), history.is_consumed(1, 2)) == (True, True)
-    assert not history.has_ended(2, 2)
+    assert [history.is_used(1, 2, iterating=iterating) for iterating in (True, False)] == [True, True]
+    assert not history.is_used(2, 2, iterating=True)
