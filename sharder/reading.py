@@ -77,6 +77,7 @@ class RecordedFiles:
                 raise
 
     def _opened(self, source: ByteSource) -> int:
+        """Return the descriptor of a file. The least recently used one is closed if there are too many."""
         if source.path in self._open:
             self._open.move_to_end(source.path)
             return self._open[source.path]
@@ -459,9 +460,15 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
         OSError: The source cannot be opened, or the copy cannot be written.
     """
     loose, part = medium.kind == IMAGES and medium.container == LOOSE, medium.part
+    name = f"medium{Path(medium.path if part is None else medium.member or '').suffix}"
     if medium.cell is not None or (part is not None and not is_remote(medium.path)):
         with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
-            yield _alone(medium, Path(folder))
+            path = Path(folder) / name
+            with open(path, "wb") as file:
+                shutil.copyfileobj(opened_part(medium), file, PIECE_BYTES)
+                if file.tell() != medium.member_bytes:
+                    raise stale(medium.path, f"{file.tell()} of {medium.member_bytes} bytes of {medium.member}")
+            yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
         return
     if not is_remote(medium.path):
         if not loose:
@@ -473,24 +480,9 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
             copy_folder(medium.path, Path(folder))
             yield replace(medium, path=folder)
             return
-        path = Path(folder) / f"medium{_ending(medium)}"
+        path = Path(folder) / name
         download(medium.path, Objects(None).facts(medium.source), path, part)
         yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
-
-
-def _ending(medium: Medium) -> str:
-    """Return the ending of the name of a medium's file, or of its own name in a file that holds several."""
-    return Path(medium.path if medium.part is None else medium.member or "").suffix
-
-
-def _alone(medium: Medium, folder: Path) -> Medium:
-    """Copy a video inside a file into a folder, and return the medium there. Raises StaleError, OSError."""
-    path = folder / f"medium{_ending(medium)}"
-    with open(path, "wb") as file:
-        shutil.copyfileobj(opened_part(medium), file, PIECE_BYTES)
-        if file.tell() != medium.member_bytes:
-            raise stale(medium.path, f"{file.tell()} of {medium.member_bytes} bytes of {medium.member}")
-    return replace(medium, path=str(path), member_offset=None, member_bytes=None)
 
 
 def copy_folder(uri: str, folder: Path) -> dict[str, Facts]:

@@ -211,8 +211,9 @@ def clip_row(clip: Clip, *, media_row: int, shard: int | None) -> Row:
     """Return a clip's row of `clips`.
 
     Args:
+        clip: The clip.
         media_row: Row of the clip's medium in `media`.
-        shard: Number of the clip's tar; None if its ranges point into the source.
+        shard: Number of the clip's tar. If None, its ranges point into the source.
     """
     return row_of(clip) | {"media_row": media_row, "shard": shard} | clip.columns
 
@@ -263,7 +264,7 @@ def is_heavy(rows: pa.RecordBatch) -> bool:
     """Return whether some row of `clips` may take more memory as Python objects than a clip may."""
     try:
         return sum(map(object_bytes, rows.columns)) > usual_clip_bytes()
-    except (ValueError, TypeError, pa.ArrowException):
+    except (ValueError, TypeError, pa.ArrowException):  # `check_objects` finds the row and raises
         return True
 
 
