@@ -1,12 +1,8 @@
-"""Reads sources that are files of this machine. Each is opened once, kept open, and checked to be the recorded one.
+"""Read the byte ranges of clips from local files, from objects of a store, or from bytes in memory.
 
-Reads sources that are objects. Their ranges are requested concurrently, and only of the object that was recorded.
-
-Reads a clip's byte ranges from files and objects. Each source is checked to be the one indexed.
-
-A stretch of a source that is already in memory, from which a clip is read as from its source.
-
-Sources as files of this machine, for code that decodes or demuxes them from their beginning.
+Each source is checked to be the recorded one. Files are opened once and kept open; ranges of objects are requested
+concurrently. `local_copy` and `openable` provide whole media, for code that decodes or demuxes them from their
+beginning.
 """
 
 from __future__ import annotations
@@ -37,17 +33,17 @@ from framedex.storage.places import Stored
 from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader, RangedFile
 from framedex.storage.uris import is_remote, joined, leads_out
 
-OPEN_FILES = 64
+OPEN_FILES = 64  # well below the usual limit of 1,024 for a process, which other threads and workers share
 
 
 class RecordedFiles:
-    """Open files; the least recently used is closed first. Threads may share it and then read one after the other."""
+    """A cache of open files. Threads may share it, and read one after the other."""
 
     def __init__(self) -> None:
         self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
         self._lock = threading.Lock()
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone at exit
         for descriptor in self._open.values():
             close(descriptor)
 
@@ -81,6 +77,7 @@ class RecordedFiles:
                 raise
 
     def _opened(self, source: ByteSource) -> int:
+        """Return the descriptor of a file. The least recently used one is closed if there are too many."""
         if source.path in self._open:
             self._open.move_to_end(source.path)
             return self._open[source.path]
@@ -92,7 +89,7 @@ class RecordedFiles:
 
 
 class RecordedFile:
-    """Reads one recorded file, as a function (offset, length) → bytes. Raises StaleError for another file."""
+    """A function (offset, length) → bytes that reads one recorded file. Raises StaleError for another file."""
 
     def __init__(self, source: ByteSource) -> None:
         self._descriptor = open_recorded(source)
@@ -100,7 +97,7 @@ class RecordedFile:
     def __call__(self, offset: int, length: int) -> bytes:
         return os.pread(self._descriptor, length, offset)
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone at exit
         if hasattr(self, "_descriptor"):
             close(self._descriptor)
 
@@ -153,7 +150,7 @@ def _read_file(path: str, piece: NDArray[np.uint8]) -> None:
 
 
 class Objects:
-    """Reads objects for clips; threads may share it. `cache`: holds ranges of objects."""
+    """A reader of objects, which threads may share. `cache` contains ranges of objects."""
 
     def __init__(self, cache: DiskCache | None) -> None:
         self._fetch = fetch_many if cache is None else cache.fetch_many
@@ -258,8 +255,8 @@ class EncodedClip:
     """A clip's packets in memory.
 
     Attributes:
-        payload: uint8 [bytes], packets in decode order. A state that a decoder must be given first is part of the
-            packet that it precedes.
+        payload: uint8 [bytes], packets in decode order. A packet begins with the state that its decoder needs first,
+            if there is one.
         packet_first: int64 [packets + 1], where each packet begins.
     """
 
@@ -268,16 +265,16 @@ class EncodedClip:
 
 
 class SourceFiles:
-    """The sources that this process reads: files and objects.
+    """A reader of files and objects.
 
     Threads may share an instance: they read files one after the other, and objects concurrently. It is picklable; open
     files are not pickled.
 
     Args:
-        cache: Holds ranges of objects.
+        cache: A cache for ranges of objects.
 
     Attributes:
-        cache: As given.
+        cache: The same cache.
     """
 
     def __init__(self, cache: DiskCache | None = None) -> None:
@@ -296,7 +293,9 @@ class SourceFiles:
         source, recipe = clip.source, clip.recipe
         encoded, pieces = laid_out(clip)
         if recipe.range_path is not None:
-            _check_names(source, recipe.range_path)
+            for name in recipe.range_path:  # a manifest may come from anywhere, so names must not leave the folder
+                if not name or leads_out(name) or "\0" in name:
+                    raise stale(f"{source.path}/{name}", "no name of a file in the medium's folder")
             self._of(source).fill_whole(source.path, recipe.range_path, pieces)
         else:
             self._of(source).fill(source, recipe.range_offset, pieces)
@@ -322,11 +321,10 @@ class SourceFiles:
         Raises:
             StaleError: The file is missing or changed.
         """
-        reader = self._of(source)
-        if isinstance(reader, Objects):
+        if is_remote(source.path):
             yield None
             return
-        with reader.opened(source) as descriptor:
+        with self._files.opened(source) as descriptor:
             yield descriptor
 
 
@@ -341,7 +339,7 @@ def range_reader(source: ByteSource) -> RecordedFile | ObjectReader:
 
 
 def openable(medium: Medium) -> str | RangedFile:
-    """Return what libavformat opens for a medium. Raises StaleError if it is missing or changed, StorageError."""
+    """Return the path or file object of a medium for libavformat. Raises StaleError if it has changed, StorageError."""
     source = medium.source
     if medium.part is not None or medium.cell is not None:
         return opened_part(medium)
@@ -369,8 +367,8 @@ def _cell_content(medium: Medium) -> memoryview:
     """Return the bytes of a video that is a value of a compressed column.
 
     Raises:
-        StaleError: the source is missing or changed.
-        StorageError: the store does not deliver it.
+        StaleError: The source is missing or changed.
+        StorageError: The store does not deliver it.
     """
     source = medium.source
     assert medium.cell is not None  # the caller checked this
@@ -384,13 +382,6 @@ def _cell_content(medium: Medium) -> memoryview:
         raise stale(source.path, f"{medium.cell}: {error}") from error
 
 
-def _check_names(source: ByteSource, names: Sequence[str]) -> None:
-    """Raise StaleError for names that lead out of a folder of images."""
-    for name in names:
-        if not name or leads_out(name) or "\0" in name:
-            raise stale(f"{source.path}/{name}", "no name of a file in the medium's folder")
-
-
 def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[np.uint8]]) -> None:
     """Raise StaleError if the bytes of a range are not those of its checksum. Only images have checksums."""
     for number, piece in enumerate(pieces):
@@ -400,7 +391,7 @@ def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[n
 
 
 def laid_out(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
-    """Return a clip whose payload holds the runs' states, and the part of the payload for each range."""
+    """Return a clip whose payload contains only the runs' states, and the part of the payload for each range."""
     recipe, states = clip.recipe, clip.medium.states
     given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
     extra = np.zeros(len(recipe.packet_size), np.int64)
@@ -449,14 +440,11 @@ class HeldBytes:
     def _bytes(self, source: ByteSource, offset: int, length: int) -> NDArray[np.uint8]:
         begin = offset - self.first_byte
         if begin < 0 or begin + length > len(self.content):
-            raise self._missing(source, offset)
+            raise stale(source.path, f"no bytes at {offset}")
         return self.content[begin : begin + length]
 
-    def _missing(self, source: ByteSource, offset: int) -> StaleError:
-        return stale(source.path, f"no bytes at {offset}")
 
-
-PIECE_BYTES = 16 << 20  # of a video inside a file, copied at once
+PIECE_BYTES = 16 << 20  # the unit of copies, large enough for the throughput of disks
 LOOSE = "files"  # the container of images that are files of a folder
 
 
@@ -472,9 +460,15 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
         OSError: The source cannot be opened, or the copy cannot be written.
     """
     loose, part = medium.kind == IMAGES and medium.container == LOOSE, medium.part
+    name = f"medium{Path(medium.path if part is None else medium.member or '').suffix}"
     if medium.cell is not None or (part is not None and not is_remote(medium.path)):
         with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
-            yield _alone(medium, Path(folder))
+            path = Path(folder) / name
+            with open(path, "wb") as file:
+                shutil.copyfileobj(opened_part(medium), file, PIECE_BYTES)
+                if file.tell() != medium.member_bytes:
+                    raise stale(medium.path, f"{file.tell()} of {medium.member_bytes} bytes of {medium.member}")
+            yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
         return
     if not is_remote(medium.path):
         if not loose:
@@ -486,24 +480,9 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
             copy_folder(medium.path, Path(folder))
             yield replace(medium, path=folder)
             return
-        path = Path(folder) / f"medium{_ending(medium)}"
+        path = Path(folder) / name
         download(medium.path, Objects(None).facts(medium.source), path, part)
         yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
-
-
-def _ending(medium: Medium) -> str:
-    """Return the ending of the name of a medium's file, or of its own name in a file that holds several."""
-    return Path(medium.path if medium.part is None else medium.member or "").suffix
-
-
-def _alone(medium: Medium, folder: Path) -> Medium:
-    """Copy a video inside a file into a folder, and return the medium there. Raises StaleError, OSError."""
-    path = folder / f"medium{_ending(medium)}"
-    with open(path, "wb") as file:
-        shutil.copyfileobj(opened_part(medium), file, PIECE_BYTES)
-        if file.tell() != medium.member_bytes:
-            raise stale(medium.path, f"{file.tell()} of {medium.member_bytes} bytes of {medium.member}")
-    return replace(medium, path=str(path), member_offset=None, member_bytes=None)
 
 
 def copy_folder(uri: str, folder: Path) -> dict[str, Facts]:

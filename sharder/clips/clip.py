@@ -1,17 +1,8 @@
-"""A clip as requested, a clip as planned or read from a manifest, and a clip that could not be made.
+"""Clips and the media that they belong to: requested, planned, or read from a manifest.
 
-A medium of a dataset, one row of `media`.
-
-Byte ranges of recipes.
-
-The recorded file or object that byte ranges point into.
-
-Which clips are views of one clip of several views.
-
-Planning of audio: from an interval of time to the audio packets that give it. Pure functions over numpy columns.
-
-An interval gives samples, and samples give packets. The plan also takes earlier packets: as many as the codec must have
-decoded for its output to equal that of a decode from the beginning.
+A planned clip has a recipe: byte ranges of a recorded source, and the packets in them. This module also plans audio
+recipes. An interval of time gives samples, and samples give packets. A recipe contains earlier packets, too: as many as
+the codec must have decoded for its output to equal that of a decode from the beginning.
 """
 
 import functools
@@ -19,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any
 
@@ -38,9 +29,11 @@ from framedex.storage.uris import medium_name
 def coalesce(
     offset: NDArray[np.int64], size: NDArray[np.int64], first_of: NDArray[np.intp] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Join byte ranges that follow each other without a gap; return (offset, length), int64 [ranges].
+    """Join byte ranges that follow each other without a gap. Return (offset, length), int64 [ranges].
 
     Args:
+        offset: int64 [input ranges].
+        size: int64 [input ranges].
         first_of: Numbers of the input ranges that always begin a new range.
     """
     first = np.ones(len(offset), np.bool_)
@@ -50,7 +43,7 @@ def coalesce(
     return offset[first], np.add.reduceat(size, np.flatnonzero(first)).astype(np.int64)
 
 
-CONTENT_ALONE = -1  # there is no modification time: only its content says whether a file is the one recorded
+CONTENT_ALONE = -1  # in place of a modification time, for files that only their content identifies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +57,7 @@ class ByteSource:
 
 
 def stale(where: str, found: str, allowed: str | None = None) -> StaleError:
-    """Return the error for a file that is not the one recorded."""
+    """Return the error for a file that differs from the recorded one."""
     return StaleError(
         "the source is not the file that was indexed",
         where=where,
@@ -79,14 +72,14 @@ ABSENT = -1  # a view that a clip of several views lacks
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinedViews:
-    """Which clips belong together.
+    """The clips that belong together, as a table.
 
     Attributes:
         names: The views, in the order of arrays.
-        table: int64 [items, views]: the place of each view's clip among those that were chosen, ABSENT where an item
-            lacks the view.
-        examples: For each view, the number of a clip of it in the whole dataset, and that of the clip that leads its
-            item.
+        table: int64 [items, views]: the place of each view's clip among the chosen clips, ABSENT where an item lacks
+            the view.
+        examples: For each view, the numbers of two clips of the whole dataset: one of this view, and the first one of
+            the same item.
     """
 
     names: list[str]
@@ -114,21 +107,17 @@ class ViewsOfClips:
         """Return the clips of several views. Those that lack a view are left out, unless `missing` is "mask".
 
         Args:
-            chosen: int64, ascending, the clips that count; None for all.
+            chosen: int64, ascending, the numbers of the clips that count. If None, all.
         """
         item, view = (self.item, self.view) if chosen is None else (self.item[chosen], self.view[chosen])
         there, row = np.unique(item, return_inverse=True)
         table = np.full((len(there), len(self.names)), ABSENT, np.int64)
         table[row, view] = np.arange(len(item))
         kept = table if self.missing == "mask" else table[(table != ABSENT).all(axis=1)]
-        examples = {name: self._example(place) for place, name in enumerate(self.names)} if len(self.item) else {}
-        return JoinedViews(names=self.names, table=kept, examples=examples)
-
-    def _example(self, place: int) -> tuple[int, int]:
-        """Return the first clip of a view, and the first clip of the same item; the first of all if it has none."""
-        having = np.flatnonzero(self.view == place)
-        own = int(having[0]) if len(having) else 0
-        return own, int(np.argmax(self.item == self.item[own]))
+        # `argmax` finds the first clip, which also stands for a view without clips.
+        firsts = [int(np.argmax(self.view == place)) for place in range(len(self.names))] if len(self.item) else []
+        pairs = [(first, int(np.argmax(self.item == self.item[first]))) for first in firsts]
+        return JoinedViews(names=self.names, table=kept, examples=dict(zip(self.names, pairs, strict=False)))
 
 
 MAX_CHANNELS = 8  # PyAV gives every plane of up to this many channels
@@ -164,14 +153,7 @@ class AudioFacts:
     @property
     def coding(self) -> AudioCoding:
         """The parameters that a decoder of the stream must be given."""
-        return AudioCoding(
-            codec=self.codec,
-            codec_tag=self.codec_tag,
-            extradata=self.extradata,
-            rate=self.rate,
-            layout=self.layout,
-            sample_format=self.sample_format,
-        )
+        return AudioCoding(**{field.name: getattr(self, field.name) for field in fields(AudioCoding)})
 
 
 def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:
@@ -186,9 +168,9 @@ class AudioOptions:
     """The audio that a dataset's clips get.
 
     Attributes:
-        rate: In Hz; None for the medium's own rate.
-        channels: None for the medium's own number of channels.
-        seconds: None for the clip's length.
+        rate: The sample rate in Hz; None for the medium's own.
+        channels: The number of channels; None for the medium's own.
+        seconds: The length; None for the clip's length.
     """
 
     rate: int | None = None
@@ -202,16 +184,12 @@ class AudioOptions:
 
     def facts(self) -> dict[str, Any]:
         """Return plain JSON values, as dataset.json records them."""
-        return {
-            "rate": self.rate,
-            "channels": self.channels,
-            "seconds": None if self.seconds is None else str(self.seconds),
-        }
+        return asdict(self) | {"seconds": None if self.seconds is None else str(self.seconds)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreRoll:
-    """What a fresh decoder must have decoded before its output is correct.
+    """The packets that a fresh decoder must have decoded before its output is correct.
 
     Attributes:
         packets: Number of preceding packets. Each must have all its own data available.
@@ -257,14 +235,12 @@ PRE_ROLL: dict[str, PreRoll | None] = {
 
 
 def pre_roll(codec: str) -> PreRoll | None:
-    """Return what must be decoded before a codec's output is correct, or None if it must be decoded from its beginning.
-
-    Every PCM packet is independent.
+    """Return the pre-roll of a codec, or None if it must be decoded from its beginning.
 
     Raises:
         PolicyError: The codec was not measured.
     """
-    if codec.startswith("pcm_"):
+    if codec.startswith("pcm_"):  # every packet is independent
         return PreRoll()
     if codec not in PRE_ROLL:
         raise PolicyError(
@@ -281,6 +257,10 @@ def plan_audio(
     """Return the recipe for the samples of a half-open interval of the medium's clock.
 
     Args:
+        packets: All audio packets of the medium.
+        facts: Its audio stream.
+        begin_seconds: Begin of the interval.
+        end_seconds: End of the interval.
         margin_samples: Number of additional samples on each side, at the medium's rate.
 
     Raises:
@@ -310,7 +290,7 @@ def plan_audio(
 def _packets_of(
     packets: AudioPackets, facts: AudioFacts, need: PreRoll | None, begin: int, end: int
 ) -> tuple[int, int]:
-    """Return the packets to decode for samples begin to end as (first, end), end exclusive; equal if there are none."""
+    """Return the packets to decode for samples begin to end as (first, stop), which are equal for no packets."""
     begin, end = max(begin, facts.first_sample), min(end, facts.end_sample)
     if begin >= end or not len(packets.sample):
         return 0, 0
@@ -336,7 +316,7 @@ def _rolled_back(packets: AudioPackets, rate: int, need: PreRoll, target: int) -
     return first
 
 
-# Names of FFmpeg's pixel formats. Most end in the bits per sample and the byte order (libavutil/pixdesc.c).
+# Names of FFmpeg's pixel formats (libavutil/pixdesc.c). Most end in the bits per sample and the byte order.
 BITS_AT_END = re.compile(r"(9|10|12|14|16|32)(?:msb)?[bl]e$")
 BITS_BY_NAME = (
     (re.compile(r"(?:(?:rgb|bgr|xv)48|(?:rgba|bgra|ayuv)64)[bl]e"), 16),
@@ -349,13 +329,13 @@ BITS_BY_NAME = (
 LOG = logging.getLogger("framedex.loader")
 
 
-@functools.cache  # once in a process
+@functools.cache  # so that a process warns once
 def tell_unproven(where: str, codecs: tuple[str, ...]) -> None:
     """Warn that clips were planned from media whose frames an earlier version had not counted by decoding them.
 
     Args:
-        where: the dataset, or the tars.
-        codecs: the codecs of these media.
+        where: The dataset, or the tars.
+        codecs: The codecs of these media.
     """
     LOG.warning(
         "%s: clips of %s were planned by an earlier version of framedex, which counted frames by packets and tried "
@@ -387,14 +367,14 @@ class Medium(MediumRecord):
 
     @property
     def part(self) -> ByteRange | None:
-        """Where the video is in its file. None: it is the whole file, or a cell."""
+        """The place of the video in its file. If None, it is the whole file, or a cell."""
         if self.member_offset is None or self.member_bytes is None:
             return None
         return ByteRange(offset=self.member_offset, size_bytes=self.member_bytes)
 
     @property
     def cell(self) -> str | None:
-        """The name of the value of a compressed column of a Parquet file that the video is. None: it is none."""
+        """The name of the value in a compressed column of a Parquet file. If None, the video is not such a value."""
         return self.member if self.member_offset is None and self.member_bytes is not None else None
 
     @property
@@ -417,12 +397,12 @@ class Medium(MediumRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiView:
-    """The place of a clip among the clips of several views that belong together.
+    """The place of a clip in a clip of several views.
 
     Attributes:
-        multiview_id: The name that they share.
+        multiview_id: The name that all views share.
         view_name: The view.
-        view_away_seconds: float64 [F], each frame's time minus the one that was wanted of the view, NaN where padded.
+        view_away_seconds: float64 [F], each frame's time minus the wanted time, NaN where padded.
     """
 
     multiview_id: str
@@ -440,8 +420,8 @@ class WantedClip:
         columns: The user's columns.
         stretch: The frames [first, stop) of the medium that a policy sampled; None if no policy selected the clip.
         anchor_frame: Number of the frame that the clip is about; None if there is none.
-        multiview: What it is of a clip of several views; None if it stands alone.
-        asked_in: Where the user asked for this very clip; None if a policy selected it.
+        multiview: Its place in a clip of several views; None if it stands alone.
+        asked_in: The place of the user's request for this clip; None if a policy selected it.
     """
 
     clip_id: str
@@ -481,7 +461,7 @@ class Clip(ClipRecord):
 
 
 def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
-    """Return the row that says why a planned clip is missing."""
+    """Return the row with the reason why a planned clip is missing."""
     kind = "stale" if isinstance(error, StaleError) else "uncuttable"
     return Failure(clip_id=clip.clip_id, uri=clip.medium.name, kind=kind, message=error.text())
 

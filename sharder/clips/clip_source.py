@@ -1,12 +1,11 @@
-"""Where a loader's clips come from: a manifest, or plans that are made from an index.
+"""The source of a loader's clips: a manifest, or plans that are made from an index.
 
-Values that clips have beside the user's columns, by name: one value for each clip.
-
-The clips of a dataset or a plan that `where` of a loader keeps: by the values of columns, or by an expression.
+Beside the user's columns, clips have fields with one value each, such as their codec. `where` of a loader keeps clips
+by the values of columns and fields, or by an expression.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -25,7 +24,7 @@ from framedex.storage.places import Place
 
 # Columns of `clips` with one value for each clip.
 CLIP_FIELDS = ("clip_id", "multiview_id", "view_name")
-# Made of list columns of `clips`. The names are those of `framedex audit`.
+# Fields that are computed from list columns of `clips`, by their names in `framedex audit`.
 FRAME_FIELDS = {"wanted_frames": "frames", "begin_seconds": "seconds", "end_seconds": "seconds"}
 # Columns of `media`, which all clips of a medium share.
 MEDIA_FIELDS = (
@@ -41,19 +40,14 @@ MEDIA_FIELDS = (
     "frame_count",
 )
 DURATION, FRAME_RATE = "duration_seconds", "frame_rate"
-# Fields of the medium that are made of several columns of `media`.
+# Fields of the medium that are computed from several columns of `media`.
 DURATION_COLUMNS = ("duration_pts", "time_base_num", "time_base_den")
 MADE_FIELDS = {DURATION: DURATION_COLUMNS, FRAME_RATE: ("frame_count", *DURATION_COLUMNS)}
 FIELD_NAMES = (*CLIP_FIELDS, *FRAME_FIELDS, *MEDIA_FIELDS, *MADE_FIELDS)
 
 
-def media_columns_of(name: str) -> tuple[str, ...]:
-    """Return the columns of `media` that a field of MEDIA_FIELDS or MADE_FIELDS is made of."""
-    return MADE_FIELDS.get(name, (name,))
-
-
 def media_field(name: str, media: pa.Table) -> pa.ChunkedArray:
-    """Return a field of MEDIA_FIELDS or MADE_FIELDS for each medium. `media` has its `media_columns_of`.
+    """Return a field of MEDIA_FIELDS or MADE_FIELDS for each medium.
 
     The frame rate is that of the whole medium: its number of frames by its duration, or null if it has no duration.
     """
@@ -71,11 +65,12 @@ def frame_field(name: str, lists: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a field of FRAME_FIELDS for each clip.
 
     Args:
-        lists: the list column that it is made of.
+        name: The field.
+        lists: The list column that it is computed from.
 
     Returns:
-        `wanted_frames`: int32, how many frames a clip has, padding included. `begin_seconds` and `end_seconds`:
-            float64, the least and the greatest time of its frames, null where all of them are padding.
+        For `wanted_frames`, int32: the number of frames of a clip, padding included. For `begin_seconds` and
+            `end_seconds`, float64: the least and the greatest time of its frames, null where all of them are padding.
     """
     if name == "wanted_frames":
         return pc.list_value_length(lists)
@@ -95,26 +90,9 @@ def _reduced(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
 
 
 def check_column_name(name: object) -> None:
-    """Raise FramedexError if the name of a column is no text."""
+    """Raise FramedexError if the name of a column is not a text."""
     if not isinstance(name, str):
         raise FramedexError("the name of a column is a text", found=repr(name)[:80], allowed="such as 'label'")
-
-
-def no_such_column(name: str, own: Iterable[str], path: object) -> FramedexError:
-    """Return the error for a column that clips do not have.
-
-    Args:
-        own: the user's columns.
-        path: the path of the dataset or index.
-    """
-    columns = list(own)
-    return FramedexError(
-        "the clips have no such column",
-        where=str(path),
-        found=name,
-        allowed=f"your columns: {', '.join(columns) or 'none'}; of every clip: {', '.join(FIELD_NAMES)}",
-        remedy=did_you_mean(name, [*columns, *FIELD_NAMES]),
-    )
 
 
 SIZES = ("height", "width", "rotation_degrees")  # of a clip's medium, never null
@@ -126,9 +104,9 @@ class ClipSource(ABC):
     This module does not import the planner, so workers that read a manifest start faster.
 
     Attributes:
-        path: the dataset or the index.
-        ffmpeg: the versions of FFmpeg's libraries that made the index.
-        labels: the labels that a dataset records; None if it records none.
+        path: The dataset or the index.
+        ffmpeg: The versions of FFmpeg's libraries that made the index.
+        labels: The labels that a dataset records, or None.
     """
 
     path: Place
@@ -140,7 +118,7 @@ class ClipSource(ABC):
 
     @abstractmethod
     def clip(self, number: int, epoch: int = 0) -> Clip:
-        """Return a clip. `epoch`: that of random draws."""
+        """Return a clip. `epoch` seeds random draws."""
 
     @abstractmethod
     def locate(self, uri: str) -> str:
@@ -170,45 +148,52 @@ class ClipSource(ABC):
 
     @abstractmethod
     def _user_column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of the user's, of all clips."""
+        """Return one of the user's columns, for all clips."""
 
     @abstractmethod
     def _clip_field(self, name: str) -> pa.ChunkedArray:
-        """Return one of CLIP_FIELDS and FRAME_FIELDS, of all clips."""
+        """Return one of CLIP_FIELDS and FRAME_FIELDS, for all clips."""
 
     @abstractmethod
     def _media(self, names: Sequence[str]) -> pa.Table:
         """Return columns of `media`, one row for each number of `media_rows`."""
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips. Texts may be encoded.
+        """Return one of the user's columns or of FIELD_NAMES, for all clips. Texts may be dictionary-encoded.
 
-        Reads only what it is made of. Plans no clip; but plans of an index sample all clips for CLIP_FIELDS and
-        FRAME_FIELDS, in their first epoch, which reads the packets of all media.
+        Only the columns that it is computed from are read, and clips are not planned. For CLIP_FIELDS and FRAME_FIELDS,
+        plans of an index sample all clips of their first epoch, which reads the packets of all media.
 
         Raises:
-            FramedexError: the clips have no such column.
-            FormatError: a file is missing or damaged, or was changed in the meantime.
+            FramedexError: The clips do not have such a column.
+            FormatError: A file is missing or damaged, or was changed in the meantime.
         """
-        own = self.column_types
-        if name in own:
+        if name in self.column_types:
             return self._user_column(name)
-        if name not in FIELD_NAMES:
-            raise no_such_column(name, own, self.path)
-        return self._field(name)
+        if name in FIELD_NAMES:
+            return self._field(name)
+        own = self.columns
+        raise FramedexError(
+            "the clips have no such column",
+            where=str(self.path),
+            found=name,
+            allowed=f"your columns: {', '.join(own) or 'none'}; of every clip: {', '.join(FIELD_NAMES)}",
+            remedy=did_you_mean(name, [*own, *FIELD_NAMES]),
+        )
 
     def _field(self, name: str) -> pa.ChunkedArray:
-        """Return a field of `sharder.clips.fields` of all clips."""
+        """Return one of FIELD_NAMES for all clips."""
         if name in CLIP_FIELDS or name in FRAME_FIELDS:
             return self._clip_field(name)
-        return media_field(name, self._media(media_columns_of(name))).take(pa.array(self.media_rows()))
+        media = self._media(MADE_FIELDS.get(name, (name,)))
+        return media_field(name, media).take(pa.array(self.media_rows()))
 
     def label_values(self, name: str) -> pa.ChunkedArray:
-        """Return the values of a column that are numbered, whatever clips are chosen. Raises FramedexError."""
+        """Return the values of a column that labels number, for all clips. Raises FramedexError."""
         return self.column(name)
 
     def frame_counts(self) -> pa.ChunkedArray:
-        """Return how many frames each clip has, padding included."""
+        """Return the number of frames of each clip, padding included."""
         return self._field("wanted_frames")
 
     def _sizes(self) -> list[pa.ChunkedArray]:
@@ -220,10 +205,10 @@ class ClipSource(ABC):
         """Return int64 [clips, 3]: frames (padding included), height and width of each clip, as they are stored.
 
         Args:
-            upright: whether sizes are those of pictures that are turned as a player turns them, to a quarter turn.
+            upright: Whether to return the sizes of pictures that are turned as a player turns them, by quarter turns.
 
         Raises:
-            FormatError: a file is missing or damaged, or was changed in the meantime.
+            FormatError: A file is missing or damaged, or was changed in the meantime.
         """
         frames, height, width, degrees = (self.frame_counts(), *self._sizes())
         if any(column.null_count for column in (frames, height, width, degrees)):
@@ -244,8 +229,8 @@ def clips_where(clips: ClipSource, where: object, path: str) -> NDArray[np.int64
     """Return int64, ascending: the numbers of the clips that `where` keeps. Reads only the columns that it names.
 
     Args:
-        where: The value of each column, or a list of values of which it has one; or an expression, as policies have it
-            for `filter`.
+        clips: All clips.
+        where: For each column, a value or a list of values; or an expression, as for `filter` of policies.
         path: The dataset or index, for errors.
 
     Raises:
@@ -258,7 +243,14 @@ def clips_where(clips: ClipSource, where: object, path: str) -> NDArray[np.int64
         everything = pa.table({**columns, "": pa.nulls(len(clips))})  # a table without columns would have no rows
         kept = matches(everything, expression, path)
     else:
-        asked = _checked(where)
+        if not isinstance(where, Mapping) or not all(isinstance(name, str) for name in where):
+            raise FramedexError(
+                "where is the values of columns, or an expression",
+                found=repr(where)[:80],
+                allowed="such as {'split': 'train'}, {'codec': ['h264', 'hevc']} or "
+                "\"frame_rate > 20 and codec != 'av1'\"",
+            )
+        asked = where
         columns = {name: clips.column(name) for name in asked}
         kept = np.ones(len(clips), np.bool_)
         for name, value in asked.items():
@@ -268,13 +260,3 @@ def clips_where(clips: ClipSource, where: object, path: str) -> NDArray[np.int64
     if asked and not len(found):
         raise no_clip_has(asked, {name: tally(column.chunks) for name, column in columns.items()}, path)
     return found
-
-
-def _checked(where: object) -> Mapping[str, object]:
-    if isinstance(where, Mapping) and all(isinstance(name, str) for name in where):
-        return where
-    raise FramedexError(
-        "where is the values of columns, or an expression",
-        found=repr(where)[:80],
-        allowed="such as {'split': 'train'}, {'codec': ['h264', 'hevc']} or \"frame_rate > 20 and codec != 'av1'\"",
-    )

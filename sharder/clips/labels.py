@@ -1,7 +1,4 @@
-"""Labels: numbers for the values of a column, from 0 on.
-
-Counts the clips of each label in each split.
-"""
+"""Labels: numbers from 0 on for the values of a column. Count the clips of each label in each split."""
 
 import itertools
 from collections import Counter
@@ -20,20 +17,20 @@ from framedex.errors import FramedexError
 LabelsArgument = str | Mapping[Any, Any]
 
 DEFAULT_COLUMN = "label"
-NAME_SUFFIX = "_name"  # the column that keeps the values which the numbers replace
+NAME_SUFFIX = "_name"  # of the column that keeps the values when numbers replace them
 MAX_CLASSES = 100_000  # a column with more values holds captions or names, not labels
 NOTHING = object()
 LEAVE_OUT = "leave out clips without a label by `where` or by the policy's `filter`"
-SHOWN = 20  # how many classes a message names
+SHOWN = 20  # classes that a message names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedLabels:
-    """What `labels` of a dataset says.
+    """The argument `labels` of a dataset.
 
     Attributes:
         column: The column whose values are numbered.
-        numbers: The number of each value. None: the values are sorted and numbered.
+        numbers: The number of each value. If None, the values are sorted and numbered.
     """
 
     column: str
@@ -138,7 +135,7 @@ def stored_labels(stored: Mapping[str, Any] | None) -> Labels | None:
 
 
 def wanted_labels(labels: LabelsArgument) -> WantedLabels:
-    """Return what `labels` says.
+    """Parse the argument `labels`.
 
     Args:
         labels: A column, whose values are sorted and numbered; or {value: number} for the column `label`; or
@@ -165,9 +162,7 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
             where=f"labels of column {column!r}",
             found=repr(wrong)[:80],
             allowed="texts of valid UTF-8, and whole numbers of 64 bits",
-            remedy="leave out clips without a label by `where` or by the policy's `filter`"
-            if wrong != wrong or wrong is None
-            else None,
+            remedy=LEAVE_OUT if wrong != wrong or wrong is None else None,
         )
     if not _are_consecutive(own):
         raise FramedexError(
@@ -192,10 +187,10 @@ def _is_label(value: object) -> bool:
 
 
 def check_is_own(wanted: WantedLabels, columns: list[str], where: str) -> None:
-    """Raise FramedexError if the labels are to come from a column that is not one of the user's.
+    """Raise FramedexError if the column of the labels is not one of the user's.
 
     Args:
-        wanted: What `labels` says.
+        wanted: The argument `labels`.
         columns: The user's columns.
         where: The dataset or index, for the error.
     """
@@ -213,7 +208,7 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
     """Return labels for a column.
 
     Args:
-        wanted: What `labels` says.
+        wanted: The argument `labels`.
         values: All values of the column. Nulls get no number.
         where: The dataset or index, for errors.
 
@@ -227,10 +222,14 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
     if wanted.numbers is not None:
         right = int if pa.types.is_integer(kind) else str
         if other := [value for value in wanted.numbers if type(value) is not right]:
-            raise FramedexError(
-                "labels of another type than the column's", where=where, found=repr(other[0]), allowed=str(kind)
-            )
-        return Labels(column=wanted.column, numbers=_storable(wanted.numbers, kind, where))
+            what = "labels of another type than the column's"
+            raise FramedexError(what, where=where, found=repr(other[0]), allowed=str(kind))
+        try:
+            pa.array(wanted.numbers, kind)
+        except (pa.ArrowException, OverflowError) as error:
+            what = "the column cannot have such a label"
+            raise FramedexError(what, where=where, found=error, allowed=kind) from error
+        return Labels(column=wanted.column, numbers=wanted.numbers)
     found = plain(values).unique().drop_null()
     if not len(found) or len(found) > MAX_CLASSES:
         raise FramedexError(
@@ -239,27 +238,17 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
             found=counted(len(found), "different value"),
             allowed=f"1 to {MAX_CLASSES:,}",
         )
-    return Labels(
-        column=wanted.column, numbers={value: number for number, value in enumerate(sorted(found.to_pylist()))}
-    )
-
-
-def _storable(numbers: dict[Any, int], kind: pa.DataType, where: str) -> dict[Any, int]:
-    """Return numbers of values. Raises FramedexError for a value that a column's type does not have."""
-    try:
-        pa.array(numbers, kind)
-    except (pa.ArrowException, OverflowError) as error:
-        raise FramedexError("the column cannot have such a label", where=where, found=error, allowed=kind) from error
-    return numbers
+    numbers = {value: number for number, value in enumerate(sorted(found.to_pylist()))}
+    return Labels(column=wanted.column, numbers=numbers)
 
 
 def checked_labels(
     wanted: WantedLabels, values: pa.ChunkedArray, columns: list[str], where: str, *, unit: str = "clip"
 ) -> Labels:
-    """Return labels for a column of which each value must have one.
+    """Return labels for a column, every value of which must have one.
 
     Args:
-        wanted: What `labels` says.
+        wanted: The argument `labels`.
         values: The column.
         columns: The user's columns.
         where: The dataset, the index or the file of clips, for errors.
@@ -298,21 +287,23 @@ def _are_consecutive(numbers: Mapping[Any, Any]) -> bool:
 
 LABEL, SPLIT = "label", "split"  # the usual names of the columns
 ALL = "clips"  # in place of a split, if there are no splits
-MAX_LABELS = 20  # that are printed one by one
-MAX_LACKING = 10  # that are named
+MAX_LABELS = 20  # more labels are summarized, not printed one by one
+MAX_LACKING = 10  # labels that a sentence names
 
 Counts = dict[str, dict[str, int]]  # split → label → clips; each split has all labels, in order
 
 
-def label_counts(labels: pa.ChunkedArray, splits: pa.ChunkedArray | None) -> Counts:
+def label_counts_of(table: pa.Table, column: str) -> Counts:
     """Return how many clips each label has in each split. Clips without a label do not count.
 
     Args:
-        labels: The label of each clip.
-        splits: string, the split of each clip; None if there are no splits.
+        table: The columns of all clips.
+        column: The column of labels. If the table lacks it, nothing is counted.
     """
-    parts = pa.chunked_array([pa.repeat(ALL, len(labels))]) if splits is None else splits
-    table = pa.table({LABEL: plain(labels), SPLIT: plain(parts)})
+    if column not in table.column_names:
+        return {}
+    parts = table[SPLIT] if SPLIT in table.column_names else pa.chunked_array([pa.repeat(ALL, len(table))])
+    table = pa.table({LABEL: plain(table[column]), SPLIT: plain(parts)})
     # One thread, so that splits come in the order of the clips.
     groups = table.group_by([SPLIT, LABEL], use_threads=False).aggregate([([], "count_all")]).to_pylist()
     pairs = Counter[tuple[str, str | None]]()
@@ -323,23 +314,16 @@ def label_counts(labels: pa.ChunkedArray, splits: pa.ChunkedArray | None) -> Cou
     return {part: {name: pairs[part, name] for name in every} for part, _ in pairs} if every else {}
 
 
-def label_counts_of(table: pa.Table, column: str) -> Counts:
-    """Return `label_counts` of a table of clips. `column`: the one with the labels. {}: there is no such column."""
-    if column not in table.column_names:
-        return {}
-    return label_counts(table[column], table[SPLIT] if SPLIT in table.column_names else None)
-
-
 def lacking(counts: Counts) -> list[str]:
-    """Return a sentence for each split that lacks labels which another split has."""
-    told = []
+    """Return a sentence for each split that lacks labels of another split."""
+    sentences = []
     for split, labels in counts.items():
         absent = [name for name, clips in labels.items() if not clips]
         if absent:
             more = f" and {len(absent) - MAX_LACKING:,} more" if len(absent) > MAX_LACKING else ""
             shown = ", ".join(absent[:MAX_LACKING])
-            told.append(f"split {split} has no clip of {counted(len(absent), 'label')}: {shown}{more}")
-    return told
+            sentences.append(f"split {split} has no clip of {counted(len(absent), 'label')}: {shown}{more}")
+    return sentences
 
 
 def label_lines(counts: Counts) -> list[str]:

@@ -1,11 +1,10 @@
-"""A clip as rows of `clips` and `recipes`, and back.
+"""Turn a clip into rows of `clips` and `recipes`, and check and read such rows.
 
-Checks that the columns of a clip's rows are consistent, which `reading` and `decoding` rely on.
-
-`schema` says what each value may be. The manifest alone can show three properties of ranks: each run's ranks are a
-permutation of its own places, wanted frames are in the order of their ranks, and no picture is reordered further than
-the stream states. Two packets of a run that swapped their ranks within these limits are detected when decoding, because
-pictures come in the order of their ranks (see `decoding.video`).
+`schema` defines the allowed values of each column. The checks here ensure that columns are consistent, which `reading`
+and `decoding` rely on. Three properties of ranks follow from the manifest alone: each run's ranks are a permutation of
+its own places, wanted frames are in the order of their ranks, and pictures are reordered at most as far as the stream
+states. If two packets of a run have swapped ranks within these limits, decoding detects it, because pictures come in
+the order of their ranks (see `decoding.video`).
 """
 
 from collections.abc import Collection, Mapping
@@ -58,8 +57,11 @@ def check_recipe(
     """Check a row of `recipes`.
 
     Args:
+        row: The columns of the row.
         frames: int64 [F], the clip's frames, -1 for padding.
+        medium: The clip's medium.
         source: The file that the ranges point into.
+        at: Where the row lies, for errors.
 
     Raises:
         FormatError: A column is inconsistent.
@@ -88,7 +90,7 @@ def _check_runs(row: Mapping[str, Any], packets: int, states: list[bytes], at: R
         raise at.wrong("run_first", first.tolist(), f"0, and then greater and greater numbers below {packets}")
     if state.max() >= len(states):
         raise at.wrong("run_state", state.max(), f"0 to {len(states) - 1}, the states of its medium")
-    if state.any():  # a state is put in front of a range
+    if state.any():  # reading inserts a state in front of a range only
         given = first[[len(states[number]) > 0 for number in state.tolist()]]
         begins = np.append(0, np.cumsum(row["packet_size"], dtype=np.int64))[given]
         if not np.isin(begins, np.append(0, np.cumsum(row["range_length"]))).all():
@@ -97,14 +99,14 @@ def _check_runs(row: Mapping[str, Any], packets: int, states: list[bytes], at: R
 
 def _check_ranks(rank: NDArray[np.int32], run_first: NDArray[np.int32], at: RowAt) -> None:
     """Check that each run's ranks are a permutation of the numbers of its packets."""
-    begin = np.repeat(run_first, np.diff(run_first, append=len(rank)))
-    end = np.repeat(np.append(run_first[1:], len(rank)), np.diff(run_first, append=len(rank)))
+    lengths = np.diff(run_first, append=len(rank))
+    begin, end = np.repeat(run_first, lengths), np.repeat(run_first + lengths, lengths)
     wrong = (rank < begin) | (rank >= end)
     if wrong.any():
         place = int(np.argmax(wrong))
         raise at.wrong("packet_rank", rank[place], f"{begin[place]} to {end[place] - 1} in that packet's run")
-    if len(rank) > 1 and np.bincount(rank, minlength=len(rank)).max() > 1:
-        raise at.wrong("packet_rank", f"{np.bincount(rank).argmax()} twice", "each rank once")
+    if (times := np.bincount(rank)).max() > 1:
+        raise at.wrong("packet_rank", f"{times.argmax()} twice", "each rank once")
 
 
 def _check_positions(row: Mapping[str, Any], frames: NDArray[np.int64], medium: Medium, at: RowAt) -> None:
@@ -119,7 +121,7 @@ def _check_positions(row: Mapping[str, Any], frames: NDArray[np.int64], medium: 
         raise at.unlike("position", "frames", f"{PAD} at other places")
     wanted, places = frames[real], position[real]
     order = np.argsort(wanted, kind="stable")
-    if medium.kind == IMAGES:  # in a tar, ranks are those of first appearance
+    if medium.kind == IMAGES:  # a tar has images in the order of their first appearance, so ranks need not ascend
         pairs = len(np.unique(np.stack([wanted, places]), axis=1).T)
         if not pairs == len(np.unique(wanted)) == len(np.unique(places)):
             raise at.unlike("position", "frames", "one frame at two ranks, or two at one")
@@ -133,9 +135,8 @@ def _check_positions(row: Mapping[str, Any], frames: NDArray[np.int64], medium: 
         return
     needed = reorder_depth_needed(np.argsort(np.argsort(decoded)))
     if needed > medium.reorder_depth:
-        raise at.wrong(
-            "packet_rank", f"pictures reordered over {needed} places", f"{medium.reorder_depth}, as in media"
-        )
+        found = f"pictures reordered over {needed} places"
+        raise at.wrong("packet_rank", found, f"{medium.reorder_depth}, as in media")
 
 
 def check_audio_packets(row: Mapping[str, Any], medium: Medium, source: ByteSource, at: RowAt) -> None:
@@ -210,8 +211,9 @@ def clip_row(clip: Clip, *, media_row: int, shard: int | None) -> Row:
     """Return a clip's row of `clips`.
 
     Args:
+        clip: The clip.
         media_row: Row of the clip's medium in `media`.
-        shard: Number of the clip's tar; None if its ranges point into the source.
+        shard: Number of the clip's tar. If None, its ranges point into the source.
     """
     return row_of(clip) | {"media_row": media_row, "shard": shard} | clip.columns
 
@@ -246,11 +248,13 @@ def clip_from(
     """
     wanted = values_of_row(ClipRecord, row, at, names=own)
     check_wanted(wanted, medium, at)
+    columns = values_of_row(Recipe, recipe, recipe_at)
+    check_recipe(columns, wanted["frames"], medium, source, recipe_at)
     return Clip(
         **wanted,
         medium=medium,
         columns={name: plain_value(row, name, at) for name in row.schema.names if name not in own},
-        recipe=_recipe(recipe, wanted["frames"], medium, source, recipe_at),
+        recipe=Recipe(**columns),
         source=source,
         audio=_audio(recipe, medium, source, recipe_at),
     )
@@ -260,7 +264,7 @@ def is_heavy(rows: pa.RecordBatch) -> bool:
     """Return whether some row of `clips` may take more memory as Python objects than a clip may."""
     try:
         return sum(map(object_bytes, rows.columns)) > usual_clip_bytes()
-    except (ValueError, TypeError, pa.ArrowException):
+    except (ValueError, TypeError, pa.ArrowException):  # `check_objects` finds the row and raises
         return True
 
 
@@ -276,12 +280,6 @@ def check_objects(row: pa.RecordBatch, at: RowAt) -> None:
         raise at.wrong(largest, f"{size_text(need)} of memory in all columns", f"at most {size_text(most)} for a clip")
 
 
-def _recipe(row: pa.RecordBatch, frames: NDArray[np.int64], medium: Medium, source: ByteSource, at: RowAt) -> Recipe:
-    columns = values_of_row(Recipe, row, at)
-    check_recipe(columns, frames, medium, source, at)
-    return Recipe(**columns)
-
-
 def _audio(row: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt) -> ClipAudioPlan | None:
     """Return the plan of a clip's audio, or None if the dataset has no audio."""
     if not any(name.startswith(AUDIO) and not row[name].null_count for name in row.schema.names):
@@ -289,12 +287,9 @@ def _audio(row: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt) -
     plan = values_of_row(ClipAudioPlan, row, at, prefix=AUDIO)
     is_packets = "audio_packet_size" in row.schema.names and not row["audio_packet_size"].null_count
     recipe = values_of_row(AudioRecipe if is_packets else AudioFile, row, at, prefix=AUDIO)
+    prefixed = {AUDIO + name: value for name, value in (plan | recipe).items()}
     if is_packets:
-        check_audio_packets(_prefixed(plan | recipe), medium, source, at)
+        check_audio_packets(prefixed, medium, source, at)
         return ClipAudioPlan(**plan, recipe=AudioRecipe(**recipe))
-    check_audio_file(_prefixed(plan | recipe), source, at)
+    check_audio_file(prefixed, source, at)
     return ClipAudioPlan(**plan, recipe=AudioFile(**recipe))
-
-
-def _prefixed(row: Row) -> Row:
-    return {AUDIO + name: value for name, value in row.items()}

@@ -1,4 +1,4 @@
-"""A clip on its way into a dataset, and the tar members that it becomes (in webdataset, a sample and its members)."""
+"""Clips on their way into a dataset, and the tar members that they become (webdataset: a sample and its members)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Member:
     """One file of a sample.
 
     Attributes:
-        suffix: What follows the first dot of its name.
+        suffix: The part of its name after the first dot.
         pieces: Its content.
     """
 

@@ -1,4 +1,4 @@
-"""Filters: one line of Python-like text about a row's columns, as a pyarrow expression. Parsed, never run.
+"""Filters: one line of Python-like text about a row's columns. It is parsed to a pyarrow expression, and never run.
 
 filter  := and, or, not, comparisons (which may be chained), parentheses, True, False, or a column of yes and no
 comparison := value (== | != | < | <= | > | >=) value
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 
+# Far above what people write, and far below what would exhaust Python's recursion or pyarrow's.
 MAX_CHARACTERS, MAX_DEPTH, MAX_PARTS = 10_000, 50, 3_000
 GRAMMAR = (
     'columns, numbers, texts, True, False, == != < <= > >=, in [...], is None, + - * /, and, or, not, column("a name")'
@@ -45,13 +46,13 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def parse_filter(text: str) -> pc.Expression:
-    """Return the expression that a text means.
+    """Parse a filter to an expression.
 
-    As in SQL, a comparison with an empty cell is neither true nor false, and so are expressions built from it; see
-    `matches`.
+    As in SQL, the comparison with an empty cell is neither true nor false. The same holds for expressions built from
+    it; see `matches`.
 
     Raises:
-        PolicyError: The text is not valid; the error says where.
+        PolicyError: The text is not valid. The error gives the character.
     """
     if len(text) > MAX_CHARACTERS:
         raise PolicyError("a filter is too long", found=f"{len(text):,} characters", allowed=f"{MAX_CHARACTERS:,}")
@@ -80,12 +81,12 @@ def parse_filter(text: str) -> pc.Expression:
 
 
 def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[np.bool_]:
-    """Return bool [rows]: for which rows of a table an expression is certainly true. An empty cell decides nothing.
+    """Return bool [rows]: whether an expression is true for each row of a table. Unknown, by an empty cell, is False.
 
     Raises:
-        PolicyError: The table does not have a column, or types do not match.
+        PolicyError: The table lacks a column, or types do not match.
     """
-    import pyarrow.dataset  # here: it imports pandas, if that is installed
+    import pyarrow.dataset  # imported late, because it imports pandas if that is installed
 
     try:
         found = pyarrow.dataset.dataset(table).to_table(columns={"matches": expression})["matches"]
@@ -105,7 +106,7 @@ def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[n
 
 
 def columns_in(text: str) -> list[str]:
-    """Return the columns that a filter, as `parse_filter` takes it, uses, in order of appearance."""
+    """Return the columns that a valid filter uses, in order of appearance."""
     tree = ast.parse(re.sub(r"\s", " ", text).strip(), mode="eval")
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
@@ -122,7 +123,7 @@ def _float(value: Any) -> Any:
 
 
 class _Reader:
-    """Turns the syntax tree of one filter into an expression, node by node. All nodes not listed here are refused."""
+    """A converter of the syntax tree of one filter to an expression. It refuses all nodes that it does not list."""
 
     def __init__(self, line: str) -> None:
         self._line = line
@@ -136,7 +137,10 @@ class _Reader:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return ~self.truth(operand, depth + 1)
             case ast.Compare():
-                return self._compared(node, depth + 1)
+                operands = [node.left, *node.comparators]
+                pairs = zip(operands, node.ops, operands[1:], strict=False)
+                comparisons = [self._comparison(left, op, right, depth + 1) for left, op, right in pairs]
+                return self._joined(comparisons, True)
             case ast.Constant(value=bool(value)):
                 return pc.scalar(value)
             case ast.Name() | ast.Call():
@@ -144,20 +148,12 @@ class _Reader:
         raise self._refused("a filter cannot have this here", node)
 
     def _joined(self, terms: list[Any], all_of_them: bool) -> Any:
-        """Join terms in halves; a plain chain would be as deep as it is long."""
+        """Join terms in halves, because a plain chain would be as deep as it is long."""
         if len(terms) == 1:
             return terms[0]
         half = len(terms) // 2
         left, right = self._joined(terms[:half], all_of_them), self._joined(terms[half:], all_of_them)
         return left & right if all_of_them else left | right
-
-    def _compared(self, node: ast.Compare, depth: int) -> Any:
-        operands = [node.left, *node.comparators]
-        terms = [
-            self._comparison(left, op, right, depth)
-            for left, op, right in zip(operands, node.ops, operands[1:], strict=False)
-        ]
-        return self._joined(terms, True)
 
     def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr, depth: int) -> Any:
         if isinstance(op, ast.Is | ast.IsNot):
@@ -194,9 +190,7 @@ class _Reader:
 
     def _literal(self, node: ast.expr) -> bool | int | float | str:
         match node:
-            case ast.Constant(value=bool(value) | str(value)):
-                return self._storable(value, node)
-            case ast.Constant(value=int(value) | float(value)):
+            case ast.Constant(value=int(value) | float(value) | str(value)):  # bool is a kind of int
                 return self._storable(value, node)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value) | float(value))) if not isinstance(
                 value, bool
@@ -209,7 +203,7 @@ class _Reader:
     def _storable(self, value: bool | int | float | str, node: ast.expr) -> bool | int | float | str:
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise self._refused("a number does not fit 64 bits", node)
-        if isinstance(value, str) and not value.isascii():
+        if isinstance(value, str):
             try:
                 value.encode()
             except UnicodeEncodeError as error:

@@ -1,12 +1,7 @@
-"""Records of parameters: plain frozen dataclasses that pydantic reads from documents and describes for editors.
+"""Parameters that people write: records of them, and types of their values.
 
-Types for values that people write: they check a value and describe it, for error messages and JSON Schemas.
-
-A type is an annotation for a field of a record (see parameters.py), such as `frames: Count`.
-
-The JSON Schema of records, which editors use to complete and check what people write.
-
-Mappings and values of a listing's cells in what people write.
+A record is a frozen dataclass that pydantic reads from a document. A type, such as `Count` in `frames: Count`, checks a
+value and describes it, for error messages and for the JSON Schema by which editors complete and check documents.
 """
 
 import functools
@@ -38,12 +33,12 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 
-# The accepted notation of numbers; its length is bounded, as 1e999999999 would fill the memory.
+# The accepted notation of numbers. Its length is bounded, because the exact value of 1e999999999 would fill the memory.
 NUMBER = re.compile(r"[+-]?(\d{1,15}(\.\d{0,20})?|\.\d{1,20})([eE][+-]?\d{1,2})?(/\d{1,15})?")
-MAX_SHOWN = 10**20
+MAX_SHOWN = 10**20  # Python takes long to write a number of millions of digits, or refuses to
 MAX_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a typing error
-MAX_WANTED = 20_000_000  # frames of all clips that a policy makes of one video
-MAX_LISTED = 100_000
+MAX_WANTED = 20_000_000  # frames of all clips of one video: more fill the memory, and are a typing error
+MAX_LISTED = 100_000  # elements of a list
 
 
 class RefusedError(PolicyError, ValueError):
@@ -73,7 +68,7 @@ def as_fraction(value: object) -> Fraction | None:
     return Fraction(numerator) / below if below else None
 
 
-def says(what: str, *, allowed: str | None = None) -> WrapValidator:
+def refuse_with(what: str, *, allowed: str | None = None) -> WrapValidator:
     """Return a validator that replaces the library's message about a value that a type refuses."""
 
     def check(value: object, inner: ValidatorFunctionWrapHandler) -> Any:
@@ -85,12 +80,12 @@ def says(what: str, *, allowed: str | None = None) -> WrapValidator:
     return WrapValidator(check)
 
 
-def listed(example: str) -> BeforeValidator:
-    """Return a check that a tuple is written as a list and is not empty.
+def _refuse_whole(least: str) -> WrapValidator:
+    return refuse_with(f"must be a whole number from {least} to {MAX_FRAMES:,}")
 
-    Args:
-        example: How such a list is written, for errors.
-    """
+
+def listed(example: str) -> BeforeValidator:
+    """Return a check that a tuple is written as a list and is not empty. `example`: such a list, for errors."""
 
     def check(value: object) -> object:
         if not isinstance(value, list) or not 1 <= len(value) <= MAX_LISTED:
@@ -101,40 +96,30 @@ def listed(example: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _one_or_more(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-def exactly(refused: str, *, zero: bool = True) -> PlainValidator:
-    """Return a validator for numbers from zero on that keeps the exact value that was written.
+def exactly(refused: str | None, *, zero: bool = True) -> PlainValidator:
+    """Return a validator for numbers that keeps the exact value that was written.
 
     Args:
-        refused: Message for numbers below that.
+        refused: The message for numbers below zero. If None, these are allowed.
         zero: Whether zero itself is allowed.
     """
+    allowed = "such as 2, -0.5, 29.97 or '-1001/30000'" if refused is None else "such as 2, 0.5, 29.97 or '30000/1001'"
 
     def check(value: object) -> Fraction:
         number = as_fraction(value)
         if number is None:
-            raise RefusedError("must be a number", found=shown(value), allowed="such as 2, 0.5, 29.97 or '30000/1001'")
-        if number < 0 or not (number or zero):
+            raise RefusedError("must be a number", found=shown(value), allowed=allowed)
+        if refused is not None and (number < 0 or not (number or zero)):
             raise RefusedError(refused, found=value)
         return number
 
     return PlainValidator(check)
 
 
-def _distance(value: object) -> Fraction:
-    number = as_fraction(value)
-    if number is None:
-        raise RefusedError("must be a number", found=shown(value), allowed="such as 2, -0.5, 29.97 or '-1001/30000'")
-    return number
-
-
 def described(**limits: int) -> WithJsonSchema:
     """Return the JSON Schema of a number that may also be written as text. The limits are not checked for text.
 
-    Text that is not ASCII passes: the meaning of `\\s` and `\\d` there depends on the reader of the schema.
+    Text that is not ASCII passes, because the meaning of `\\s` and `\\d` there depends on the reader of the schema.
     """
     as_text = {"type": "string", "pattern": rf"^\s*{NUMBER.pattern}\s*$|[^\x00-\x7f]"}
     return WithJsonSchema({"anyOf": [{"type": "number", **limits}, as_text], "examples": [2, 0.5, 29.97, "30000/1001"]})
@@ -148,37 +133,30 @@ def _printable(name: str) -> str:
 
 Rate = Annotated[Fraction, exactly("a rate must be above zero", zero=False), described(exclusiveMinimum=0)]
 Seconds = Annotated[Fraction, exactly("a time must not be negative"), described(minimum=0)]
-Distance = Annotated[Fraction, PlainValidator(_distance), described()]
+Distance = Annotated[Fraction, exactly(None), described()]
 Share = Annotated[Fraction, exactly("a share must not be negative"), described(minimum=0)]
-Count = Annotated[
-    int, Field(strict=True, ge=1, le=MAX_FRAMES), says(f"must be a whole number from 1 to {MAX_FRAMES:,}")
+Count = Annotated[int, Field(strict=True, ge=1, le=MAX_FRAMES), _refuse_whole("1")]
+Number = Annotated[int, Field(strict=True, ge=0, le=MAX_FRAMES), _refuse_whole("0")]
+Step = Annotated[int, Field(strict=True, ge=-MAX_FRAMES, le=MAX_FRAMES), _refuse_whole(f"-{MAX_FRAMES:,}")]
+Seed = Annotated[
+    int, Field(strict=True, ge=0, le=(1 << 63) - 1), refuse_with("a seed is a whole number from 0 to 2^63 - 1")
 ]
-Number = Annotated[
-    int, Field(strict=True, ge=0, le=MAX_FRAMES), says(f"must be a whole number from 0 to {MAX_FRAMES:,}")
-]
-Step = Annotated[
-    int,
-    Field(strict=True, ge=-MAX_FRAMES, le=MAX_FRAMES),
-    says(f"must be a whole number from -{MAX_FRAMES:,} to {MAX_FRAMES:,}"),
-]
-Seed = Annotated[int, Field(strict=True, ge=0, le=(1 << 63) - 1), says("a seed is a whole number from 0 to 2^63 - 1")]
-YesNo = Annotated[bool, Field(strict=True), says("must be true or false")]
-ColumnName = Annotated[
-    str, Field(strict=True, min_length=1), AfterValidator(_printable), says("must be the name of a column")
-]
-FolderName = Annotated[
-    str, Field(strict=True, min_length=1), AfterValidator(_printable), says("must be the name of a folder, or a uri")
-]
+YesNo = Annotated[bool, Field(strict=True), refuse_with("must be true or false")]
+_Name = Annotated[str, Field(strict=True, min_length=1), AfterValidator(_printable)]
+ColumnName = Annotated[_Name, refuse_with("must be the name of a column")]
+FolderName = Annotated[_Name, refuse_with("must be the name of a folder, or a uri")]
 ColumnNames = Annotated[
     tuple[ColumnName, ...],
     Field(min_length=1, max_length=100),
-    BeforeValidator(_one_or_more),
-    says("must be the name of a column, or a list of names"),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    refuse_with("must be the name of a column, or a list of names"),
     WithJsonSchema(
         {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
     ),
 ]
-FilterText = Annotated[str, Field(strict=True), says("a filter is an expression in text", allowed="width >= 640")]
+FilterText = Annotated[
+    str, Field(strict=True), refuse_with("a filter is an expression in text", allowed="width >= 640")
+]
 MANY = Field(min_length=1, max_length=MAX_LISTED, fail_fast=True)
 
 
@@ -193,6 +171,11 @@ class Record:
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def check_one_of(self, one: str, other: str, what: str) -> None:
+        """Raise RefusedError with the message `what` unless exactly one of two keys has a value."""
+        if (getattr(self, one) is None) == (getattr(self, other) is None):
+            raise RefusedError(what, found="neither" if getattr(self, one) is None else "both")
 
     def plain(self) -> dict[str, Any]:
         """Return the record as plain YAML values, defaults included; fractions stay exact."""
@@ -240,13 +223,13 @@ def parameter(description: str, default: Any = MISSING) -> Any:
 def record(cls: type[R], content: object, where: str) -> R:
     """Build a record from an untrusted document. Raises PolicyError for the first error in it."""
     try:
-        made: R = reader(cls).validate_python(content)
+        built: R = reader(cls).validate_python(content)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False)[0], where) from None
-    return made
+    return built
 
 
-# Reads and describes a record. It is made when it is first needed, as that takes milliseconds.
+# Reads and describes a record. It is built when it is first needed, because that takes milliseconds.
 reader: Callable[[type[Any]], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # type: ignore[assignment]
 
 
@@ -273,14 +256,13 @@ def located(error: PolicyError, where: str) -> PolicyError:
 
 def _refusal(error: ErrorDetails, where: str) -> PolicyError:
     """Return an error that the library found as one of framedex's own errors."""
-    path = [step for step in error["loc"] if step != "[key]"]  # added if a key is wrong, not its value
+    path = [step for step in error["loc"] if step != "[key]"]  # pydantic adds "[key]" for a wrong key
     where += "".join(f"[{step}]" if isinstance(step, int) else f": {step}" for step in path)
     context, found = error.get("ctx", {}), shown(error["input"])
     if isinstance(refused := context.get("error"), RefusedError):
         return located(refused, where)
     if error["type"] == "literal_error":
-        words = re.findall(r"'(.*?)'", context["expected"])
-        written = error["input"]
+        words, written = re.findall(r"'(.*?)'", context["expected"]), error["input"]
         remedy = did_you_mean(written, words) if isinstance(written, str) else None
         return PolicyError("unknown value", where=where, found=found, allowed=", ".join(words), remedy=remedy)
     return PolicyError(error["msg"], where=where, found=found)
@@ -290,7 +272,7 @@ Json = dict[str, Any]
 
 
 class _Generator(GenerateJsonSchema):
-    """Describes what `record` takes: a key with a default may be empty, which means the default."""
+    """Describes the documents that `record` accepts. A key with a default may be empty, which means the default."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False  # keys are their own titles
@@ -312,7 +294,9 @@ def definitions(records: list[type[Record]]) -> dict[str, Json]:
     readers = [(cls.__name__, mode, reader(cls)) for cls in records]
     _, schema = TypeAdapter.json_schemas(readers, schema_generator=_Generator)
     found: dict[str, Json] = schema["$defs"]
-    return {name: {key: value for key, value in own.items() if key != "title"} for name, own in found.items()}
+    for own in found.values():
+        own.pop("title", None)
+    return found
 
 
 MAX_PAIRS = 1000
@@ -320,7 +304,7 @@ CELL = "must be a value of the column, once"
 
 
 def as_text(value: object) -> str | None:
-    """Return a cell's value as text, or None for unsupported types. Equal whole numbers are alike (0, 0.0 and "0")."""
+    """Return a cell's value as text, or None for other types. Equal whole numbers (0, 0.0 and "0") give one text."""
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
@@ -339,11 +323,11 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """A non-empty mapping, which is kept as a tuple of pairs.
+    """The type of a non-empty mapping, which becomes a tuple of pairs.
 
     Attributes:
-        example: How such a mapping is written, for errors.
-        twice: Message for keys that mean the same.
+        example: Such a mapping as people write it, for errors.
+        twice: The message for two keys of one meaning.
     """
 
     example: str
@@ -357,11 +341,11 @@ class Pairs:
     def _checked(self, value: object, check: ValidatorFunctionWrapHandler) -> tuple[tuple[Any, Any], ...]:
         if not isinstance(value, Mapping) or not 1 <= len(value) <= MAX_PAIRS:
             raise RefusedError(f"must be a mapping of 1 to {MAX_PAIRS}", found=shown(value), allowed=self.example)
-        made = check(value)
-        if len(made) < len(value):
+        checked = check(value)
+        if len(checked) < len(value):
             texts = [as_text(key) for key in value]
             raise RefusedError(self.twice, found=next(shown(text) for text in texts if texts.count(text) > 1))
-        return tuple(made.items())
+        return tuple(checked.items())
 
 
 Cell = Annotated[str, PlainValidator(_cell), WithJsonSchema({"type": ["string", "number", "boolean"]})]

@@ -1,6 +1,7 @@
-"""Assignment of rows to training, validation and test: by a column of the listing, or by a stable hash."""
+"""Assign rows to training, validation and test, by a column of the listing or by a stable hash."""
 
 import hashlib
+import itertools
 import math
 import re
 from collections import Counter
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 from pydantic import PlainValidator, WithJsonSchema
 
@@ -28,7 +30,6 @@ from framedex.sharder.configuration.parameters import (
     located,
     parameter,
     plain_value,
-    record,
     shown,
 )
 
@@ -74,9 +75,7 @@ class Split(Record):
     seed: Seed = parameter("with shares: another seed deals differently", 0)
 
     def __post_init__(self) -> None:
-        if (self.column is None) == (self.shares is None):
-            found = "neither" if self.column is None else "both"
-            raise RefusedError("a split has either column or shares", found=found)
+        self.check_one_of("column", "shares", "a split has either column or shares")
         if self.names is not None and self.column is None:
             raise RefusedError("names belong to a column", found="names without column")
         if self.stratify is not None and self.shares is None:
@@ -96,7 +95,7 @@ class Split(Record):
         return {"shares": shares, "by": self.by, **more, "seed": self.seed}
 
     def deal(self, tables: Iterable[pa.Table], known: Mapping[str, str]) -> dict[str, str]:
-        """Return the split of each group of `by`, for a split with `stratify`.
+        """Return the split of each group of `by`, given `stratify`.
 
         The groups of each value of `stratify` are sorted by their hash and cut at the shares. Groups with a known split
         keep it, and the others are cut at the rest of the shares.
@@ -109,12 +108,13 @@ class Split(Record):
             PolicyError: The tables lack a column, or a group has several values of `stratify`.
         """
         assert self.stratify is not None
+        assert self.shares is not None
         value_of: dict[str, object] = {}
         for table in tables:
             for name in (self.by, self.stratify):
                 self._check_column(name, table)
             for group, value in zip(table[self.by].to_pylist(), table[self.stratify].to_pylist(), strict=True):
-                if group is None:  # which `assign` refuses
+                if group is None:  # `assign` refuses such rows
                     continue
                 name = group_text(group)
                 if value_of.setdefault(name, value) != value:
@@ -127,27 +127,19 @@ class Split(Record):
         groups_of: dict[str, list[str]] = {}
         for name, value in value_of.items():
             groups_of.setdefault(group_text(value), []).append(name)
+        splits, shares = zip(*self.shares, strict=True)
         dealt: dict[str, str] = {}
         for groups in groups_of.values():
-            there = {name: known[name] for name in groups if name in known}
+            kept = {name: known[name] for name in groups if name in known}
             new = sorted((name for name in groups if name not in known), key=self._hash)
-            dealt |= there | dict(zip(new, self._cut(len(groups), Counter(there.values())), strict=True))
+            of_split = Counter(kept.values())
+            wanted = _cut_at(shares, len(groups))
+            counts = [max(0, most - of_split[split]) for split, most in zip(splits, wanted, strict=True)]
+            # A split may have more than its share already, so that the others lack more than is left.
+            if sum(counts) != len(new):
+                counts = _cut_at([Fraction(number) for number in counts], len(new))
+            dealt |= kept | dict(zip(new, np.repeat(splits, counts).tolist(), strict=True))
         return dealt
-
-    def _cut(self, count: int, known: Mapping[str, int]) -> list[str]:
-        """Return the splits of the groups of one value that have none yet, in their order.
-
-        Args:
-            count: The number of all groups.
-            known: How many of them each split has already.
-        """
-        assert self.shares is not None
-        wanted = _cut_at([share for _, share in self.shares], count)
-        lacking = [max(0, most - known.get(name, 0)) for (name, _), most in zip(self.shares, wanted, strict=True)]
-        left = count - sum(known.values())
-        # A split may have more than its share already, so that the others lack more than is left.
-        counts = lacking if sum(lacking) == left else _cut_at([Fraction(number) for number in lacking], left)
-        return [name for (name, _), number in zip(self.shares, counts, strict=True) for _ in range(number)]
 
     def _check_column(self, name: str, table: pa.Table) -> None:
         if name not in table.column_names:
@@ -178,7 +170,7 @@ class Split(Record):
             raise PolicyError(
                 "rows cannot be split by a column of this type", where=f"split, column {name!r}", found=column.type
             ) from error
-        if isinstance(encoded, pa.ChunkedArray):
+        if isinstance(encoded, pa.ChunkedArray):  # of texts of more than 2 GiB
             encoded = encoded.combine_chunks()
         if encoded.null_count:
             raise PolicyError(
@@ -197,28 +189,20 @@ class Split(Record):
     def _split_of(self, value: object, where: str, dealt: Mapping[str, str] | None) -> str:
         if dealt is not None:
             return dealt[group_text(value)]
-        text = as_text(value)
         if self.shares is not None:
-            return self._drawn(group_text(value))
+            # A hash is a place in [0, 1), which the shares divide into parts.
+            place = Fraction(self._hash(group_text(value)), 1 << 64) * sum(share for _, share in self.shares)
+            bounds = itertools.accumulate(share for _, share in self.shares)
+            return next(name for (name, _), bound in zip(self.shares, bounds, strict=True) if place < bound)
         if self.names is None:
             try:
                 return _name(value)
             except RefusedError as error:
                 raise located(error, where) from None
-        names = dict(self.names)
+        names, text = dict(self.names), as_text(value)
         if text is None or text not in names:
             raise PolicyError("a value has no split", where=where, found=shown(value), allowed=", ".join(names))
         return names[text]
-
-    def _drawn(self, text: str) -> str:
-        """Return the split that a text hashes to: the hash is a place in [0, 1), which the shares divide into parts."""
-        assert self.shares is not None  # see _split_of
-        place = Fraction(self._hash(text), 1 << 64) * sum(share for _, share in self.shares)
-        for name, share in self.shares:
-            place -= share
-            if place < 0:
-                return name
-        raise AssertionError("a hash lies below one")
 
     def _hash(self, text: str) -> int:
         digest = hashlib.blake2b(f"{self.seed}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -226,22 +210,13 @@ class Split(Record):
 
 
 def group_text(value: object) -> str:
-    """Return the text of a cell, which is hashed and by which groups are known."""
+    """Return a cell as text. It identifies a group, and its hash decides the group's split."""
     text = as_text(value)
     return repr(value) if text is None else text
 
 
 def _cut_at(shares: Sequence[Fraction], count: int) -> list[int]:
     """Return how much of a number each share gets. The numbers add up to `count`."""
-    whole, passed, given = sum(shares), Fraction(0), 0
-    counts: list[int] = []
-    for share in shares:
-        passed += share
-        counts.append(math.floor(passed / whole * count + Fraction(1, 2)) - given)
-        given += counts[-1]
-    return counts
-
-
-def make_split(content: object, where: str) -> Split:
-    """Return a split from untrusted parameters. Raises PolicyError."""
-    return record(Split, content, where)
+    # The bounds between shares are rounded, not the shares, so that rounding errors do not add up.
+    bounds = [math.floor(passed / sum(shares) * count + Fraction(1, 2)) for passed in itertools.accumulate(shares)]
+    return [stop - first for first, stop in itertools.pairwise([0, *bounds])]

@@ -67,26 +67,22 @@ class Views(Record):
     ) = parameter("what holds for one view alone, by its name", None)
 
     def __post_init__(self) -> None:
-        if (self.clock is None) == (self.clock_fps is None):
-            found = "neither" if self.clock is None else "both"
-            raise RefusedError("the time of views is that of the view clock, or counted by clock_fps", found=found)
+        self.check_one_of("clock", "clock_fps", "the time of views is that of the view clock, or counted by clock_fps")
         if self.names is not None and len(set(self.names)) < len(self.names):
             raise RefusedError(CELL, where="names", found=", ".join(self.names))
         for name, view in self.each or ():
-            self._check_each(name, view)
+            where = f"each: {name}"
+            if self.names is not None and name not in self.names:
+                allowed = ", ".join(self.names)
+                raise RefusedError("no view has this name", where="each", found=shown(name), allowed=allowed)
+            if name == self.clock and (view.offset_seconds or view.rate != 1):
+                raise RefusedError("the clock counts its own time", where=where, found="offset_seconds or rate")
+            if view.offset_seconds and self.offset_column is not None:
+                raise RefusedError("offsets are given by column or by view", where=where, found="both")
+            if view.rate != 1 and self.rate_column is not None:
+                raise RefusedError("rates are given by column or by view", where=where, found="both")
         if self.names is not None and self.clock is not None and self.clock not in self.names:
             raise RefusedError("clock is no view", found=shown(self.clock), allowed=", ".join(self.names))
-
-    def _check_each(self, name: str, view: View) -> None:
-        if self.names is not None and name not in self.names:
-            raise RefusedError("no view has this name", where="each", found=shown(name), allowed=", ".join(self.names))
-        moved = view.offset_seconds or view.rate != 1
-        if name == self.clock and moved:
-            raise RefusedError("the clock counts its own time", where=f"each: {name}", found="offset_seconds or rate")
-        if view.offset_seconds and self.offset_column is not None:
-            raise RefusedError("offsets are given by column or by view", where=f"each: {name}", found="both")
-        if view.rate != 1 and self.rate_column is not None:
-            raise RefusedError("rates are given by column or by view", where=f"each: {name}", found="both")
 
     @property
     def columns(self) -> list[str]:
@@ -95,7 +91,7 @@ class Views(Record):
         return [*self.group, *(name for name in others if name is not None)]
 
     def of(self, name: str) -> View:
-        """Return what holds for one view."""
+        """Return the parameters of one view."""
         return dict(self.each or ()).get(name, View())
 
     def plain(self) -> dict[str, Any]:

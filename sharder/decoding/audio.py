@@ -1,12 +1,7 @@
-"""Decoding of a stretch of audio with PyAV. The samples equal those that a full decode presents there.
+"""The audio of a clip: plan it from the clip's frames, decode it with PyAV, mix its channels and convert its rate.
 
-Audio as small files in memory: FLAC and WAV.
-
-The audio of a clip, from its frames to its samples: one call plans, one decodes.
-
-Mixing of channels and conversion of the sample rate, in pure numpy.
-
-A sample has the same value in every clip that contains it.
+The decoded samples equal those of a full decode of the medium, and a sample has the same value in every clip that
+contains it. Mixing and resampling are pure numpy. Audio can also be stored as FLAC or WAV files.
 """
 
 import functools
@@ -36,11 +31,9 @@ from framedex.sharder.clips.clip import AudioFacts, AudioOptions, ByteSource, Cl
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
 # beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
-# Integer samples are scaled by 2^-(bits - 1): packed type → (its zero, its scale). Samples with fewer bits than their
-# type (24 of 32) are stored shifted up, so the scale of the type applies to them too.
+# By packed type: the value of silence, and the factor 2^-(bits - 1) to full scale 1. FFmpeg shifts samples with fewer
+# bits than their type (24 of 32) up, so the factor of the type applies to them too.
 INTEGERS = {"u8": (128, 2.0**-7), "s16": (0, 2.0**-15), "s32": (0, 2.0**-31), "s64": (0, 2.0**-63)}
-
-
 SAMPLE_TYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "s64": "i8", "flt": "f4", "dbl": "f8"}
 
 
@@ -69,14 +62,17 @@ def decode_audio(
     context = _open_decoder(facts)
     starts = recipe.packet_sample.tolist()
     for number, start in enumerate(starts):
-        # Packets before the wanted samples may fail to decode: they refer back to data that was not read.
+        # Packets before the wanted samples may fail to decode, because they refer back to data that was not read.
         discarded = number + 1 < len(starts) and starts[number + 1] <= low
         position = start
         for frame in _decode(context, data[edges[number] : edges[number + 1]], start, facts, discarded):
             position = position if frame.pts is None else frame.pts
             first, stop = max(position, low), min(position + frame.samples, high)
             if first < stop:
-                _check(frame, facts)
+                coding = len(frame.layout.channels), frame.sample_rate
+                if coding != (facts.channels, facts.rate):
+                    found = f"{coding[0]} channels at {coding[1]} Hz at sample {frame.pts}"
+                    raise _undecodable(f"{found}, not {facts.channels} at {facts.rate}")
                 place = slice(first - recipe.begin_sample, stop - recipe.begin_sample)
                 samples[:, place] = as_float(frame)[:, first - position : stop - position]
                 mask[place] = True
@@ -90,9 +86,8 @@ def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
         context = make_decoder(facts.coding)
     except (av.error.FFmpegError, ValueError, TypeError, OverflowError) as error:
         raise _undecodable(f"the decoder does not take what is recorded of the medium: {error}") from error
-    context.options = dict(OPTIONS.get(facts.codec, {}))
-    if facts.bits_per_coded_sample:
-        context.options |= {"bits_per_coded_sample": str(facts.bits_per_coded_sample)}
+    bits = facts.bits_per_coded_sample
+    context.options = OPTIONS.get(facts.codec, {}) | ({"bits_per_coded_sample": str(bits)} if bits else {})
     return context
 
 
@@ -114,28 +109,17 @@ def _decode(
         raise _undecodable(f"the decoder stops at sample {start}: {error.strerror}") from error
 
 
-def _check(frame: AudioFrame, facts: AudioFacts) -> None:
-    found = len(frame.layout.channels), frame.sample_rate
-    if found != (facts.channels, facts.rate):
-        raise _undecodable(
-            f"{found[0]} channels at {found[1]} Hz at sample {frame.pts}, not {facts.channels} at {facts.rate}"
-        )
-
-
 def as_float(frame: AudioFrame) -> NDArray[np.float32]:
-    """Return a frame as float32 [channels, samples] of full scale 1.
-
-    Planes are taken by the number of channels (see `audio_plane`).
-    """
+    """Return a frame as float32 [channels, samples] of full scale 1."""
     kind, channels = frame.format.packed.name, len(frame.layout.channels)
-    planes = [
-        np.frombuffer(audio_plane(frame, number), SAMPLE_TYPES[kind])  # type: ignore[call-overload, unused-ignore]  # of some numpy versions
-        for number in range(channels if frame.format.is_planar else 1)
-    ]
-    if frame.format.is_planar:
-        values = np.stack([plane[: frame.samples] for plane in planes])
-    else:
-        values = planes[0][: frame.samples * channels].reshape(-1, channels).T
+    planes, wide = (channels, 1) if frame.format.is_planar else (1, channels)
+    # A plane may be longer than its samples.
+    values = np.concatenate(
+        [
+            np.frombuffer(audio_plane(frame, number), SAMPLE_TYPES[kind])[: frame.samples * wide].reshape(-1, wide).T  # type: ignore[call-overload, unused-ignore]  # of some numpy versions
+            for number in range(planes)
+        ]
+    )
     if kind in INTEGERS:
         zero, scale = INTEGERS[kind]
         return ((values.astype(np.float64) - zero) * scale).astype(np.float32)
@@ -146,17 +130,9 @@ def _undecodable(what: str) -> DecodeError:
     return DecodeError(f"audio: {what}", remedy="index the medium again")
 
 
-LAYOUTS_BY_CHANNELS = (
-    "mono",
-    "stereo",
-    "3.0",
-    "quad",
-    "5.0",
-    "5.1",
-    "6.1",
-    "7.1",
-)  # by number of channels, as in FLAC (RFC 9639 9.1.3)
-FRAME_SAMPLES = 4096
+# By number of channels, as in FLAC (RFC 9639 9.1.3).
+LAYOUTS_BY_CHANNELS = ("mono", "stereo", "3.0", "quad", "5.0", "5.1", "6.1", "7.1")
+FRAME_SAMPLES = 4096  # for encoders that take any number, such as PCM; it bounds the memory of one frame
 # Bit-exact: neither the muxer nor the encoder writes its version. FLAC would reserve 8 KiB for tags.
 CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
 
@@ -183,7 +159,8 @@ def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
     """
     if bits not in {16, 24}:
         raise PolicyError("FLAC of other than 16 or 24 bits", found=bits)
-    scaled = np.rint(samples.astype(np.float64) * 2 ** (bits - 1)).clip(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    full = 2 ** (bits - 1)
+    scaled = np.rint(samples.astype(np.float64) * full).clip(-full, full - 1)
     integers = scaled.astype(np.int16) if bits == 16 else scaled.astype(np.int32) << 8
     return _encoded(integers, rate, "flac", "flac", "s16" if bits == 16 else "s32")
 
@@ -226,8 +203,8 @@ def decode_file(data: bytes, *, channels: int, count: int, rate: int) -> NDArray
     """Return float32 [channels, samples] of an audio file.
 
     Raises:
-        DecodeError: The file does not decode, or has another rate, or other than `count` samples of `channels`,
-            which is found before a longer file is decoded further.
+        DecodeError: The file does not decode, or has another rate, another number of channels, or other than `count`
+            samples. A longer file is not decoded to its end.
     """
     found = 0
     try:
@@ -254,10 +231,10 @@ def _another(found: str) -> DecodeError:
     return DecodeError("a clip's audio file is another one", found=found)
 
 
-HALF = math.sqrt(0.5)  # 3 dB: ITU-R BS.775 table 2 attenuates channels that are mixed into left and right by this
+HALF = math.sqrt(0.5)  # ITU-R BS.775 table 2 attenuates the centre and the surrounds by 3 dB when it downmixes them
 LEFT = {"FL": 1.0, "FC": HALF, "BL": HALF, "SL": HALF, "BC": 0.5}
 RIGHT = {"FR": 1.0, "FC": HALF, "BR": HALF, "SR": HALF, "BC": 0.5}
-# Channel orders by FFmpeg's names.
+# The order of channels in each of FFmpeg's layouts.
 LAYOUTS = {
     name: channels.split()
     for name, channels in {
@@ -268,8 +245,10 @@ LAYOUTS = {
         "7.1": "FL FR FC LFE BL BR SL SR",
     }.items()
 }  # fmt: skip
-STOPBAND_DB = 100.0
-PASSBAND = 0.91  # of the lower Nyquist frequency; the filter falls from there on and is fully down at that frequency
+STOPBAND_DB = 100.0  # aliases stay below the noise of 16 bits (98 dB)
+# The part of the lower Nyquist frequency that passes. From there, the filter falls to its full attenuation at that
+# frequency. A greater part needs a longer filter.
+PASSBAND = 0.91
 
 
 def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
@@ -278,9 +257,9 @@ def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
     - The same number of channels: unchanged.
     - To one channel: the mean of all.
     - From one channel: a copy in each.
-    - From surround to two: ITU-R BS.775, by the layout's name. Front channels are whole, centre and surrounds 3 dB
-        down, and a single back channel 6 dB down. Low-frequency effects are dropped. The result is not scaled down, so
-        the sum can pass 1.
+    - From surround to two: the downmix of ITU-R BS.775, by the layout's name. Front channels are whole, centre and
+        surrounds 3 dB down, and a single back channel 6 dB down. Low-frequency effects are dropped. The result is not
+        scaled down, so the sum can pass 1.
 
     Raises:
         PolicyError: Any other combination.
@@ -307,7 +286,7 @@ def remix(samples: NDArray[np.float32], layout: str, channels: int) -> NDArray[n
 
 
 def margin(rate: int, out_rate: int) -> int:
-    """Return how many samples at `rate` resampling needs before and after the wanted ones."""
+    """Return the number of additional samples at `rate` that resampling needs on each side."""
     return 0 if rate == out_rate else _half_taps(rate, out_rate) + 1
 
 
@@ -357,7 +336,7 @@ def resample(
     out_mask[:] = mask[under]
     windows = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), 2 * half, axis=1)
     for number in range(min(up, count)):
-        # Every up-th output sample lies at the same place between two source samples, and thus uses the same filter.
+        # Every up-th output sample lies at the same place between two source samples, so it uses the same filter.
         taps = bank[(begin + number) * down % up]
         start, stop = int(under[number]) - half + 1, int(under[number + (count - 1 - number) // up * up]) - half + 2
         out[:, number::up] = windows[:, start:stop:down] @ taps
@@ -365,7 +344,7 @@ def resample(
     return out, out_mask
 
 
-TEMPORARIES = 9  # arrays of the size of a filter bank, while it is made
+TEMPORARIES = 9  # so many arrays of the size of a filter bank exist at once while it is made
 
 
 def filter_bytes(rate: int, out_rate: int) -> int:
@@ -397,18 +376,17 @@ def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
     return bank
 
 
-SAMPLE_BYTES = 4  # of float32
-RATE_OF_SILENCE = 48_000  # if neither the dataset nor the medium states a rate
+SAMPLE_BYTES = 4  # samples are float32
+RATE_OF_SILENCE = 48_000  # the usual rate of audio in video files, for clips whose rate nothing states
 
 
 class ReadsRanges(Protocol):
-    """What byte ranges are read from: `SourceFiles`, or `HeldBytes`."""
+    """A reader of byte ranges: `SourceFiles`, or `HeldBytes`."""
 
     def read_ranges(
         self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
         """Return uint8 [bytes]: some ranges of a source, joined."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,9 +414,10 @@ def clip_interval(
     A frame ends when the next one begins.
 
     Args:
-        pts: int64 [presented], the video's frames in presentation order.
+        pts: int64 [presented], the presentation timestamps of the video's frames, in their order.
         end_pts: When the last of these frames ends.
         frames: int64 [wanted], in any order, negative where padded.
+        time_base: The unit of timestamps, in seconds.
 
     Raises:
         PolicyError: A time is not known, or all frames are padding.
@@ -476,14 +455,8 @@ def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioO
     rate = options.rate or RATE_OF_SILENCE
     first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     nothing = np.zeros(0, np.int64)
-    recipe = AudioRecipe(
-        range_offset=nothing,
-        range_length=nothing,
-        packet_size=nothing.astype(np.int32),
-        packet_sample=nothing,
-        begin_sample=0,
-        end_sample=0,
-    )
+    ranges = {"range_offset": nothing, "range_length": nothing, "packet_sample": nothing}
+    recipe = AudioRecipe(**ranges, packet_size=np.zeros(0, np.int32), begin_sample=0, end_sample=0)
     return ClipAudioPlan(recipe=recipe, rate=rate, channels=options.channels or 1, first=first, count=count)
 
 
@@ -502,7 +475,11 @@ def read_audio(clip: Clip, sources: ReadsRanges) -> ClipAudio | None:
     source = clip.source if clip.audio_source is None else clip.audio_source
     if isinstance(plan.recipe, AudioFile):
         file = sources.read_ranges(source, plan.recipe.range_offset, plan.recipe.range_length)
-        return _from_file(plan, plan.recipe.present, file.tobytes())
+        samples = decode_file(file.tobytes(), channels=plan.channels, count=plan.count, rate=plan.rate)
+        mask = np.zeros(plan.count, np.bool_)
+        for begin, end in plan.recipe.present.reshape(-1, 2).tolist():
+            mask[begin:end] = True
+        return ClipAudio(samples=samples, mask=mask, rate=plan.rate, first=plan.first)
     facts = clip.medium.audio
     if facts is None or not len(plan.recipe.packet_size):
         silence = np.zeros((plan.channels, plan.count), np.float32)
@@ -516,29 +493,20 @@ def audio_bytes(clip: Clip) -> int:
     plan, facts = clip.audio, clip.medium.audio
     if plan is None:
         return 0
-    delivered = plan.count * (plan.channels * SAMPLE_BYTES + 1)  # with the mask
+    delivered = plan.count * (plan.channels * SAMPLE_BYTES + 1)  # the mask takes one byte for each sample
     if isinstance(plan.recipe, AudioFile):
         return delivered + int(plan.recipe.range_length.sum())
     if facts is None or not len(plan.recipe.packet_size):
         return delivered
-    decoded = (plan.recipe.end_sample - plan.recipe.begin_sample) * (
-        (facts.channels + plan.channels) * SAMPLE_BYTES + 1
-    )
+    per_sample = (facts.channels + plan.channels) * SAMPLE_BYTES + 1  # before and after mixing, and the mask
+    decoded = (plan.recipe.end_sample - plan.recipe.begin_sample) * per_sample
     packets = int(plan.recipe.packet_size.sum(dtype=np.int64))
     return delivered + decoded + packets + filter_bytes(facts.rate, plan.rate)
 
 
 def audio_text(plan: ClipAudioPlan) -> str:
-    """Return a description of a clip's audio, for messages about its memory."""
+    """Describe a clip's audio, for messages about its memory."""
     return f"{plan.count:,} samples of {plan.channels} channels at {plan.rate} Hz"
-
-
-def _from_file(plan: ClipAudioPlan, present: NDArray[np.int64], data: bytes) -> ClipAudio:
-    samples = decode_file(data, channels=plan.channels, count=plan.count, rate=plan.rate)
-    mask = np.zeros(plan.count, np.bool_)
-    for begin, end in present.reshape(-1, 2).tolist():
-        mask[begin:end] = True
-    return ClipAudio(samples=samples, mask=mask, rate=plan.rate, first=plan.first)
 
 
 def stretches(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -561,6 +529,6 @@ def decode_clip_audio(
     mixed = remix(samples, facts.layout, plan.channels)
     try:
         resampled, presented = resample(mixed, mask, recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
-    except ValueError as error:  # fewer samples were read than are wanted
+    except ValueError as error:  # a manifest may name too few packets for its samples
         raise DecodeError("audio of other samples than the clip's", found=error) from error
     return ClipAudio(samples=resampled, mask=presented, rate=plan.rate, first=plan.first)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from framedex.indexer.containers import plane_rows
 
 FORMATS = frozenset({"yuv420p", "yuvj420p"})
-FULL_RANGE = 2  # as libav numbers it
+FULL_RANGE = 2  # AVCOL_RANGE_JPEG of libavutil
 # Red from V, blue from U, green from U, green from V, × 65536, for full-range chroma in limited-range units, by matrix
 # coefficients (ISO/IEC 23091-2 table 4): `ff_yuv2rgb_coeffs` of libswscale. 2 is "not stated".
 CHROMA = {
@@ -30,7 +30,7 @@ CHROMA = {
     7: (117579, 136230, 16907, 35559),
     9: (110013, 140363, 12277, 42626),
 }
-MOST = (1 << 30) - 1  # results have 22 bits behind the point
+MOST = (1 << 30) - 1  # white: results are 8 bits with 22 more behind the point
 
 
 def takes(picture: av.VideoFrame, matrix: int) -> bool:
@@ -50,10 +50,10 @@ def rows(
     """Return a picture's RGB, uint8 [H, 3 * W].
 
     Args:
-        picture: it passed `takes`.
-        matrix: matrix coefficients, one of `CHROMA`.
-        color_range: as libav numbers it.
-        into: uint8 [H, 3 * W], where the result is put. None: in a new array.
+        picture: A picture that `takes` accepts.
+        matrix: The matrix coefficients, one of `CHROMA`.
+        color_range: A number of libavutil's AVColorRange.
+        into: uint8 [H, 3 * W], where the result is written. If None, a new array.
     """
     height, width = picture.height, picture.width
     y, u, v = (plane_rows(plane, plane.height) for plane in picture.planes)
@@ -65,7 +65,10 @@ def rows(
 
 @functools.cache
 def factors(matrix: int, *, full_range: bool) -> NDArray[np.int32]:
-    """Return int32 [6], × 8192: of luma, luma's black × 1/16, red from V, green from V, green from U, blue from U."""
+    """Return the factors, × 8192, as int32 [6].
+
+    They are those of luma, luma's black × 1/16, red from V, green from V, green from U, and blue from U.
+    """
     red_v, blue_u, green_u, green_v = CHROMA[matrix]
     luma, black = 1 << 16, 0
     if full_range:

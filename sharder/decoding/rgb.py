@@ -1,12 +1,12 @@
-"""Conversion of decoded pictures to RGB with libswscale, by one rule for every picture and decoder.
+"""Convert decoded pictures to RGB with libswscale, by one rule for every picture and decoder.
 
 The medium's matrix and range decide; if they are not stated, BT.601 and the limited range apply. Chroma is
 interpolated, and assumed to lie in the middle of the pixels that share it. DALI supports no other location (MPEG's own
 is half a luma sample to the left).
 
-Pictures of ordinary formats at their own size are converted by compiled code, if numba is installed (`compiled_rgb`),
-once a process has converted COMPILED_FROM pixels. The first picture of each kind is converted by both. Where they
-differ, libswscale converts.
+If numba is installed, compiled code (`compiled_rgb`) converts pictures of ordinary formats at their own size, once a
+process has converted COMPILED_FROM pixels. The first picture of each kind is converted by both. If the results differ,
+libswscale converts all pictures of this kind.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ from framedex.core.limits import keep_freed_memory
 from framedex.indexer.containers import plane_rows
 from framedex.sharder.clips.clip import bits_of
 
-UNSPECIFIED = 2  # matrix coefficients that are not stated, ISO/IEC 23091-2 table 4
+UNSPECIFIED = 2  # of matrix coefficients, ISO/IEC 23091-2 table 4
 # Chroma interpolation and rounding: libswscale's defaults are up to 3 levels off, and 25 dB on test patterns.
 CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolation.ACCURATE_RND
 # With these flags, libswscale writes packed RGB one sample at a time, but planes with vectors. Writing planes and
@@ -36,32 +36,32 @@ CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolati
 # pictures are enlarged or have 4:1:0 chroma: there, up to 0.3 % differ, by one level.
 PLANES, PACKED = "gbrp", "rgb24"
 DEEP_PLANES, DEEP_PACKED = "gbrp16le", "rgb48le"
-MOST = (1 << 16) - 1  # white, of 16 bits
-FULL_RANGE = 2  # as libav numbers it
-MAX_KEPT = 16  # converters of all threads
+MOST = (1 << 16) - 1  # white in 16 bits
+FULL_RANGE = 2  # AVCOL_RANGE_JPEG of libavutil
+MAX_KEPT = 16  # for all threads together; a converter keeps buffers of a few pictures
 # Importing numba takes half a second of CPU. Compiled code saves that on so many pixels, some 110 frames of 720p.
 COMPILED_FROM = 100_000_000
 LOG = logging.getLogger("framedex.decoding")
 
 
 class RgbConverter:
-    """Converts the pictures of one stream, one after the other.
+    """A converter of the pictures of one stream, one after the other.
 
-    The medium's values count, not those that the decoder reports with a picture: FFmpeg's HEVC decoder forgets values
-    that only the container states.
+    It uses the medium's values instead of those that the decoder reports with a picture, because FFmpeg's HEVC decoder
+    forgets values that only the container states.
 
     Args:
         matrix: The medium's matrix coefficients.
-        color_range: As libav numbers it, 0 if it is not stated.
-        threads: Number of libswscale's threads.
+        color_range: A number of libavutil's AVColorRange, 0 if it is not stated.
+        threads: The number of libswscale's threads.
     """
 
     def __init__(self, matrix: int = UNSPECIFIED, color_range: int = 0, *, threads: int = 1) -> None:
         self._matrix, self._range, self._threads = matrix, color_range, threads
         self._reformatter, self._packer = VideoReformatter(), VideoReformatter()
         self._centring: av.filter.Graph | None = None
-        self._centred: tuple[int, int, str] | None = None  # the shape of pictures that the graph takes
-        self._agrees: dict[tuple[object, ...], bool] = {}  # whether compiled code gives the same, by kind of picture
+        self._centred: tuple[int, int, str] | None = None  # a graph takes pictures of one shape only
+        self._agrees: dict[tuple[object, ...], bool] = {}  # by kind of picture, whether compiled code gives the same
 
     def rows(
         self, picture: av.VideoFrame, height: int, width: int, into: NDArray[np.uint8] | None = None
@@ -94,12 +94,12 @@ class RgbConverter:
         return rows
 
     def _scaled(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint8]:
-        """Return what libswscale makes of a picture, as `rows` does."""
+        """Return a picture's RGB by libswscale, shaped as by `rows`."""
         rgb = self._packed(picture, height, width, planes=PLANES, packed=PACKED)
         return plane_rows(rgb.planes[0], height)[:, : 3 * width]
 
     def _packed(self, picture: av.VideoFrame, height: int, width: int, *, planes: str, packed: str) -> av.VideoFrame:
-        """Return a picture of packed RGB, by way of planes. Raises OSError as `rows` does."""
+        """Return a picture of packed RGB, converted by way of planes. Raises OSError as `rows` does."""
         picture = self._with_centred_chroma(picture)
         if self._matrix != UNSPECIFIED:
             picture.colorspace = self._matrix
@@ -114,8 +114,8 @@ class RgbConverter:
     def deep(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint16]:
         """Return a picture's RGB of 16 bits, scaled, as uint16 [height, width, 3]: white is 65535.
 
-        libswscale multiplies the levels of 8 bits by 256, so that its white is less, except for RGB, of which it is
-        inexact from 8 bits.
+        libswscale multiplies levels of 8 bits by 256, so that its white is too dark; this scales them. From RGB of 8
+        bits, libswscale is inexact, so 16 bits are computed here.
 
         Raises:
             OSError: libswscale does not know the matrix.
@@ -141,7 +141,14 @@ class RgbConverter:
             return picture
         shape = (picture.width, picture.height, picture.format.name)
         if self._centring is None or self._centred != shape:
-            self._centring, self._centred = _centring_graph(picture), shape
+            graph = self._centring = av.filter.Graph()
+            graph.threads = 1  # a forked process would lack the graph's threads and wait for them forever
+            source = graph.add_buffer(
+                width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
+            )
+            graph.link_nodes(source, graph.add("setparams", "chroma_location=center"), graph.add("buffersink"))
+            graph.configure()
+            self._centred = shape
         self._centring.push(picture)
         centred = self._centring.pull()
         assert isinstance(centred, av.VideoFrame)
@@ -149,35 +156,21 @@ class RgbConverter:
 
 
 def white_of(pixel_format: av.VideoFormat, *, is_full: bool) -> int:
-    """Return what libswscale makes of white in RGB of 16 bits."""
+    """Return the value of white in libswscale's RGB of 16 bits."""
     bits = bits_of(pixel_format.name)
     if pixel_format.is_rgb or bits > 16:
         return MOST
-    is_grey = len(pixel_format.components) <= 2  # which always has full range
+    is_grey = len(pixel_format.components) <= 2  # libswscale reads grey as full range
     if is_grey or is_full or pixel_format.name.startswith("yuvj"):
         return ((1 << bits) - 1) << (16 - bits)
     return 255 << 8
 
 
-def _centring_graph(picture: av.VideoFrame) -> av.filter.Graph:
-    graph = av.filter.Graph()
-    graph.threads = 1  # threads of its own would be missing in a forked process, which would wait for them forever
-    nodes = (
-        graph.add_buffer(
-            width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
-        ),
-        graph.add("setparams", "chroma_location=center"),
-        graph.add("buffersink"),
-    )
-    graph.link_nodes(*nodes).configure()
-    return graph
-
-
-_pixels = 0  # converted at their own size by this process; threads may lose some of each other's
+_pixels = 0  # that this process has converted at their own size; threads may miscount a little
 
 
 def _compiled_by_now(pixels: int) -> ModuleType | None:
-    """Return the compiled conversion if this process has converted COMPILED_FROM pixels; count these as converted."""
+    """Return the compiled conversion if this process has converted COMPILED_FROM pixels. Count these as converted."""
     global _pixels
     compiled = _compiled() if _pixels >= COMPILED_FROM else None
     _pixels += pixels
@@ -219,7 +212,7 @@ def _leave_to_parent() -> None:
     libswscale's threads are missing there, and freeing a converter would wait for them.
     """
     global _kept
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # so that it is not freed even when the process ends
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # never freed, not even when the process ends
     _kept = _new_cache()
 
 

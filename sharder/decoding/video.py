@@ -1,14 +1,15 @@
-"""Decoding of a clip's packets on the CPU with PyAV: one session per run; frames are identified by their ranks.
+"""Decode the packets of a clip on the CPU with PyAV, to RGB of 8 or 16 bits or to the samples as they are stored.
 
-Frames with more than 8 bits per sample: RGB of 16 bits, or the samples of the planes as they are stored.
+Each run of packets has a decoder of its own. Pictures are identified by the rank of their packet, which PyAV passes
+through the decoder as a presentation timestamp.
 """
 
 import contextlib
 import functools
 import itertools
 import math
-import struct
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import av
@@ -22,25 +23,27 @@ from framedex.indexer.images.image_facts import resize_rgb, rgb_md5, rgb_of
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, bits_of
-from framedex.sharder.decoding.cutout import Cropper, Cutout, cut_into
+from framedex.sharder.decoding.cutout import Cropper, Cutout, cut_into, whole
 from framedex.sharder.decoding.rgb import RgbConverter, kept_converter
 from framedex.sharder.reading import EncodedClip
 
 Size = tuple[int, int]  # height, width
 SHOWN_BY_VERIFY = "framedex verify shows which clips decode"
+Part = tuple[int, NDArray[Any], Cutout]  # rank, pixels [H, W, C], the windows of these pixels
 
 
 class PixelForm(NamedTuple):
-    """How pixels are stored: the number of channels, and the type of a sample."""
+    """The number of channels of pixels, and the type of a sample."""
 
     channels: int
     type: np.dtype[Any]
 
 
-RGB = PixelForm(3, np.dtype(np.uint8))
+RGB, DEEP = PixelForm(3, np.dtype(np.uint8)), PixelForm(3, np.dtype(np.uint16))
 
-MAX_UNCROPPED = 64  # pixels; the widest alignment of FFmpeg's pictures (STRIDE_ALIGN)
-# Codecs for which an index records whether pictures differ in size (`varying_shape`).
+# FFmpeg crops on the left only to multiples of its alignment, which is at most 64 pixels (STRIDE_ALIGN).
+MAX_UNCROPPED = 64
+# Pictures of other codecs are not checked: only for these, an index records whether pictures differ in size.
 SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))
 
 
@@ -48,24 +51,24 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
     """Yield (rank, picture) of every wanted picture once, in the order in which the decoder outputs them.
 
     Raises:
-        DecodeError: A wanted picture is missing or damaged, or pictures come in an order other than that of their
-            ranks. No indexed medium has a decoder that reorders in this way, except for pictures that an edit list
-            hides.
+        DecodeError: A wanted picture is missing or damaged, or ranks do not ascend.
     """
+    # Decoders of indexed media output ascending ranks, unless pictures are damaged or an edit list hides some.
     in_order = not (clip.recipe.damaged or clip.medium.hidden_unordered)
     last = -1
     missing = set(clip.recipe.position[clip.recipe.position != PAD].tolist())
     try:
         for frame in _decode_runs(clip, encoded, threads):
-            rank = frame.pts  # packets were numbered by their ranks
-            # Unwanted pictures are decoded because wanted ones refer to them.
+            rank = frame.pts
+            # An unwanted picture must not be corrupt either, because wanted ones may refer to it.
             if frame.is_corrupt and not clip.recipe.damaged:
                 raise undecodable(clip, "the decoder marks a picture as corrupt")
-            if rank is not None:
-                if in_order and rank <= last:
-                    raise undecodable(clip, "pictures come out of the decoder in another order than planned")
-                last = rank
-            if rank is not None and rank in missing:
+            if rank is None:
+                continue
+            if in_order and rank <= last:
+                raise undecodable(clip, "pictures come out of the decoder in another order than planned")
+            last = rank
+            if rank in missing:
                 missing.remove(rank)
                 yield rank, frame
     except av.error.FFmpegError as error:
@@ -75,7 +78,7 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
 
 
 def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.VideoFrame]:
-    """Yield the pictures of all runs. Errors are ignored in a damaged clip."""
+    """Yield the pictures of all runs. In a damaged clip, FFmpeg's errors are ignored."""
     payload, first = encoded.payload.data, encoded.packet_first.tolist()
     ranks, damaged = clip.recipe.packet_rank.tolist(), clip.recipe.damaged
     edges = [*clip.recipe.run_first.tolist(), len(ranks)]
@@ -94,21 +97,84 @@ def undecodable(clip: Clip, what: str) -> DecodeError:
     return DecodeError(f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy=SHOWN_BY_VERIFY)
 
 
+@dataclass(frozen=True, slots=True)
+class _ClipDecoder:
+    """A clip, its packets, and the number of decoder threads."""
+
+    clip: Clip
+    encoded: EncodedClip
+    threads: int = 1
+
+    @property
+    def converter(self) -> RgbConverter:
+        """The calling thread's converter for the pictures of the clip."""
+        medium = self.clip.medium
+        return kept_converter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0), self.threads)
+
+    def rgb_rows(
+        self, height: int, width: int, room: Callable[[int], NDArray[np.uint8]] | None = None
+    ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Yield (rank, uint8 [height, 3 * width]) of every wanted picture, scaled.
+
+        Pixels may lie in the array of that shape which `room` returns for a rank. It is called only for pictures of the
+        right size.
+        """
+        if self.clip.medium.kind == IMAGES:
+            for rank, data in encoded_images(self.clip, self.encoded):
+                rgb = _image_rgb(self.clip, data)
+                _check_size(self.clip, *rgb.shape[:2])
+                yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
+            return
+        converter = self.converter
+        for rank, picture in decode_pictures(self.clip, self.encoded, threads=self.threads):
+            _check_size(self.clip, picture.height, picture.width)
+            with _known_matrix(self.clip):
+                rows = converter.rows(picture, height, width, None if room is None else room(rank))
+            yield rank, rows
+
+    def rgb_parts(self, cutout: Cutout) -> Iterator[Part]:
+        """Yield every wanted picture as uint8 [H, W, 3], scaled, or a part of it that contains all windows."""
+        if self.clip.medium.kind == IMAGES:
+            return ((rank, rows.reshape(*cutout.scaled, 3), cutout) for rank, rows in self.rgb_rows(*cutout.scaled))
+        rows_of = self.converter.rows
+        return self.parts(
+            cutout, lambda picture, height, width: rows_of(picture, height, width).reshape(height, width, 3)
+        )
+
+    def parts(self, cutout: Cutout, convert: Callable[[av.VideoFrame, int, int], NDArray[Any]]) -> Iterator[Part]:
+        """Yield every wanted picture of a video, converted. Pictures that are not scaled may be cropped before.
+
+        Args:
+            cutout: The windows that are wanted.
+            convert: Returns [height, width, C] of (picture, height, width).
+        """
+        cropper, box = Cropper(), cutout.box()
+        for rank, picture in decode_pictures(self.clip, self.encoded, threads=self.threads):
+            _check_size(self.clip, picture.height, picture.width)
+            shown = cutout
+            if (picture.height, picture.width) == cutout.scaled:
+                picture, place = cropper.part(picture, box)
+                shown = cutout.within(place)
+            with _known_matrix(self.clip):
+                pixels = convert(picture, *shown.scaled)
+            yield rank, pixels, shown
+
+
 def decode_rgb(
     clip: Clip, encoded: EncodedClip, *, size: Size | None = None, cutout: Cutout | None = None, threads: int = 1
 ) -> NDArray[np.uint8]:
     """Return RGB of the wanted frames in order, zeros where padded.
 
-    Pixels of images are those of `rgb.rgb_of`; an image whose size differs from the medium's is scaled to it. Pixels of
-    videos are those of `rgb.RgbConverter`.
+    Images are read by `image_facts.rgb_of`, and scaled to the medium's size if theirs differs. Pictures of videos are
+    converted by `rgb.RgbConverter`.
 
     Args:
         clip: The clip.
         encoded: Its packets.
-        size: (height, width) to scale to, in the same step, with an antialiasing triangle filter; None for the medium's
+        size: (height, width) to scale to, in the same step, with an antialiasing triangle filter. If None, the medium's
             size.
-        cutout: In place of `size`: how frames are scaled and then cut.
-        threads: Decoder threads.
+        cutout: How frames are scaled and then cut, instead of `size`.
+        threads: The number of decoder threads.
 
     Returns:
         uint8 [F, H, W, 3], or [windows, F, h, w, 3] if the windows of `cutout` are stacked.
@@ -116,41 +182,30 @@ def decode_rgb(
     Raises:
         DecodeError: The clip does not decode, or needs more memory than there is.
     """
-    if cutout is not None and not cutout.is_whole:
-        pictures: NDArray[np.uint8] = collected(clip, cutout, _parts_in(clip, encoded, cutout, threads))
-        return pictures
-    height, width = (size or (clip.medium.height, clip.medium.width)) if cutout is None else cutout.scaled
+    decoder = _ClipDecoder(clip, encoded, threads)
+    cutout = cutout or whole(size or (clip.medium.height, clip.medium.width))
+    if not cutout.is_whole:
+        return _collect(clip, cutout, decoder.rgb_parts(cutout), RGB)
+    height, width = cutout.scaled
     places = _places(clip)
-    # Made only after a picture has shown that the medium's size is right.
-    room = functools.cache(lambda: _room(clip, (), height, width).reshape(-1, height, 3 * width))
-    for rank, pixels in _pictures_in(clip, encoded, height, width, threads, lambda rank: room()[places[rank][0]]):
+    # Memory is reserved only after a picture has shown that the medium's size is right.
+    room = functools.cache(lambda: _room(clip, cutout, RGB).reshape(-1, height, 3 * width))
+    for rank, pixels in decoder.rgb_rows(height, width, lambda rank: room()[places[rank][0]]):
         for place in places[rank]:
             if not np.shares_memory(room()[place], pixels):
                 room()[place][...] = pixels
     return room().reshape(-1, height, width, 3)
 
 
-def collected(
-    clip: Clip,
-    cutout: Cutout,
-    parts: Iterable[tuple[int, NDArray[Any], Cutout]],
-    form: PixelForm = RGB,
-) -> NDArray[Any]:
+def _collect(clip: Clip, cutout: Cutout, parts: Iterable[Part], form: PixelForm) -> NDArray[Any]:
     """Return [F, h, w, C] or [windows, F, h, w, C]: the windows of a clip's pictures at their places.
-
-    Args:
-        clip: The clip.
-        cutout: Its windows.
-        parts: (rank, [H, W, C], the windows of these pixels) of each picture, scaled, or of a part of it that holds all
-            windows.
-        form: Channels and type of the pixels.
 
     Raises:
         DecodeError: They need more memory than there is; or as `parts`.
     """
     places = _places(clip)
-    # Made only after a picture has shown that the medium's size is right.
-    room = functools.cache(lambda: _room(clip, cutout.leading, *cutout.size, clear=cutout.stands_out, form=form))
+    # Memory is reserved only after a picture has shown that the medium's size is right.
+    room = functools.cache(lambda: _room(clip, cutout, form))
     for rank, pixels, shown in parts:
         windows = room() if cutout.is_stacked else room()[None]
         first, *others = places[rank]
@@ -168,21 +223,10 @@ def _places(clip: Clip) -> dict[int, list[int]]:
     return places
 
 
-def _room(
-    clip: Clip, leading: tuple[int, ...], height: int, width: int, *, clear: bool = False, form: PixelForm = RGB
-) -> NDArray[Any]:
-    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if they need more than there is.
-
-    Args:
-        clip: The clip.
-        leading: The axes in front of the frames.
-        height: Of the frames.
-        width: Of the frames.
-        clear: Whether all of it is zeros.
-        form: Channels and type of the pixels.
-    """
-    count = len(clip.recipe.position)
-    shape = (*leading, count, height, width, form.channels)
+def _room(clip: Clip, cutout: Cutout, form: PixelForm) -> NDArray[Any]:
+    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if they need more than there is."""
+    height, width = cutout.size
+    shape = (*cutout.leading, len(clip.recipe.position), height, width, form.channels)
     check_room(
         math.prod(shape) * form.type.itemsize,
         f"{math.prod(shape[:-3]):,} frames of {width} × {height}",
@@ -190,82 +234,13 @@ def _room(
         remedy="make clips of fewer frames, or load them with a smaller size=(height, width)",
     )
     frames: NDArray[Any] = pixel_array(shape) if form == RGB else np.empty(shape, form.type)
-    frames[..., slice(None) if clear else clip.recipe.position == PAD, :, :, :] = 0
+    # Windows that reach beyond the frame leave pixels unwritten, which must be zeros, too.
+    frames[..., slice(None) if cutout.stands_out else clip.recipe.position == PAD, :, :, :] = 0
     return frames
 
 
-def _parts_in(
-    clip: Clip, encoded: EncodedClip, cutout: Cutout, threads: int
-) -> Iterator[tuple[int, NDArray[np.uint8], Cutout]]:
-    """Yield (rank, uint8 [H, W, 3], its windows) of every wanted picture, scaled, or a part that holds all windows."""
-    height, width = cutout.scaled
-    if clip.medium.kind == IMAGES:
-        for rank, rows in _pictures_in(clip, encoded, height, width, threads):
-            yield rank, rows.reshape(height, width, 3), cutout
-        return
-    converter = converter_of(clip, threads)
-    for rank, picture, shown in cropped_pictures(clip, encoded, cutout, threads):
-        with known_matrix(clip):
-            rows = converter.rows(picture, *shown.scaled)
-        yield rank, rows.reshape(*shown.scaled, 3), shown
-
-
-def cropped_pictures(
-    clip: Clip, encoded: EncodedClip, cutout: Cutout, threads: int
-) -> Iterator[tuple[int, av.VideoFrame, Cutout]]:
-    """Yield (rank, picture, its windows) of every wanted picture, of which only a part is kept if it is not scaled.
-
-    Raises:
-        DecodeError: As `decode_pictures`, or a picture has another size than the medium.
-    """
-    cropper, box = Cropper(), cutout.box()
-    for rank, picture in _sized_pictures(clip, encoded, threads):
-        if (picture.height, picture.width) == cutout.scaled:
-            part, place = cropper.part(picture, box)
-            yield rank, part, cutout.within(place)
-        else:
-            yield rank, picture, cutout
-
-
-def _pictures_in(
-    clip: Clip,
-    encoded: EncodedClip,
-    height: int,
-    width: int,
-    threads: int,
-    room: Callable[[int], NDArray[np.uint8]] | None = None,
-) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield (rank, uint8 [height, 3 * width]) of every wanted picture at a given size.
-
-    A picture may lie in the array of that shape which `room` returns for its rank. It is called for pictures whose size
-    is right.
-    """
-    if clip.medium.kind == IMAGES:
-        for rank, rgb in decode_images(clip, encoded):
-            _check_size(clip, *rgb.shape[:2])
-            yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
-        return
-    converter = converter_of(clip, threads)
-    for rank, picture in _sized_pictures(clip, encoded, threads):
-        with known_matrix(clip):
-            rows = converter.rows(picture, height, width, None if room is None else room(rank))
-        yield rank, rows
-
-
-def converter_of(clip: Clip, threads: int) -> RgbConverter:
-    """Return the calling thread's converter for the pictures of a clip."""
-    return kept_converter(clip.medium.color_matrix, RANGE_NUMBERS.get(clip.medium.color_range, 0), threads)
-
-
-def _sized_pictures(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Yield as `decode_pictures` does. Raises DecodeError as `_check_size` does, too."""
-    for rank, picture in decode_pictures(clip, encoded, threads=threads):
-        _check_size(clip, picture.height, picture.width)
-        yield rank, picture
-
-
 @contextlib.contextmanager
-def known_matrix(clip: Clip) -> Iterator[None]:
+def _known_matrix(clip: Clip) -> Iterator[None]:
     """Raise DecodeError for libswscale's OSError."""
     try:
         yield
@@ -276,9 +251,8 @@ def known_matrix(clip: Clip) -> Iterator[None]:
 def _check_size(clip: Clip, height: int, width: int) -> None:
     """Raise DecodeError for a picture whose size differs from the medium's, unless the index recorded varying sizes.
 
-    Otherwise its frames would be scaled to a size that it never had. Videos are checked only if an index records
-    varying sizes for their codec (`SIZED`). H.264 may be a little wider: on the left, FFmpeg crops only as far as its
-    alignment allows (docs/limitations.md).
+    Otherwise its frames would be scaled to a size that it never had. H.264 may be a little wider, because FFmpeg does
+    not crop all of the left side (docs/limitations.md).
     """
     medium = clip.medium
     if medium.kind != IMAGES and medium.codec not in SIZED:
@@ -291,17 +265,8 @@ def _check_size(clip: Clip, height: int, width: int) -> None:
 def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Yield (rank, uint8 [H, W, 3] RGB) of every wanted picture once, one at a time, converted as in `decode_rgb`."""
     height, width = clip.medium.height, clip.medium.width
-    for rank, pixels in _pictures_in(clip, encoded, height, width, 1):
+    for rank, pixels in _ClipDecoder(clip, encoded).rgb_rows(height, width):
         yield rank, np.ascontiguousarray(pixels).reshape(height, width, 3)
-
-
-def decode_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield (rank, uint8 [H, W, 3]) of every wanted image once, each at its own size. Raises DecodeError."""
-    for rank, image in encoded_images(clip, encoded):
-        try:
-            yield rank, rgb_of(image)
-        except (OSError, ValueError) as error:
-            raise undecodable(clip, f"an image {error}") from error
 
 
 def encoded_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, bytes]]:
@@ -316,12 +281,10 @@ def encoded_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, byte
 def decode_md5(clip: Clip, encoded: EncodedClip) -> dict[int, str]:
     """Return the md5 of every wanted picture by its rank, computed as `frames.md5` of an index. Raises DecodeError."""
     if clip.medium.kind == IMAGES:
-        return {rank: rgb_md5(rgb) for rank, rgb in decode_images(clip, encoded)}
+        return {rank: rgb_md5(_image_rgb(clip, data)) for rank, data in encoded_images(clip, encoded)}
     return {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}
 
 
-DEEP = PixelForm(3, np.dtype(np.uint16))
-MAX_BITS = 16
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PNG_DEPTH_AT = 24  # bytes before the bit depth in the header of a PNG (ISO/IEC 15948 11.2.2)
 # Formats of one plane with the samples R, G, B of each pixel in this order, perhaps with alpha behind them.
@@ -334,11 +297,12 @@ def decode_deep(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: in
     Raises:
         DecodeError: The clip does not decode, or needs more memory than there is.
     """
-    parts = (
-        _image_parts(clip, encoded, cutout) if clip.medium.kind == IMAGES else _parts(clip, encoded, cutout, threads)
-    )
-    frames: NDArray[np.uint16] = collected(clip, cutout, parts, DEEP)
-    return frames
+    if clip.medium.kind == IMAGES:
+        parts = _deep_images(clip, encoded, cutout)
+    else:
+        decoder = _ClipDecoder(clip, encoded, threads)
+        parts = decoder.parts(cutout, decoder.converter.deep)
+    return _collect(clip, cutout, parts, DEEP)
 
 
 def decode_raw(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int = 1) -> NDArray[Any]:
@@ -349,27 +313,32 @@ def decode_raw(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int
         DecodeError: The clip does not decode, or needs more memory than there is.
     """
     form = raw_form(clip.medium)
-    return collected(clip, cutout, _raw_parts(clip, encoded, cutout, form, threads), form)
+    if clip.medium.kind == IMAGES:
+        parts = _raw_images(clip, encoded, cutout, form)
+    else:
+        decoder = _ClipDecoder(clip, encoded, threads)
+        parts = decoder.parts(cutout, lambda picture, height, width: stored_samples(picture))
+    return _collect(clip, cutout, _check_form(clip, parts, form), form)
 
 
 @functools.cache
 def _form_of(pixel_format: str) -> PixelForm | None:
-    """Return how the samples of a pixel format are delivered, or None if its planes are no array."""
+    """Return the form of the samples of a pixel format, or None if its planes do not fit one array."""
     shape = av.VideoFormat(pixel_format)
     is_one = len(shape.components) <= 2  # grey, perhaps with alpha
     is_known = shape.is_planar or len(shape.components) == 1 or pixel_format in INTERLEAVED
     is_subsampled = not is_one and (shape.chroma_width(16), shape.chroma_height(16)) != (16, 16)
     bits = bits_of(pixel_format)
-    if shape.has_palette or shape.is_bit_stream or is_subsampled or not is_known or bits > MAX_BITS:
+    if shape.has_palette or shape.is_bit_stream or is_subsampled or not is_known or bits > 16:
         return None
     return PixelForm(1 if is_one else 3, np.dtype(np.uint8 if bits == 8 else np.uint16))
 
 
 def raw_form(medium: Medium) -> PixelForm:
-    """Return how the stored samples of a medium are delivered: grey has one channel, other formats have three.
+    """Return the form of the stored samples of a medium: grey has one channel, other formats have three.
 
     Raises:
-        FramedexError: The planes differ in size, or are no integers of at most 16 bits.
+        FramedexError: The planes differ in size, or are not integers of at most 16 bits.
     """
     form = _form_of(medium.pixel_format) if medium.pixel_format else None
     if form is None:
@@ -383,48 +352,25 @@ def raw_form(medium: Medium) -> PixelForm:
     return form
 
 
-def _parts(
-    clip: Clip, encoded: EncodedClip, cutout: Cutout, threads: int
-) -> Iterator[tuple[int, NDArray[np.uint16], Cutout]]:
-    converter = converter_of(clip, threads)
-    for rank, picture, shown in cropped_pictures(clip, encoded, cutout, threads):
-        with known_matrix(clip):
-            rgb = converter.deep(picture, *shown.scaled)
-        yield rank, rgb, shown
-
-
-def _raw_parts(
-    clip: Clip, encoded: EncodedClip, cutout: Cutout, form: PixelForm, threads: int
-) -> Iterator[tuple[int, NDArray[Any], Cutout]]:
-    if clip.medium.kind == IMAGES:
-        for rank, data in encoded_images(clip, encoded):
-            is_deep = _is_deep_png(data)
-            image = stored_samples(_decoded_png(clip, data)) if is_deep else _rgb(clip, data)[..., : form.channels]
-            _check_form(clip, image, form, cutout)
-            yield rank, image, cutout
-        return
-    for rank, picture, shown in cropped_pictures(clip, encoded, cutout, threads):
-        samples = stored_samples(picture)
-        _check_form(clip, samples, form, shown)
+def _check_form(clip: Clip, parts: Iterable[Part], form: PixelForm) -> Iterator[Part]:
+    """Yield the parts. Raise DecodeError for a picture whose samples or size differ from those of the medium."""
+    for rank, samples, shown in parts:
+        shape = (*shown.scaled, form.channels)
+        if (samples.shape, samples.dtype) != (shape, form.type):
+            raise DecodeError(
+                f"clip {clip.clip_id}: its pictures are not all alike, and dtype='raw' leaves them as they are",
+                where=clip.medium.path,
+                found=f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(shape)}",
+                remedy="load it with dtype='uint8' or 'uint16'",
+            )
         yield rank, samples, shown
 
 
-def _check_form(clip: Clip, samples: NDArray[Any], form: PixelForm, shown: Cutout) -> None:
-    """Raise DecodeError for a picture whose samples or size are not those of the medium."""
-    expected = (*shown.scaled, form.channels), form.type
-    if (samples.shape, samples.dtype) != expected:
-        raise DecodeError(
-            f"clip {clip.clip_id}: its pictures are not all alike, and dtype='raw' leaves them as they are",
-            where=clip.medium.path,
-            found=f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(expected[0])}",
-            remedy="load it with dtype='uint8' or 'uint16'",
-        )
-
-
 def stored_samples(picture: av.VideoFrame) -> NDArray[Any]:
-    """Return [H, W, C], uint8 or uint16: the samples of a picture's planes, without alpha. RGB is in this order.
+    """Return [H, W, C], uint8 or uint16: the samples of a picture's planes, without alpha, in the order R, G, B.
 
-    The picture has a format of which `raw_form` knows how to deliver it.
+    Args:
+        picture: A picture in a format that `raw_form` accepts.
     """
     name = picture.format.name
     form = _form_of(name)
@@ -442,19 +388,27 @@ def stored_samples(picture: av.VideoFrame) -> NDArray[Any]:
     return samples.astype(form.type)
 
 
-def _image_parts(clip: Clip, encoded: EncodedClip, cutout: Cutout) -> Iterator[tuple[int, NDArray[np.uint16], Cutout]]:
+def _raw_images(clip: Clip, encoded: EncodedClip, cutout: Cutout, form: PixelForm) -> Iterator[Part]:
+    for rank, data in encoded_images(clip, encoded):
+        if _is_deep_png(data):
+            yield rank, stored_samples(_decode_png(clip, data)), cutout
+        else:
+            yield rank, _image_rgb(clip, data)[..., : form.channels], cutout
+
+
+def _deep_images(clip: Clip, encoded: EncodedClip, cutout: Cutout) -> Iterator[Part]:
     converter = RgbConverter()
     for rank, data in encoded_images(clip, encoded):
         if _is_deep_png(data):
-            yield rank, converter.deep(_decoded_png(clip, data), *cutout.scaled), cutout
+            yield rank, converter.deep(_decode_png(clip, data), *cutout.scaled), cutout
             continue
-        rgb = _rgb(clip, data).astype(np.uint16) * 257
+        rgb = _image_rgb(clip, data).astype(np.uint16) * 257  # 255 becomes 65535
         if rgb.shape[:2] != cutout.scaled:
             rgb = converter.deep(av.VideoFrame.from_ndarray(rgb, format="rgb48le"), *cutout.scaled)
         yield rank, rgb, cutout
 
 
-def _rgb(clip: Clip, data: bytes) -> NDArray[np.uint8]:
+def _image_rgb(clip: Clip, data: bytes) -> NDArray[np.uint8]:
     """Return uint8 [H, W, 3]: an image. Raises DecodeError."""
     try:
         return rgb_of(data)
@@ -463,11 +417,12 @@ def _rgb(clip: Clip, data: bytes) -> NDArray[np.uint8]:
 
 
 def _is_deep_png(data: bytes) -> bool:
-    return data[:8] == PNG_SIGNATURE and data[PNG_DEPTH_AT : PNG_DEPTH_AT + 1] == struct.pack("B", 16)
+    """Return whether an image is a PNG of 16 bits per sample."""
+    return data.startswith(PNG_SIGNATURE) and data[PNG_DEPTH_AT : PNG_DEPTH_AT + 1] == bytes([16])
 
 
-def _decoded_png(clip: Clip, data: bytes) -> av.VideoFrame:
-    """Return a PNG decoded by libavcodec; Pillow reads the high 8 bits alone. Raises DecodeError."""
+def _decode_png(clip: Clip, data: bytes) -> av.VideoFrame:
+    """Return a PNG decoded by libavcodec. Pillow would read the high 8 bits alone. Raises DecodeError."""
     decoder: Any = av.CodecContext.create("png", "r")
     try:
         pictures = [*decoder.decode(av.Packet(data)), *decoder.decode(None)]

@@ -1,10 +1,8 @@
-"""Policies by time: a fixed rate, several rates in one clip, explicit times.
+"""Policies whose clips follow a fixed pattern of times or frame numbers.
 
-Policies by frame number: a stride, explicit numbers, key frames.
-
-Ranges that the listing names: annotated actions, shots between cuts, DALI's `path label start end`.
-
-Sequences of frames: windows at regular distances, and clips around each frame.
+By time: a fixed rate, several rates in one clip, explicit times. By frame number: a stride, explicit numbers, random
+access points. By either: ranges that the listing names (annotated actions, shots between cuts, DALI's
+`path label start end`), windows at regular distances, and clips around each frame.
 """
 
 import math
@@ -14,7 +12,6 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from framedex.sharder.configuration.parameters import (
     MANY,
@@ -31,11 +28,11 @@ from framedex.sharder.configuration.parameters import (
     listed,
     parameter,
 )
-from framedex.sharder.policies.places import WantedFrames, consecutive, numbers, sample, times, times_from
+from framedex.sharder.policies.places import WantedFrames, count_consecutive, numbers, sample, times, times_from
 from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.ranges import Places, Ranges, Unit, check_unit, range_columns
 from framedex.sharder.policies.sampling import Sampling, Span, Timeline
-from framedex.sharder.policies.spread import By, FixedCountPolicy, evenly, last_time, spread_times
+from framedex.sharder.policies.spread import By, FixedCountPolicy, last_time, spread_evenly, spread_times
 
 
 def at_rate(
@@ -50,7 +47,10 @@ def at_rate(
     """Return consecutive clips of times 1 / fps apart through a span.
 
     Args:
-        length: Number of times per clip; None for one clip of all times.
+        timeline: The video.
+        span: The span.
+        fps: Times per second.
+        length: Number of times per clip. If None, all times are one clip.
         start: Begin of the first clip, in seconds from the span's start.
         time_step: As for `times`.
     """
@@ -60,7 +60,7 @@ def at_rate(
         length = max(0, math.ceil((span.end - begin) / step))
         clips = min(length, 1)
     else:
-        clips = consecutive(begin, step * length, step * (length - 1), span.end)
+        clips = count_consecutive(begin, step * length, step * (length - 1), span.end)
     return times(span, (begin, step * length, clips), [(Fraction(0), step, length)], time_step=time_step)
 
 
@@ -76,14 +76,6 @@ class FpsPolicy(FixedCountPolicy):
     fps: Rate = parameter("samples a second")
     frames: Count | None = parameter("samples a clip; without it, one clip a video", None)
     start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
-
-    def __post_init__(self) -> None:
-        self.check_counts(has_length=self.frames is not None)
-        FixedCountPolicy.__post_init__(self)
-
-    @property
-    def length(self) -> int | None:
-        return self.frames
 
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         if self.frames is None:
@@ -117,15 +109,13 @@ class Segment(Record):
     offset: Seconds | None = parameter("from the clip's start; without it, where the segment before ends", None)
 
     def __post_init__(self) -> None:
-        if (self.frames is None) == (self.seconds is None):
-            found = "neither" if self.frames is None else "both"
-            raise RefusedError("a segment has either frames or seconds", found=found)
+        self.check_one_of("frames", "seconds", "a segment has either frames or seconds")
 
     def count(self) -> int:
         """Return the number of samples of the segment."""
         if self.frames is not None:
             return self.frames
-        assert self.seconds is not None  # one of the two, as checked above
+        assert self.seconds is not None  # __post_init__ checked this
         return math.ceil(self.seconds * self.fps)
 
 
@@ -154,7 +144,7 @@ class SegmentsPolicy(Policy):
             pieces.append((offset / unit, 1 / (segment.fps * unit), segment.count()))
             following = offset + segment.count() / segment.fps
         start = span.start + self.start_seconds / unit
-        every = (self.every_seconds or Fraction(1)) / unit
+        every = (self.every_seconds or Fraction(1)) / unit  # with one clip, the distance does not matter
         clips = max(0, math.ceil((span.end - start) / every))
         clips = clips if self.every_seconds else min(clips, 1)
         wanted = times(span, (start, every, clips), pieces, time_step=self.time_step)
@@ -184,7 +174,9 @@ def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) ->
     """Return consecutive clips of every stride-th frame through a span.
 
     Args:
-        length: Frames per clip; None for one clip of all frames.
+        span: The span.
+        stride: Distance between frames, by number.
+        length: Frames per clip. If None, all frames are one clip.
         start: First frame of the first clip, counted from the span's first frame.
     """
     begin = span.first + start
@@ -192,78 +184,49 @@ def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) ->
         length = max(0, -(-(span.stop - begin) // stride))
         clips = min(length, 1)
     else:
-        clips = consecutive(begin, stride * length, stride * (length - 1), span.stop)
+        clips = count_consecutive(begin, stride * length, stride * (length - 1), span.stop)
     return numbers(span, (begin, stride * length, clips), range(0, stride * length, stride))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByNumber(Policy):
-    """The terms of a policy whose places are frame numbers."""
-
-    @property
-    def by_number(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StridePolicy(ByNumber):
+class StridePolicy(Policy):
     """Every `stride`-th frame by number from frame `start` on, cut into clips of `frames` samples."""
 
     stride: Count = parameter("distance between frames, by number")
     frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
     start: Number = parameter("the first clip's first frame", 0)
-
-    @property
-    def length(self) -> int | None:
-        return self.frames
+    by_number = True
 
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         return sample(timeline, span, at_stride(span, self.stride, self.frames, start=self.start), self, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FramesPolicy(ByNumber):
+class FramesPolicy(Policy):
     """The same frame numbers in every video: one clip, in the order of the list, including repeats."""
 
     frames: Annotated[tuple[Number, ...], MANY, listed("[0, 7, 3, 3]")] = parameter(
         "frame numbers from 0, in any order, with repeats, such as [0, 7, 3, 3]"
     )
-
-    @property
-    def length(self) -> int | None:
-        return len(self.frames)
+    by_number = True
 
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         return sample(timeline, span, numbers(span, (span.first, 1, 1), self.frames), self, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyframesPolicy(ByNumber):
+class KeyframesPolicy(Policy):
     """Frames where decoding may start: every `every`-th of them, cut into clips of `frames` frames."""
 
     every: Count = parameter("every n-th start point", 1)
     frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
-
-    @property
-    def needs_video(self) -> bool:
-        return True
-
-    @property
-    def counts_by_pts(self) -> bool:
-        return True
-
-    @property
-    def length(self) -> int | None:
-        return self.frames
+    by_number = needs_video = counts_by_pts = True
 
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         begin, stop = np.searchsorted(timeline.starts, (span.first, span.stop)).tolist()
         starts = replace(span, first=begin, stop=stop)
         wanted = at_stride(starts, self.every, self.frames)
         return sample(timeline, starts, wanted, self, first=first, among=timeline.starts, stretch=span)
-
-
-START, END = "start", "end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +252,7 @@ class PerRowPolicy(Policy):
     cuts: ColumnName | None = parameter("instead: a column with a list of ascending places between ranges", None)
     unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
     include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
+    names_ranges = needs_video = counts_by_pts = True
 
     def __post_init__(self) -> None:
         ways = [name for name in ("fps", "stride", "uniform") if getattr(self, name) is not None]
@@ -298,15 +262,10 @@ class PerRowPolicy(Policy):
         if self.uniform is not None and self.frames is not None:
             raise RefusedError("uniform says how many frames a clip has", found="frames as well")
         if self.range is not None:
-            raise RefusedError(
-                "per_row names its ranges without the key range", found="range", allowed="start and end, or cuts"
-            )
-        self.ranges(())  # raises for keys that contradict each other
+            allowed = "start and end, or cuts"
+            raise RefusedError("per_row names its ranges without the key range", found="range", allowed=allowed)
+        self.ranges(())  # to raise for keys that contradict each other
         Policy.__post_init__(self)
-
-    @property
-    def names_ranges(self) -> bool:
-        return True
 
     def ranges(self, names: Sequence[str]) -> Ranges:
         """Return the ranges that are sampled.
@@ -317,21 +276,13 @@ class PerRowPolicy(Policy):
         if self.cuts is not None:
             return Ranges(start=self.start, end=self.end, cuts=self.cuts, **how)
         found = range_columns(tuple(names))
-        if (self.start, self.end) == (None, None) and not {START, END} <= set(names) and found is not None:
+        if (self.start, self.end) == (None, None) and not {"start", "end"} <= set(names) and found is not None:
             check_unit(found, self.unit)
             return Ranges(start=found[0], end=found[1], **how)
-        return Ranges(start=self.start or START, end=self.end or END, **how)
+        return Ranges(start=self.start or "start", end=self.end or "end", **how)
 
     def _places(self, timeline: Timeline, row: Mapping[str, Any], ranges: Ranges) -> list[Places]:
         return ranges.places(timeline, row, whole_if_empty=False)
-
-    @property
-    def counts_by_pts(self) -> bool:
-        return True
-
-    @property
-    def needs_video(self) -> bool:
-        return True
 
     @property
     def by_number(self) -> bool:
@@ -347,9 +298,9 @@ class PerRowPolicy(Policy):
         elif self.stride is not None:
             wanted = at_stride(span, self.stride, self.frames)
         else:
-            assert self.uniform is not None  # one of the three, as checked above
+            assert self.uniform is not None  # __post_init__ checked this
             by: By = "number" if self.by_number else "time"
-            wanted = evenly(timeline, span, self.uniform, by, "centres", time_step=self.time_step)
+            wanted = spread_evenly(timeline, span, self.uniform, by, "centres", time_step=self.time_step)
         return sample(timeline, span, wanted, self, first=first)
 
 
@@ -370,40 +321,31 @@ class WindowsPolicy(Policy):
     start_seconds: Seconds | None = parameter("with fps: where the first window begins; 0 by default", None)
 
     def __post_init__(self) -> None:
-        by_number, by_time = ("stride", "step", "start"), ("step_seconds", "start_seconds")
-        wrong = by_number if self.fps is not None else by_time
-        given = [name for name in wrong if getattr(self, name) is not None]
-        if given:
-            raise RefusedError(
-                "windows with fps go by time" if self.fps is not None else "windows without fps go by frame numbers",
-                found=", ".join(given),
-                allowed=", ".join(by_time if self.fps is not None else by_number),
-            )
+        right, wrong = ["stride", "step", "start"], ["step_seconds", "start_seconds"]
+        what = "windows without fps go by frame numbers"
+        if self.fps is not None:
+            right, wrong, what = wrong, right, "windows with fps go by time"
+        if given := [name for name in wrong if getattr(self, name) is not None]:
+            raise RefusedError(what, found=", ".join(given), allowed=", ".join(right))
         Policy.__post_init__(self)
 
     @property
     def by_number(self) -> bool:
         return self.fps is None
 
-    @property
-    def length(self) -> int | None:
-        return self.frames
-
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         if self.fps is None:
-            stride, begin = self.stride or 1, self.start or 0
+            stride, begin = self.stride or 1, span.first + (self.start or 0)
             step = self.step or stride * self.frames
-            begin += span.first
-            clips = consecutive(begin, step, stride * (self.frames - 1), span.stop)
+            clips = count_consecutive(begin, step, stride * (self.frames - 1), span.stop)
             wanted = numbers(span, (begin, step, clips), range(0, stride * self.frames, stride))
         else:
             between = 1 / (self.fps * timeline.time_base)
             every = self.step_seconds / timeline.time_base if self.step_seconds else between * self.frames
             begin_at = span.start + (self.start_seconds or 0) / timeline.time_base
-            windows = consecutive(begin_at, every, between * (self.frames - 1), span.end)
-            wanted = times(
-                span, (begin_at, every, windows), [(Fraction(0), between, self.frames)], time_step=self.time_step
-            )
+            clips = count_consecutive(begin_at, every, between * (self.frames - 1), span.end)
+            pieces = [(Fraction(0), between, self.frames)]
+            wanted = times(span, (begin_at, every, clips), pieces, time_step=self.time_step)
         return sample(timeline, span, wanted, self, first=first)
 
 
@@ -422,11 +364,10 @@ class AroundPolicy(Policy):
         "numbers of frames from the anchor, in any order, with repeats, such as [-2, -1, 0]; or seconds", None
     )
     every: Count = parameter("every n-th frame is an anchor", 1)
+    counts_by_pts = True  # timestamps decide whether all places of a clip lie outside, and then it is not made
 
     def __post_init__(self) -> None:
-        if (self.seconds is None) == (self.frames is None):
-            found = "neither" if self.seconds is None else "both"
-            raise RefusedError("distances from the anchor are given by seconds or by frames", found=found)
+        self.check_one_of("seconds", "frames", "distances from the anchor are given by seconds or by frames")
         Policy.__post_init__(self)
 
     @property
@@ -441,18 +382,11 @@ class AroundPolicy(Policy):
     def takes_seconds(self) -> bool:
         return self.seconds is not None
 
-    @property
-    def counts_by_pts(self) -> bool:
-        # A clip whose places are all outside is not made, which depends on the timestamps.
-        return True
-
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         anchors = np.arange(span.first, span.stop, self.every, dtype=np.int64)
-        return sample(timeline, span, self._wanted(timeline, span, anchors), self, first=first, anchors=anchors)
-
-    def _wanted(self, timeline: Timeline, span: Span, anchors: NDArray[np.int64]) -> WantedFrames:
         if self.frames is not None:
-            return numbers(span, (span.first, self.every, len(anchors)), self.frames)
-        assert self.seconds is not None  # one of the two, as checked above
-        offsets = [Fraction(seconds) / timeline.time_base for seconds in self.seconds]
-        return times_from(span, timeline.pts[anchors], offsets, time_step=self.time_step)
+            wanted = numbers(span, (span.first, self.every, len(anchors)), self.frames)
+        else:
+            offsets = [seconds / timeline.time_base for seconds in self.seconds or ()]
+            wanted = times_from(span, timeline.pts[anchors], offsets, time_step=self.time_step)
+        return sample(timeline, span, wanted, self, first=first, anchors=anchors)

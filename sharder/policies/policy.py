@@ -82,17 +82,13 @@ class Policy(Record):
             raise RefusedError(f"a clip has at most {MAX_WANTED:,} frames", found=f"{self.length:.3g} frames")
         if self.length is not None and self.min_frames > self.length:
             raise RefusedError("min_frames is more than a clip has", found=self.min_frames, allowed=self.length)
-        self._check_views()
-
-    def _check_views(self) -> None:
         if self.views is None:
             return
         if self.needs_video and self.views.clock is None:
             raise RefusedError("this policy goes by the frames of a view", where="views", found="clock_fps")
         if any(view.seconds is not None for _, view in self.views.each or ()) and not self.takes_seconds:
-            raise RefusedError(
-                "seconds of a view are for the policy around by seconds", where="views: each", found="seconds"
-            )
+            what = "seconds of a view are for the policy around by seconds"
+            raise RefusedError(what, where="views: each", found="seconds")
 
     @property
     def by_number(self) -> bool:
@@ -101,13 +97,14 @@ class Policy(Record):
 
     @property
     def takes_seconds(self) -> bool:
-        """Whether a list `seconds` says which times a clip wants, which a view may replace."""
+        """Whether a clip wants the times of a list `seconds`, which a view may replace."""
         return False
 
     @property
     def length(self) -> int | None:
-        """Number of frames of a whole clip; None if it depends on the video."""
-        return None
+        """Number of frames of a whole clip, by the key `frames`; None if it depends on the video."""
+        frames: int | tuple[int, ...] | None = getattr(self, "frames", None)
+        return len(frames) if isinstance(frames, tuple) else frames
 
     @property
     def time_step(self) -> int:
@@ -116,26 +113,26 @@ class Policy(Record):
 
     @property
     def is_random(self) -> bool:
-        """Whether anything is drawn at random, so that epochs differ."""
+        """Whether something is drawn at random, so that epochs differ."""
         return bool(self.jitter_seconds or self.jitter_frames)
 
     @property
-    def terms_go_by_pts(self) -> bool:
+    def shared_keys_need_pts(self) -> bool:
         """Whether a shared key makes a video's number of clips depend on its timestamps or on the listing."""
         return self.tolerance_seconds is not None or self.range is not None or self.max_seconds is not None
 
     @property
     def counts_by_pts(self) -> bool:
         """Whether a video's number of clips depends on more than its duration and its number of frames."""
-        return self.terms_go_by_pts
+        return self.shared_keys_need_pts
 
     @property
     def names_ranges(self) -> bool:
-        """Whether columns of the listing say which stretches of a video are sampled."""
+        """Whether columns of the listing name the stretches of a video that are sampled."""
         return self.range is not None
 
     def ranges(self, names: Sequence[str]) -> Ranges | None:
-        """Return the ranges of a listing with these columns that are sampled; None for whole videos.
+        """Return the columns that name the sampled ranges, for a listing with columns `names`; None for whole videos.
 
         Raises:
             PolicyError: The names of the columns contradict the policy's unit.
@@ -157,7 +154,7 @@ class Policy(Record):
 
     @property
     def needs_video(self) -> bool:
-        """Whether the clips depend on more than times and numbers of frames: start points, or ranges of their own."""
+        """Whether clips depend on more than times and numbers of frames: random access points, or ranges of rows."""
         return False
 
     def sample(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Sampling:
@@ -173,9 +170,7 @@ class Policy(Record):
                 MAX_WANTED frames.
         """
         wrong = row.get(LISTING_PROBLEM)
-        if wrong:
-            return sampling.Sampling(clips=[], missed=[sampling.Missed(kind="row", message=str(wrong), counts=True)])
-        return self.sample_row(timeline, row)
+        return _wrong_row(str(wrong)) if wrong else self.sample_row(timeline, row)
 
     def sample_row(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Sampling:
         """Return the clips of one mention that has no problem. Each range is sampled as if it were a video."""
@@ -183,9 +178,9 @@ class Policy(Record):
             ranges = self.ranges(list(row))
             places = [] if ranges is None else self._places(timeline, row, ranges)
         except PolicyError as error:
-            return sampling.Sampling(clips=[], missed=[sampling.Missed(kind="row", message=error.text(), counts=True)])
+            return _wrong_row(error.text())
         if ranges is None:
-            return self.sample_span(timeline, self.limited(timeline, sampling.whole(timeline)))
+            return self.sample_span(timeline, self._limited(timeline, sampling.whole(timeline)))
         clips: list[sampling.Sampled] = []
         missed: list[sampling.Missed] = []
         following = 0
@@ -193,26 +188,32 @@ class Policy(Record):
             try:
                 span = ranges.span(timeline, row, one)
             except PolicyError as error:
-                missed.append(sampling.Missed(kind="row", message=error.text(), counts=True))
-                continue
-            of_range = self.sample_span(timeline, self.limited(timeline, span), following)
-            following = of_range.following
-            clips += of_range.clips
-            missed += of_range.missed
+                more = _wrong_row(error.text(), following)
+            else:
+                more = self.sample_span(timeline, self._limited(timeline, span), following)
+            clips += more.clips
+            missed += more.missed
+            following = more.following
         return sampling.Sampling(clips=clips, missed=missed, following=following)
 
-    def limited(self, timeline: sampling.Timeline, span: sampling.Span) -> sampling.Span:
+    def _limited(self, timeline: sampling.Timeline, span: sampling.Span) -> sampling.Span:
         """Return the part of a stretch that is sampled: its first `max_seconds`, or all of it."""
         return span if self.max_seconds is None else sampling.beginning(timeline, span, self.max_seconds)
 
     def sample_span(self, timeline: sampling.Timeline, span: sampling.Span, first: int = 0) -> sampling.Sampling:
         """Return the clips of a stretch of a video, numbered from `first`, as if it were a video of its own."""
-        raise NotImplementedError(f"{type(self).__name__} says what it makes of a span")
+        raise NotImplementedError(type(self).__name__)
 
     def short_clip(self, any_whole: bool) -> ShortClip:
-        """Return what happens to a clip that the end cuts short, depending on whether any clip is whole."""
+        """Return the treatment of a clip that the end cuts short, which depends on whether any clip is whole."""
         if any_whole or self.short is None:
             return "partial" if self.last == "pad" and self.pad == "none" else self.last
         if self.short == "pad":
             return "partial" if self.pad == "none" else "pad"
         return "drop" if self.short == "skip" else "error"
+
+
+def _wrong_row(message: str, following: int = 0) -> sampling.Sampling:
+    """Return the result for a wrong row of the listing: a failure, and no clips."""
+    missed = sampling.Missed(kind="row", message=message, counts=True)
+    return sampling.Sampling(clips=[], missed=[missed], following=following)

@@ -1,4 +1,4 @@
-"""Ranges that a listing's row names: stretches of a video. Any policy can sample such stretches."""
+"""Ranges: stretches of a video that a row of the listing names. Every policy can sample them."""
 
 import functools
 import itertools
@@ -28,7 +28,7 @@ from framedex.sharder.policies.sampling import Span, Timeline, whole
 Unit = Literal["seconds", "frames"]
 Places = tuple[Fraction, Fraction] | None  # start and end of a range, in its unit; None for the whole video
 
-# start, begin_time, StartSeconds, frame_end, stop …: a word for an end of a range, alone or with a word for a unit.
+# Names such as start, begin_time, StartSeconds, frame_end or stop: a word for an end of a range, alone or with a unit.
 UNIT_WORDS = "seconds|second|secs|sec|s|time|frames|frame|pts|ms"
 STARTS, ENDS = (
     re.compile(rf"(?:(?P<before>{UNIT_WORDS})[_ ]?)?(?:{words})(?:[_ ]?(?P<after>{UNIT_WORDS}))?", re.IGNORECASE)
@@ -88,8 +88,8 @@ class Ranges(Record):
             return list(itertools.pairwise(_cuts(timeline, row, self.cuts, self.unit)))
         start, end = (
             None
-            if name is None or (whole_if_empty and is_empty(held(row, name)))
-            else _place_of(timeline, _cell(row, name), name, self.unit)
+            if name is None or (whole_if_empty and is_empty(cell_of(row, name)))
+            else _place_of(timeline, _filled_cell(row, name), name, self.unit)
             for name in (self.start, self.end)
         )
         if start is None and end is None:
@@ -116,7 +116,7 @@ class Ranges(Record):
                 start, end = (_snapped(timeline, place, self.tolerance_seconds) for place in (start, end))
             span = span_between(timeline, start, end, self.unit)
         if self.frames is not None:
-            expected, found = held(row, self.frames), span.stop - span.first
+            expected, found = cell_of(row, self.frames), span.stop - span.first
             if expected != found:
                 raise PolicyError(
                     "the range has another number of frames than the row says",
@@ -128,8 +128,8 @@ class Ranges(Record):
         return span
 
 
-def held(row: Mapping[str, Any], name: str) -> object:
-    """Return a row's value in a column, which may be empty. Raises PolicyError if there is no such column."""
+def cell_of(row: Mapping[str, Any], name: str) -> object:
+    """Return a row's value in a column, which may be empty. Raises PolicyError if the column does not exist."""
     if name not in row:
         raise PolicyError(
             "the listing has no such column",
@@ -142,21 +142,21 @@ def held(row: Mapping[str, Any], name: str) -> object:
 
 def is_empty(value: object) -> bool:
     """Return whether a cell is empty."""
-    return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN is not itself
+    return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN does not equal NaN
 
 
-def _cell(row: Mapping[str, Any], name: str) -> object:
-    """Return a row's value in a column. Raises PolicyError if there is no such column or the cell is empty."""
-    value = held(row, name)
+def _filled_cell(row: Mapping[str, Any], name: str) -> object:
+    """Return a row's value in a column. Raises PolicyError if the column does not exist or the cell is empty."""
+    value = cell_of(row, name)
     value = value.tolist() if isinstance(value, np.ndarray) else value
-    if value is None or value != value:  # NaN
+    if value is None or value != value:  # not is_empty: an empty text is refused as a number, with other words
         raise PolicyError("the row says nothing", where=f"column {name!r}", found=shown(value))
     return value
 
 
 def _cuts(timeline: Timeline, row: Mapping[str, Any], name: str, unit: Unit) -> list[Fraction]:
     """Return the places in a cell, ascending. Raises PolicyError."""
-    value = _cell(row, name)
+    value = _filled_cell(row, name)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) < 2:
         raise PolicyError("cuts are a list of two or more numbers", where=f"column {name!r}", found=shown(value))
     cuts = [_place_of(timeline, item, f"{name}[{number}]", unit) for number, item in enumerate(value)]
@@ -169,21 +169,24 @@ def _place_of(timeline: Timeline, value: object, name: str, unit: Unit) -> Fract
     """Return one end of a range. A negative frame number counts from the end, as in DALI's file lists.
 
     Args:
+        timeline: The video.
+        value: A value of the listing.
         name: Name of the column, for errors.
+        unit: The unit of the value.
 
     Raises:
         PolicyError: The value is not a place in a video.
     """
-    place = as_fraction(value)
+    place, where, found = as_fraction(value), f"column {name!r}", shown(value)
     if place is None:
-        raise PolicyError("must be a number", where=f"column {name!r}", found=shown(value))
+        raise PolicyError("must be a number", where=where, found=found)
     if unit == "frames":
         if place.denominator != 1:
-            raise PolicyError("a frame number must be whole", where=f"column {name!r}", found=shown(value))
+            raise PolicyError("a frame number must be whole", where=where, found=found)
         place += len(timeline.pts) if place < 0 else 0
     if place < 0:
         allowed = f"-{len(timeline.pts)} or more" if unit == "frames" else "0 or more"
-        raise PolicyError("lies before the video", where=f"column {name!r}", found=shown(value), allowed=allowed)
+        raise PolicyError("lies before the video", where=where, found=found, allowed=allowed)
     return place
 
 
@@ -200,7 +203,9 @@ def span_between(timeline: Timeline, start: Fraction, end: Fraction, unit: Unit)
         raise PolicyError("a range must end after it starts", found=f"{float(start):g} to {float(end):g} {unit}")
     if unit == "frames":
         first, stop = min(int(start), video.stop), min(int(end), video.stop)
-        from_, to = (_shown_at(timeline, number) for number in (first, stop))
+        # A frame begins at its timestamp; the one after the last would begin when the video ends.
+        begins = (Fraction(int(timeline.pts[number])) if number < video.stop else video.end for number in (first, stop))
+        from_, to = begins
     else:
         from_, to = (min(video.start + place / timeline.time_base, video.end) for place in (start, end))
         first, stop = (int(np.searchsorted(timeline.pts, math.ceil(place), side="left")) for place in (from_, to))
@@ -228,11 +233,6 @@ def _snapped(timeline: Timeline, seconds: Fraction, tolerance: Fraction) -> Frac
     return found if abs(found - seconds) <= tolerance else seconds
 
 
-def _shown_at(timeline: Timeline, frame: int) -> Fraction:
-    """Return when a frame begins; for the one after the last, when the video ends."""
-    return Fraction(int(timeline.pts[frame])) if frame < len(timeline.pts) else whole(timeline).end
-
-
 @functools.lru_cache
 def range_columns(names: tuple[str, ...]) -> tuple[str, str] | None:
     """Return the two columns of a listing that look like the start and the end of a range, or None."""
@@ -250,9 +250,8 @@ def check_unit(columns: tuple[str, str], unit: Unit) -> None:
     match = STARTS.fullmatch(columns[0])
     assert match is not None  # `range_columns` found it by this pattern
     word = (match["before"] or match["after"] or "").lower()
-    expected = {"": unit, "frames": "frames", "frame": "frames", "pts": "pts", "ms": "milliseconds"}.get(
-        word, "seconds"
-    )
+    units = {"": unit, "frames": "frames", "frame": "frames", "pts": "pts", "ms": "milliseconds"}
+    expected = units.get(word, "seconds")
     if expected != unit:
         raise PolicyError(
             f"the ranges of the listing are in {expected}, by the names of their columns",

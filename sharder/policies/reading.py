@@ -1,7 +1,4 @@
-"""From a YAML file to a checked policy, and to the file that is written beside a dataset.
-
-The policies by name, and the JSON Schema of a policy's file, which editors use to complete and check it.
-"""
+"""Read a policy from a YAML file, check it, and describe such files by a JSON Schema for editors."""
 
 import inspect
 import os
@@ -73,6 +70,7 @@ class PolicyFile:
     """The content of a policy's file.
 
     Attributes:
+        policy: The policy.
         filter: Which rows of the index and the listing are sampled; None for all.
         split: Which rows go to which split; None for no splits.
         range_said: Whether the file has the key `range`, empty or not.
@@ -108,8 +106,7 @@ def find_policy(said: PolicyLike) -> PolicyFile:
         return make_policy(said, where="policy")
     if isinstance(said, Path):
         return read_policy(said)
-    inline = _inline(said)
-    if inline is not None:
+    if (inline := _inline(said)) is not None:
         return make_policy(inline, where="policy")
     if os.path.exists(said) or not SHIPPED_NAME.fullmatch(said):
         return read_policy(Path(said))
@@ -131,7 +128,7 @@ def with_seed(said: PolicyLike, seed: int | None) -> PolicyFile:
 
 
 def _inline(said: str) -> Mapping[str, object] | None:
-    """Return the mapping that a text is in YAML, or None if it is not one, for instance a path."""
+    """Return the mapping that a text means as YAML, or None if it is another text, for instance a path."""
     if ":" not in said:
         return None
     try:
@@ -164,9 +161,13 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     resolved = {"policy": name} | policy.plain()
     if "range" not in content:
         del resolved["range"]  # an empty key means whole videos
+    try:
+        filter_ = None if policy.filter is None else parse_filter(policy.filter)
+    except PolicyError as error:
+        raise located(error, where) from error
     return PolicyFile(
         policy=policy,
-        filter=None if policy.filter is None else _filter(policy.filter, where),
+        filter=filter_,
         split=policy.split,
         range_said="range" in content,
         resolved=resolved,
@@ -179,13 +180,13 @@ MAX_VALUES = 10_000  # the policies of papers have some fifty
 def changed_settings(text: str) -> str:
     """Return the settings of a dataset's policy that differ from the defaults, as one line of YAML.
 
-    Of a policy that this version does not know, and of explicit clips, all values are returned.
+    For a policy that this version does not know, and for explicit clips, return all settings.
 
     Args:
         text: The content of the dataset's policy.yaml.
 
     Raises:
-        ValueError, yaml.YAMLError: It is no YAML.
+        ValueError, yaml.YAMLError: It is not YAML.
     """
     content = _yaml_content(text)
     try:
@@ -199,15 +200,16 @@ def changed_settings(text: str) -> str:
 def _yaml_content(text: str) -> Any:
     """Return the content of a YAML text. Raises ValueError or yaml.YAMLError, also for too many values."""
     node = yaml.compose(text, Loader=yaml.SafeLoader)
-    if node is not None and _values_in(node, {}) > MAX_VALUES:  # aliases of aliases
+    # Aliases of aliases let a short text stand for billions of values.
+    if node is not None and _values_in(node, {}) > MAX_VALUES:
         raise ValueError(f"it has more than {MAX_VALUES:,} values")
     return yaml.safe_load(text)
 
 
 def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of values of YAML with all aliases written out. `known`: their number in each collection."""
+    """Return the number of values of YAML with all aliases written out. `known` caches that number by node."""
     if id(node) not in known:
-        known[id(node)] = MAX_VALUES + 1  # for a collection in itself
+        known[id(node)] = MAX_VALUES + 1  # in case a collection contains itself
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         inner = [] if isinstance(node, yaml.ScalarNode) else parts
         known[id(node)] = 1 + sum(_values_in(part, known) for part in inner)
@@ -219,10 +221,3 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(one) for key, one in value.items() if one is not None}
     return [without_nulls(one) for one in value] if isinstance(value, list) else value
-
-
-def _filter(text: str, where: str) -> pc.Expression:
-    try:
-        return parse_filter(text)
-    except PolicyError as error:
-        raise located(error, where) from error

@@ -1,23 +1,19 @@
-"""Random numbers that depend only on a seed, a video's name, an epoch and their place, never on earlier draws.
+"""The input and output of policies, and the arithmetic that they share: draws, frames of times, padding.
 
-Selection of the frame shown at a time, in exact integer arithmetic. Pure functions over numpy columns.
+A policy gets the timestamps of a video, and returns clips and the clips that were missed. Arithmetic is exact, with
+integers and fractions. Random numbers depend only on a seed, a video's name, an epoch and their place, never on earlier
+draws.
 
-What replaces missing frames of a clip: DALI's pad modes, as pure functions over masks.
-
-A clip ABC that needs six frames: `none` ABC, `constant` ABC···, `edge` ABCCCC, `reflect_1001` ABCCBA, `reflect_101`
-ABCBAB (numpy.pad calls the last two `symmetric` and `reflect`). A clip is continued from its own frames, not from those
-that the video has between or before them. Only `ends` takes frames of the video: its first one for what lies before it,
-its last one for what lies after it, or those of the range.
-
-Input and output of policies: a video's timestamps in; clips, and the clips that were missed, out.
-
-A stretch of a video, by frame numbers and by time.
+Padding follows DALI's modes. A clip ABC that needs six frames becomes ABC (`none`), ABC··· (`constant`), ABCCCC
+(`edge`), ABCCBA (`reflect_1001`) or ABCBAB (`reflect_101`); numpy.pad calls the last two `symmetric` and `reflect`.
+These modes repeat the clip's own frames. Only `ends` takes frames of the video, or of the range: the first one for
+places before it, the last one for places after it.
 """
 
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -33,7 +29,7 @@ def draws(seed: int, name: str, purpose: str, *, first: int, count: int, epoch: 
     Each combination of seed, name, purpose and epoch has a stream of its own. It is the raw stream of PCG64 (O'Neill
     2014), which NumPy keeps the same in all its versions.
     """
-    purpose = f"{purpose} of epoch {epoch}" if epoch else purpose  # datasets on disk are of epoch 0
+    purpose = f"{purpose} of epoch {epoch}" if epoch else purpose  # as in datasets that older versions wrote
     text = f"{seed}\0{purpose}\0{name}".encode("utf-8", "surrogatepass")
     key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
     generator = np.random.PCG64(key).advance(first)
@@ -50,7 +46,7 @@ def below(drawn: NDArray[np.uint64], limit: int) -> NDArray[Any]:
 Choose = Literal["nearest", "previous", "next"]
 CHOICES: tuple[Choose, ...] = ("nearest", "previous", "next")
 
-SAFE = 1 << 60  # sums of two, and their doubles, fit int64
+SAFE = 1 << 60  # the double of a sum of two such numbers fits int64
 
 
 def progression(first: int, step: int, count: int) -> NDArray[Any]:
@@ -89,11 +85,11 @@ def frames_at(pts: NDArray[np.int64], numerators: NDArray[Any], denominator: int
             the first one). `next` is the first one with pts >= time (after the last frame, the last one). `nearest` has
             the least distance; a tie goes to the earlier frame.
     """
-    low, high = int(pts[0]) - 1, int(pts[-1]) + 1  # times far outside need not fit int64
+    low, high = int(pts[0]) - 1, int(pts[-1]) + 1  # clips times far outside, which may not fit int64
     if choose == "next":
         ceilings = np.clip(-(-numerators // denominator), low, high).astype(np.int64)
-        after = np.minimum(np.searchsorted(pts, ceilings, side="left"), len(pts) - 1)
-        return after.astype(np.int64) if after.max(initial=0) < len(pts) - 1 else _first_of_equals(pts, after)
+        chosen = np.minimum(np.searchsorted(pts, ceilings, side="left"), len(pts) - 1)
+        return np.asarray(np.searchsorted(pts, pts[chosen], side="left"), np.int64)
     floors = np.clip(numerators // denominator, low, high).astype(np.int64)
     chosen = np.maximum(np.searchsorted(pts, floors, side="right") - 1, 0)
     if choose == "nearest":
@@ -102,11 +98,7 @@ def frames_at(pts: NDArray[np.int64], numerators: NDArray[Any], denominator: int
         if numerators.dtype == object or int(np.abs(middles).max(initial=0)) * denominator >= SAFE * 4:
             numerators, middles = numerators.astype(object), middles.astype(object)
         chosen = np.where((2 * numerators > middles * denominator).astype(np.bool_), after, chosen)
-    return _first_of_equals(pts, chosen)
-
-
-def _first_of_equals(pts: NDArray[np.int64], frames: NDArray[np.intp]) -> NDArray[np.int64]:
-    return np.searchsorted(pts, pts[frames], side="left").astype(np.int64)
+    return np.asarray(np.searchsorted(pts, pts[chosen], side="left"), np.int64)
 
 
 def differences(
@@ -174,19 +166,15 @@ def padded(frames: NDArray[np.int64], real: NDArray[np.bool_], mode: PadMode) ->
 MissedKind = Literal["short", "tolerance", "row", "view"]
 
 
-def _no_frames() -> NDArray[np.int64]:
-    return np.zeros(0, np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """A video as a policy sees it.
+    """The times of a video, which a policy samples.
 
     Attributes:
         pts: int64 [frames], ascending, in presentation order.
         duration_pts: From the first frame's pts to the end of the last frame.
         time_base: Unit of both, in seconds.
-        starts: int64 [starts], ascending presentation numbers of frames where decoding may start.
+        starts: int64 [starts], ascending presentation numbers of random access points.
         name: The medium's stable id. Together with `epoch`, it seeds random draws.
         uri: The medium's name in messages.
         epoch: Number of the epoch.
@@ -195,7 +183,7 @@ class Timeline:
     pts: NDArray[np.int64]
     duration_pts: int
     time_base: Fraction
-    starts: NDArray[np.int64] = field(default_factory=_no_frames)
+    starts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     name: str = ""
     uri: str = ""
     epoch: int = 0
@@ -249,8 +237,8 @@ class Sampling:
 
     Attributes:
         clips: In order of their numbers.
-        missed: What the policy wanted besides.
-        following: The number that a clip after all of these would have, those included that `max_clips` leaves out.
+        missed: The clips that the policy wanted and did not get.
+        following: The number of a clip after all of these. Clips that `max_clips` leaves out have numbers, too.
     """
 
     clips: list[Sampled]
@@ -285,4 +273,4 @@ def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
     if end >= span.end:
         return span
     before_end = np.searchsorted(timeline.pts[span.first : span.stop], math.ceil(end), side="left")
-    return Span(first=span.first, stop=span.first + int(before_end), start=span.start, end=end)
+    return replace(span, stop=span.first + int(before_end), end=end)

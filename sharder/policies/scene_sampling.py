@@ -1,8 +1,6 @@
-"""The frames that a view shows at the times of a clock, in exact arithmetic. Pure functions over numpy columns.
+"""Sample the views of a scene: clips of several views, whose frames belong to the same times of one clock.
 
-What the views of a scene have, on the scene's clock: how long they last, and where they show nothing new.
-
-A policy and the views of a scene → the clips of several views, made of the same times.
+Times are matched in exact arithmetic. `facts_of` describes the views: how long they last, and where they have gaps.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from framedex.records.clip import PAD
 from framedex.sharder.configuration.parameters import MAX_FRAMES, as_fraction, shown
 from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.policy import Policy
-from framedex.sharder.policies.ranges import held, is_empty
+from framedex.sharder.policies.ranges import cell_of, is_empty
 from framedex.sharder.policies.sampling import (
     SAFE,
     Choose,
@@ -46,7 +44,7 @@ class Part:
     Attributes:
         timeline: The video.
         span: The stretch of it.
-        offset_seconds: The stretch's own time when the clock begins.
+        offset_seconds: The time in the stretch when the clock begins.
         rate: Seconds that pass in the stretch while the clock counts one.
     """
 
@@ -63,7 +61,7 @@ class Part:
 
     @property
     def clock_seconds(self) -> Fraction:
-        """What the clock shows when the stretch ends."""
+        """The time of the clock when the stretch ends."""
         length = (self.span.end - self.span.start) * self.timeline.time_base
         return (length - self.offset_seconds) / self.rate
 
@@ -82,22 +80,18 @@ class Matched:
     close: NDArray[np.bool_]
     away_seconds: NDArray[np.float64]
 
-    def of(self, some: slice) -> Matched:
-        """Return what there is about some of the times."""
-        return Matched(frames=self.frames[some], close=self.close[some], away_seconds=self.away_seconds[some])
 
-
-def match(
+def match_frames(
     clock: Part, clock_frames: NDArray[np.int64], view: Part, choose: Choose, tolerance_seconds: Fraction | None
 ) -> Matched:
     """Return the frames of a view at the times of some frames of the clock.
 
     Args:
-        clock: The stretch whose frames tell the time.
+        clock: The stretch whose frames give the times.
         clock_frames: int64 [times], presentation numbers in its video.
         view: A stretch that has a frame.
         choose: Which frame a time means, among those of the stretch.
-        tolerance_seconds: How far a frame may lie from its time, in seconds of the view. None: less than the view's
+        tolerance_seconds: How far a frame may lie from its time, in seconds of the view. If None, less than the view's
             frames last on average.
     """
     own = view.timeline
@@ -144,7 +138,7 @@ class SceneView:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ViewSampled:
-    """What a view has of a clip of several views.
+    """The part of one view in a clip of several views.
 
     Attributes:
         sampled: Its frames.
@@ -157,7 +151,7 @@ class ViewSampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SceneClip:
-    """A clip of several views. `views`: what each view has of it, that of the clock first."""
+    """A clip of several views. `views`: the part of each view, the clock's first."""
 
     number: int
     views: dict[str, ViewSampled]
@@ -178,7 +172,7 @@ def sample_scene(
 
     Args:
         policy: A policy with `views`.
-        scene: The views that the scene has, by name; a text says what is wrong with a view.
+        scene: The views that the scene has, by name. For a wrong view, a text with the reason.
         names: The views that a clip has.
         name: The scene's name, which seeds random draws of a clock of its own.
 
@@ -193,25 +187,16 @@ def sample_scene(
         if views.missing == "error":
             raise PolicyError(next(iter(absent.values())).message, remedy=LENIENT)
         return SceneSampling(clips=[], missed=missed)
-    sampling = _sample_parts(policy, parts, there, name)
-    return replace(sampling, missed=missed + sampling.missed)
-
-
-def _sample_parts(
-    policy: Policy, parts: Mapping[str, Part], scene: Mapping[str, SceneView], name: str
-) -> SceneSampling:
-    """Return the clips of the stretches that a scene's views have. Raises PolicyError as `sample_scene`."""
-    views = views_of(policy)
     leading = next(iter(parts)) if views.clock is None else views.clock
-    clock = parts[leading] if views.clock is not None else _own_clock(views, parts.values(), scene[leading], name)
+    clock = parts[leading] if views.clock is not None else _own_clock(views, parts.values(), there[leading], name)
     order = [leading, *(view for view in parts if view != leading)]
     unlimited = replace(policy, max_clips=None)  # the leading view decides which clips there are
     samplings = {
-        view: _sampling(policy if view == leading else unlimited, view, clock, scene[leading].row) for view in order
+        view: _sample_clock(policy if view == leading else unlimited, view, clock, there[leading].row) for view in order
     }
-    found = {view: _of_view(policy, view, clock, parts[view], samplings[view]) for view in order}
+    found = {view: _sample_view(policy, view, clock, parts[view], samplings[view]) for view in order}
     clips: list[SceneClip] = []
-    missed: list[tuple[str | None, Missed]] = [(leading, one) for one in samplings[leading].missed]
+    missed += [(leading, one) for one in samplings[leading].missed]
     for number in (clip.number for clip in samplings[leading].clips):
         own = {view: of_view.get(number, NO_TIMES) for view, of_view in found.items()}
         given = {view: sampled for view, sampled in own.items() if isinstance(sampled, ViewSampled)}
@@ -228,7 +213,7 @@ def _sample_parts(
 
 def views_of(policy: Policy) -> Views:
     """Return the views of a policy that has them."""
-    assert policy.views is not None  # as the callers checked
+    assert policy.views is not None  # the callers checked this
     return policy.views
 
 
@@ -259,10 +244,10 @@ def parts_of(
 def _part(policy: Policy, name: str, view: SceneView | str) -> Part:
     """Return the stretch of a view. Raises PolicyError for a wrong row."""
     views = views_of(policy)
-    wrong = view if isinstance(view, str) else view.row.get(LISTING_PROBLEM)
-    if wrong:
+    if isinstance(view, str):
+        raise PolicyError(view)
+    if wrong := view.row.get(LISTING_PROBLEM):
         raise PolicyError(str(wrong))
-    assert isinstance(view, SceneView)  # a text is wrong
     span = policy.span_of(view.timeline, view.row)
     if span.is_empty:
         raise PolicyError("the video has no frame")
@@ -280,7 +265,7 @@ def _part(policy: Policy, name: str, view: SceneView | str) -> Part:
 
 def _number(row: Mapping[str, Any], column: str | None) -> Fraction | None:
     """Return the number in a column; None if the cell is empty or no column is meant. Raises PolicyError."""
-    if column is None or is_empty(held(row, column)):
+    if column is None or is_empty(cell_of(row, column)):
         return None
     number = as_fraction(row[column])
     if number is None:
@@ -311,7 +296,7 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
     return Part(timeline=timeline, span=whole(timeline))
 
 
-def _sampling(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) -> Sampling:
+def _sample_clock(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) -> Sampling:
     """Return the clips that are wanted of a view, as frames of the clock."""
     views = views_of(policy)
     own = views.of(view).seconds
@@ -322,60 +307,47 @@ def _sampling(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) ->
     return policy.sample_row(clock.timeline, row)
 
 
-def _of_view(policy: Policy, name: str, clock: Part, view: Part, sampling: Sampling) -> dict[int, ViewSampled | str]:
-    """Return what a view has of each clip, by the clip's number; or why it lacks the clip."""
+def _sample_view(
+    policy: Policy, name: str, clock: Part, view: Part, sampling: Sampling
+) -> dict[int, ViewSampled | str]:
+    """Return the part of a view in each clip, by the clip's number, or the reason why it lacks the clip."""
+    found: dict[int, ViewSampled | str] = {}
     if not sampling.clips:
-        return {}
+        return found
     if name == views_of(policy).clock:
-        return {clip.number: _as_it_is(clip) for clip in sampling.clips}
+        for clip in sampling.clips:
+            found[clip.number] = ViewSampled(sampled=clip, away_seconds=np.where(clip.mask, 0.0, np.nan))
+        return found
     allowed = view.frame_seconds if policy.tolerance_seconds is None else policy.tolerance_seconds
     wanted = np.concatenate([clip.frames for clip in sampling.clips])
     anchors = np.array([PAD if clip.anchor is None else clip.anchor for clip in sampling.clips], np.int64)
     every = np.concatenate([wanted, anchors])
-    matched = match(clock, np.where(every == PAD, 0, every), view, policy.choose, policy.tolerance_seconds)
+    matched = match_frames(clock, np.where(every == PAD, 0, every), view, policy.choose, policy.tolerance_seconds)
     ends = np.cumsum([len(clip.frames) for clip in sampling.clips])
     of_anchor = np.where(anchors == PAD, PAD, matched.frames[len(wanted) :]).tolist()
-    found: dict[int, ViewSampled | str] = {}
     for clip, stop, anchor in zip(sampling.clips, ends.tolist(), of_anchor, strict=True):
         place = slice(stop - len(clip.frames), stop)
-        own = matched.of(place)
-        lacking = clip.mask & ~own.close
-        enough = np.count_nonzero(clip.mask & own.close) >= policy.min_frames
-        if lacking.any() and (views_of(policy).missing != "mask" or not enough):
-            found[clip.number] = _why(own.away_seconds[lacking], allowed)
+        away, mask = matched.away_seconds[place], clip.mask & matched.close[place]
+        lacking = clip.mask & ~mask
+        if lacking.any() and (views_of(policy).missing != "mask" or np.count_nonzero(mask) < policy.min_frames):
+            count, farthest = np.count_nonzero(lacking), float(np.abs(away[lacking]).max())
+            found[clip.number] = (
+                f"has no frame within {float(allowed):.4g} s of {count} of the times that it wants; "
+                f"the farthest lies {farthest:.4g} s away"
+            )
             continue
-        frames, mask = _masked(policy, clip, own.frames, own.close)
-        away = np.where(mask, own.away_seconds, np.nan)
+        frames = np.where(clip.frames == PAD, PAD, matched.frames[place])
+        if lacking.any() and policy.pad in ("none", "constant"):
+            frames = np.where(lacking, PAD, frames)
+        elif (
+            lacking.any() and policy.pad != "ends"
+        ):  # `ends` pads with the view's nearest frames, which are here already
+            frames = padded(frames[None], mask[None], policy.pad)[0]
+        away = np.where(mask, away, np.nan)
         stretch = (view.span.first, view.span.stop)
         sampled = replace(clip, frames=frames, mask=mask, stretch=stretch, anchor=None if anchor == PAD else anchor)
         found[clip.number] = ViewSampled(sampled=sampled, away_seconds=away)
     return found
-
-
-def _as_it_is(clip: Sampled) -> ViewSampled:
-    return ViewSampled(sampled=clip, away_seconds=np.where(clip.mask, 0.0, np.nan))
-
-
-def _masked(
-    policy: Policy, clip: Sampled, frames: NDArray[np.int64], close: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return a view's frames and mask for a clip of the clock; what the view lacks is padded."""
-    mask = clip.mask & close
-    frames = np.where(clip.frames == PAD, PAD, frames)
-    if not (clip.mask & ~close).any() or policy.pad == "ends":  # the view's nearest frame is padding then
-        return frames, mask
-    if policy.pad in ("none", "constant"):
-        return np.where(clip.mask & ~close, PAD, frames), mask
-    return padded(frames[None], mask[None], policy.pad)[0], mask
-
-
-def _why(away_seconds: NDArray[np.float64], allowed: Fraction) -> str:
-    """Return why a view lacks frames of a clip."""
-    distance = float(np.abs(away_seconds).max())
-    return (
-        f"has no frame within {float(allowed):.4g} s of {len(away_seconds)} of the times that it wants; "
-        f"the farthest lies {distance:.4g} s away"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,7 +355,8 @@ class ViewFacts:
     """A view of a scene.
 
     Attributes:
-        problem: Why the view is missing; None if it is there. The other values are None if it is missing.
+        view: The name of the view.
+        problem: Why the view is missing, or None. The other values are None if it is missing.
         frames: How many frames it has.
         begins_seconds: When it begins, by the clock of the scene.
         ends_seconds: When it ends, by that clock.
@@ -405,7 +378,7 @@ class ViewFacts:
 
 
 def facts_of(policy: Policy, scene: Mapping[str, SceneView | str], names: Sequence[str]) -> list[ViewFacts]:
-    """Return what each view of a scene has.
+    """Return the facts of each view of a scene.
 
     Args:
         policy: A policy with `views`.
@@ -422,9 +395,7 @@ def facts_of(policy: Policy, scene: Mapping[str, SceneView | str], names: Sequen
 def _facts(view: str, part: Part) -> ViewFacts:
     unit, span = float(part.timeline.time_base), part.span
     pts = part.timeline.pts[span.first : span.stop]
-    ends = np.append(pts, pts[-1]).astype(np.float64)
-    ends[-1] = float(span.end)
-    gaps = np.diff(ends) * unit
+    gaps = np.diff(pts.astype(np.float64), append=float(span.end)) * unit
     widest = int(np.argmax(gaps))
     own_seconds = (float(pts[widest]) - float(span.start)) * unit
     offset, rate = float(part.offset_seconds), float(part.rate)

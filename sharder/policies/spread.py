@@ -1,8 +1,6 @@
-"""A few frames or clips of every video, regardless of its duration: spread evenly, or drawn at random.
+"""Policies that take a few frames or clips of every video, regardless of its duration.
 
-Places that are spread evenly over a span: the frames of one clip, or the beginnings of several clips.
-
-How many frames a clip has whose number of frames follows from a rate: at least, at most, a multiple.
+They are spread evenly or drawn at random. `FixedCountPolicy` bounds the number of frames of a clip that a rate gives.
 """
 
 import math
@@ -25,6 +23,8 @@ def spread_numbers(count: int, total: int, spread: Spread, rounding: Rounding = 
     """Return `count` of the numbers 0 to `total` - 1, evenly spread, ascending; some repeat if there are fewer.
 
     Args:
+        count: How many numbers.
+        total: How many numbers there are to choose from.
         spread: `centres` takes the middles of `count` equal parts (TSN, Wang et al. 2016), `starts` their beginnings.
             `ends` takes equally spaced numbers from the first to the last; a single one is the first.
         rounding: With `ends`, how fractions become numbers: `half_up` is DALI's uniform_sample, `half_even` is
@@ -53,7 +53,7 @@ def spread_times(count: int, length: Fraction, spread: Spread) -> tuple[Fraction
     return (part / 2 if spread == "centres" else Fraction(0)), part
 
 
-def evenly(
+def spread_evenly(
     timeline: Timeline,
     span: Span,
     count: int,
@@ -66,6 +66,10 @@ def evenly(
     """Return one clip of `count` places over a span; none if the span is empty.
 
     Args:
+        timeline: The video.
+        span: The span.
+        count: How many places.
+        by: Whether to divide the time or the number of frames.
         spread: As for `spread_numbers`. By time, `ends` reaches from the first frame's time to the last one's.
         rounding: As for `spread_numbers`.
         time_step: As for `times`.
@@ -74,15 +78,13 @@ def evenly(
         frames = span.stop - span.first
         return numbers(span, (span.first, 1, min(1, frames)), spread_numbers(count, frames, spread, rounding))
     if spread == "ends" and not span.is_empty:
-        begin, length = Fraction(int(timeline.pts[span.first])), last_time(timeline, span)
-        length -= begin
+        begin = Fraction(int(timeline.pts[span.first]))
+        length = last_time(timeline, span) - begin
     else:
         begin, length = span.start, span.end - span.start
     first, step = spread_times(count, length, spread)
-    clips = int(not span.is_empty)
-    return times(
-        span, (span.start, Fraction(0), clips), [(begin - span.start + first, step, count)], time_step=time_step
-    )
+    starts = (span.start, Fraction(0), int(not span.is_empty))
+    return times(span, starts, [(begin - span.start + first, step, count)], time_step=time_step)
 
 
 def last_time(timeline: Timeline, span: Span) -> Fraction:
@@ -120,37 +122,28 @@ def clips_by_time(
         step: Time between them, in time base units.
         time_step: As for `times`.
     """
-    room = span.end - span.start - step * (frames - 1)
-    first, apart = Fraction(0), Fraction(0)
+    length = step * (frames - 1)
+    room = span.end - span.start - length
     if room <= 0:
-        clips = int(not span.is_empty)
+        clips, room = int(not span.is_empty), Fraction(0)
     elif spread == "ends":
-        last = Fraction(span.start) if span.is_empty else last_time(timeline, span)
-        first, apart = spread_times(clips, max(Fraction(0), last - span.start - step * (frames - 1)), spread)
-    else:
-        first, apart = spread_times(clips, room, spread)
+        last = span.start if span.is_empty else last_time(timeline, span)
+        room = max(Fraction(0), last - span.start - length)
+    first, apart = spread_times(max(1, clips), room, spread)
     return times(span, (span.start + first, apart, clips), [(Fraction(0), step, frames)], time_step=time_step)
-
-
-KEYS = ("least_frames", "max_frames", "multiple")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedCountPolicy(Policy):
-    """The terms of a policy that may make one clip per video, with as many frames as a rate gives."""
+    """The keys of a policy that may make one clip per video, with as many frames as a rate gives."""
 
     least_frames: Count | None = parameter("without frames: a clip has at least so many", None)
     max_frames: Count | None = parameter("without frames: a clip has at most so many", None)
     multiple: Count | None = parameter("without frames: their number is rounded down to a multiple of this", None)
 
-    def check_counts(self, *, has_length: bool) -> None:
-        """Raise RefusedError for bounds that contradict each other, or the length of clips.
-
-        Args:
-            has_length: Whether `frames` says how many frames a clip has.
-        """
-        given = [name for name in KEYS if getattr(self, name) is not None]
-        if given and has_length:
+    def __post_init__(self) -> None:
+        given = [name for name in ("least_frames", "max_frames", "multiple") if getattr(self, name) is not None]
+        if given and self.length is not None:
             raise RefusedError(
                 "these keys are for clips whose number of frames follows from fps",
                 found=f"{', '.join(given)} and frames",
@@ -161,6 +154,7 @@ class FixedCountPolicy(Policy):
             raise RefusedError("no number of frames is between the bounds", found=found)
         if self.max_frames is not None and self.min_frames > self._most(self.max_frames):
             raise RefusedError("min_frames is more than max_frames allows", found=self.min_frames)
+        Policy.__post_init__(self)
 
     @property
     def _least(self) -> int:
@@ -169,6 +163,7 @@ class FixedCountPolicy(Policy):
         return multiple * -(-(self.least_frames or 1) // multiple)
 
     def _most(self, frames: int) -> int:
+        """Return a number of frames, rounded down to a multiple."""
         multiple = self.multiple or 1
         return frames // multiple * multiple
 
@@ -221,42 +216,32 @@ class UniformPolicy(FixedCountPolicy):
                 found=f"by: {self.by}, spread: {self.spread}",
                 allowed="spread: ends, and by: number or stride",
             )
-        self.check_counts(has_length=self.frames is not None)
         FixedCountPolicy.__post_init__(self)
 
     @property
     def counts_by_pts(self) -> bool:
-        return self.terms_go_by_pts or (self.spread == "ends" and not self.by_number)
+        return self.shared_keys_need_pts or (self.spread == "ends" and not self.by_number)
 
     @property
     def by_number(self) -> bool:
         return self.by == "number" or self.stride is not None
 
-    @property
-    def length(self) -> int | None:
-        return self.frames
-
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
         return sample(timeline, span, self._wanted(timeline, span), self, first=first)
 
     def _wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
-        rounding = self.rounding or "half_up"
+        rounding, frames, fps = self.rounding or "half_up", self.frames, self.fps or Fraction(0)
+        if frames is None:
+            samples = math.floor((span.end - span.start) * timeline.time_base * fps)
+            frames = self.rounded(min(self.bounded(samples), span.stop - span.first))
         if self.clips is None:
-            count = self._count(timeline, span) if self.frames is None else self.frames
-            return evenly(timeline, span, count, self.by, self.spread, rounding=rounding, time_step=self.time_step)
-        assert self.frames is not None  # as checked above
+            by, step = self.by, self.time_step
+            return spread_evenly(timeline, span, frames, by, self.spread, rounding=rounding, time_step=step)
         if self.stride is not None:
-            offsets = range(0, self.stride * self.frames, self.stride)
+            offsets = range(0, self.stride * frames, self.stride)
             return clips_by_number(span, self.clips, offsets, self.spread, rounding=rounding)
-        assert self.fps is not None  # one of the two, as checked above
-        step = 1 / (self.fps * timeline.time_base)
-        return clips_by_time(timeline, span, self.clips, self.frames, step, self.spread, time_step=self.time_step)
-
-    def _count(self, timeline: Timeline, span: Span) -> int:
-        """Return how many frames a span gives at the rate."""
-        assert self.fps is not None  # it is given where frames are not
-        samples = math.floor((span.end - span.start) * timeline.time_base * self.fps)
-        return self.rounded(min(self.bounded(samples), span.stop - span.first))
+        between = 1 / (fps * timeline.time_base)
+        return clips_by_time(timeline, span, self.clips, frames, between, self.spread, time_step=self.time_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,44 +256,31 @@ class RandomPolicy(Policy):
     frames: Count = parameter("frames a clip")
     fps: Rate | None = parameter("samples a second; or stride", None)
     stride: Count | None = parameter("distance between frames by number; or fps", None)
-
-    @property
-    def is_random(self) -> bool:
-        return True
+    is_random = True
 
     def __post_init__(self) -> None:
-        if (self.fps is None) == (self.stride is None):
-            found = "neither" if self.fps is None else "both"
-            raise RefusedError("random clips have either fps or stride", found=found)
+        self.check_one_of("fps", "stride", "random clips have either fps or stride")
         Policy.__post_init__(self)
 
     @property
     def by_number(self) -> bool:
         return self.fps is None
 
-    @property
-    def length(self) -> int | None:
-        return self.frames
-
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        return sample(timeline, span, self._wanted(timeline, span), self, first=first)
-
-    def _wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.fps is None:
-            assert self.stride is not None  # one of the two, as checked above
+            assert self.stride is not None  # __post_init__ checked this
             offsets = range(0, self.stride * self.frames, self.stride)
             one = numbers(span, (span.first, 1, int(not span.is_empty)), offsets)
             several = numbers(span, (0, 0, self.clips), offsets)
         else:
-            step = 1 / (self.fps * timeline.time_base)
-            pieces = [(Fraction(0), step, self.frames)]
             zero = Fraction(0)
+            pieces = [(zero, 1 / (self.fps * timeline.time_base), self.frames)]
             one = times(span, (span.start, zero, int(span.end > span.start)), pieces, time_step=TIME_STEP)
             several = times(span, (span.start, zero, self.clips), pieces, time_step=TIME_STEP)
-        room = one.limit - one.low - int(one.offsets.max())  # how many places there are to begin at
-        if room <= 0:
-            return one
-        # Each range of a video has draws of its own.
-        which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
-        drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
-        return replace(several, starts=below(drawn, room) + several.low)
+        places = one.limit - one.low - int(one.offsets.max())  # where a whole clip may begin
+        if places > 0:
+            # Each range of a video has draws of its own.
+            which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
+            drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
+            one = replace(several, starts=below(drawn, places) + several.low)
+        return sample(timeline, span, one, self, first=first)

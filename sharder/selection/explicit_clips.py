@@ -1,8 +1,7 @@
 """Explicit clips, one row each: `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`.
 
-Reads the rows of a file of explicit clips: JSON Lines, or JSON, CSV and Parquet as `framedex audit` writes them.
-
-An explicit clip and a video's timestamps → the frames of the clip, and which of them are padding.
+Their file is JSON Lines, or JSON, CSV or Parquet as `framedex audit` writes them. With the timestamps of a video, a row
+becomes the frames of a clip.
 """
 
 import csv
@@ -32,35 +31,23 @@ from framedex.records.clip import PAD
 from framedex.sharder.policies.sampling import Choose, Timeline, frames_at, over_common_denominator
 from framedex.storage.uris import medium_name, relative
 
-PARQUET_ROWS_AT_ONCE = 1024  # of a Parquet file
+PARQUET_ROWS_AT_ONCE = 1024  # rows that are Python objects at a time
 BYTES_AT_ONCE = 1 << 20
 LISTS = ("frames", "seconds")  # keys whose values are lists; in CSV, they are JSON
 NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if all of them are digits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipRow:
-    """A row of a file of clips.
-
-    Attributes:
-        number: Number of the line or row, from 1.
-        where: The row, for errors.
-        content: What it holds: a mapping, unless a line of JSON holds something else.
-    """
-
-    number: int
-    where: str
-    content: Any
+ClipRow = tuple[int, str, Any]  # number from 1, location for errors, content (a mapping, if the row is right)
 
 
 def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) -> Iterator[ClipRow]:
     """Yield the rows of a file of clips.
 
-    The ending says what the file is: `.csv`, `.parquet`, `.json` (a list of objects, or one object per line), and one
-    JSON object per line with any other ending. In tables, an empty cell of a key of framedex's means that the key is
-    absent.
+    The ending gives the format: `.csv`, `.parquet`, `.json` (a list of objects, or one object per line), and one JSON
+    object per line for any other ending. In tables, an empty cell of a key of framedex's means that the key is absent.
 
     Args:
+        path: The file.
         own: The keys that are not the user's columns.
         note: Called with all bytes of the file, in order.
 
@@ -73,10 +60,12 @@ def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) ->
             _note_all(path, note)
             rows = _csv_rows(path) if ending == ".csv" else _parquet_rows(path)
             for number, row in enumerate(rows, 1):
-                yield ClipRow(number=number, where=f"{path}, row {number}", content=_of_table(row, own))
+                yield number, f"{path}, row {number}", _of_table(row, own)
         elif ending == ".json" and _begins_with_bracket(path):
             _note_all(path, note)
-            yield from _list_rows(path)
+            content = _parsed(path.read_text(encoding="utf-8-sig"), str(path), levels=2)
+            for number, row in enumerate(content, 1):
+                yield number, f"{path}, row {number}", row
         else:
             yield from _line_rows(path, note)
     except (OSError, UnicodeDecodeError, pa.ArrowException, OverflowError, csv.Error) as error:
@@ -90,17 +79,11 @@ def _line_rows(path: Path, note: Callable[[bytes], None]) -> Iterator[ClipRow]:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             if text.strip():
                 where = f"{path}:{number}"
-                yield ClipRow(number=number, where=where, content=_parsed(text, where, levels=1))
-
-
-def _list_rows(path: Path) -> Iterator[ClipRow]:
-    content = _parsed(path.read_text(encoding="utf-8-sig"), str(path), levels=2)
-    for number, row in enumerate(content, 1):
-        yield ClipRow(number=number, where=f"{path}, row {number}", content=row)
+                yield number, where, _parsed(text, where, levels=1)
 
 
 def _parsed(text: str, where: str, *, levels: int) -> Any:
-    """Return JSON as Python values. `levels`: how deep the clip itself lies."""
+    """Return JSON as Python values. `levels` is the depth of the clip itself."""
     try:
         content = json.loads(text)
         json.dumps(content, ensure_ascii=False).encode()
@@ -113,7 +96,7 @@ def _parsed(text: str, where: str, *, levels: int) -> Any:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with open(path, "rb") as file:  # at once: the types of the columns depend on all rows
+    with open(path, "rb") as file:  # all rows at once, because the types of the columns depend on all of them
         found = read_csv(file, (*LISTS, *NAMES))
     _check_names(found.table.schema, path)
     if found.wrong:
@@ -124,17 +107,15 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
             found=what,
         )
     for number, row in enumerate(found.table.to_pylist(), 1):
-        where = f"{path}, row {number}"
-        yield row | {name: _list_of(row[name], name, where) for name in LISTS if row.get(name)}
-
-
-def _list_of(text: str, name: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise PolicyError(
-            f"{name} is no list", where=where, found=text[:80], allowed='a JSON list in the cell: "[0, 7, 3]"'
-        ) from error
+        for name in LISTS:
+            if row.get(name):
+                try:
+                    row[name] = json.loads(row[name])
+                except ValueError as error:
+                    where, found = f"{path}, row {number}", row[name][:80]
+                    allowed = 'a JSON list in the cell: "[0, 7, 3]"'
+                    raise PolicyError(f"{name} is no list", where=where, found=found, allowed=allowed) from error
+        yield row
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -153,7 +134,7 @@ def _check_names(schema: pa.Schema, path: Path) -> None:
 
 
 def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
-    """Return a row of a table as a JSON object would say it."""
+    """Return a row of a table as the equal JSON object."""
     return {
         name: [_number(element) for element in value] if name in LISTS and isinstance(value, list) else _number(value)
         for name, value in row.items()
@@ -162,7 +143,7 @@ def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Return a decimal, which SQL makes of 0.5 and of sums, as a number of JSON."""
+    """Return a decimal, the type of 0.5 and of sums in SQL, as a number of JSON. Return other values unchanged."""
     if not isinstance(value, Decimal):
         return value
     return int(value) if value == value.to_integral_value() else float(value)
@@ -179,7 +160,7 @@ def _note_all(path: Path, note: Callable[[bytes], None]) -> None:
             note(block)
 
 
-ROWS_AT_ONCE = 10_000
+ROWS_AT_ONCE = 10_000  # rows whose types are determined together
 OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream", "outside"})
 Outside = Literal["error", "pad", "edge", "drop"]
 OUTSIDE: tuple[Outside, ...] = get_args(Outside)
@@ -193,7 +174,7 @@ class ExplicitClip:
         stream: Number of a video stream in its container; None for the best one.
         frames: Presentation numbers, None where padded; None as a whole if the clip has `seconds`.
         seconds: Times, None where padded; None as a whole if the clip has `frames`.
-        outside: What happens to places outside of the video; None if the line does not say so.
+        outside: What happens to places outside of the video; None for the default of all clips.
     """
 
     line: int
@@ -247,8 +228,8 @@ class ExplicitClips:
         return self._read(lambda line: None)
 
     def _read(self, note: Callable[[bytes], None]) -> Iterator[ExplicitClip]:
-        for row in clip_rows(self.path, OWN_KEYS, note):
-            yield _clip_of(row.content, row.number, row.where)
+        for number, where, content in clip_rows(self.path, OWN_KEYS, note):
+            yield _parse_clip(content, number, where)
 
 
 class _ColumnTypes:
@@ -280,8 +261,8 @@ class _ColumnTypes:
         self._rows = []
 
 
-def _clip_of(content: Any, number: int, where: str) -> ExplicitClip:
-    """Return the clip that a line or row says. Raises PolicyError."""
+def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
+    """Return the clip of a line or row. Raises PolicyError."""
     if not isinstance(content, dict) or not isinstance(content.get("uri"), str):
         raise PolicyError("a clip is an object with a uri", where=where, found=str(content)[:80])
     if ("frames" in content) == ("seconds" in content):
@@ -363,15 +344,11 @@ class UriResolver:
 
     def media_id(self, uri: str, stream: int | None = None) -> str | None:
         """Return the medium's id, or None for a uri or a stream that the index does not contain."""
-        best = self._best(uri)
+        if uri not in self._media:
+            absolute = os.path.join(self._root, uri.removeprefix("file://"))  # an absolute path replaces the root
+            uri = relative(os.path.normpath(absolute), self._root)
+        best = self._media.get(uri)
         return best if best is None or stream is None else self._streams.get((best, stream))
-
-    def _best(self, uri: str) -> str | None:
-        if uri in self._media:
-            return self._media[uri]
-        path = uri.removeprefix("file://")
-        absolute = path if os.path.isabs(path) else os.path.join(self._root, path)
-        return self._media.get(relative(os.path.normpath(absolute), self._root))
 
 
 Bools = NDArray[np.bool_]
@@ -387,6 +364,7 @@ def frames_of(
 
     Args:
         clip: The clip. A place that is None is padding.
+        timeline: The video.
         choose: Which frame a time means.
         outside: What happens to places outside of the video, unless the clip says so itself.
 
@@ -396,30 +374,32 @@ def frames_of(
     if clip.seconds is None:
         assert clip.frames is not None  # one of the two, as parsed
         places: Sequence[int | Fraction | None] = clip.frames
-        frames, inside = _numbered(clip.frames, timeline)
+        numbers = np.array([PAD if place is None else place for place in clip.frames], np.int64)
+        last = len(timeline.pts) - 1
+        frames, inside = np.minimum(numbers, last), (numbers != PAD) & (numbers <= last)
+        allowed = f"0 to {last}"
     else:
         places = clip.seconds
         frames, inside = _timed(clip.seconds, timeline, choose)
+        first, end = _seconds(timeline)
+        allowed = f"{float(first):g} to below {float(end):g} s"
     what = clip.outside or outside
     beyond = (frames != PAD) & ~inside
     if what == "error" and beyond.any():
-        raise _error(places[int(np.argmax(beyond))], clip, timeline)
+        place = places[int(np.argmax(beyond))]
+        error, found = "a frame outside the video", str(place)
+        if isinstance(place, Fraction):
+            error, found = "a time outside the video", f"{float(place):g} s"
+        remedy = "`outside` says what else happens to such places: pad, edge or drop"
+        raise PolicyError(error, found=found, allowed=allowed, remedy=remedy)
     if all(place is None for place in places):
         raise PolicyError("a clip of padding alone", found=f"{len(places)} padded frames")
     if not inside.any():
-        raise PolicyError(
-            "no frame of the clip lies in the video", found=_shown(places), allowed=_allowed(clip, timeline)
-        )
+        found = ", ".join("null" if place is None else f"{float(place):g}" for place in places[:5])
+        raise PolicyError("no frame of the clip lies in the video", found=found, allowed=allowed)
     if what == "drop":
         return frames[~beyond], inside[~beyond]
     return (frames if what == "edge" else np.where(inside, frames, PAD)), inside
-
-
-def _numbered(places: list[int | None], timeline: Timeline) -> tuple[NDArray[np.int64], Bools]:
-    """Return the nearest frame for each number, -1 where padded, and whether the number is that of a frame."""
-    numbers = np.array([PAD if place is None else place for place in places], np.int64)
-    last = len(timeline.pts) - 1
-    return np.minimum(numbers, last), (numbers != PAD) & (numbers <= last)
 
 
 def _timed(places: list[Fraction | None], timeline: Timeline, choose: Choose) -> tuple[NDArray[np.int64], Bools]:
@@ -435,24 +415,3 @@ def _seconds(timeline: Timeline) -> tuple[Fraction, Fraction]:
     """Return the times that lie in a video, from the first to below the second. Zero does, if the video starts late."""
     first = int(timeline.pts[0]) * timeline.time_base
     return min(first, Fraction(0)), first + timeline.duration_pts * timeline.time_base
-
-
-def _error(place: object, clip: ExplicitClip, timeline: Timeline) -> PolicyError:
-    remedy = "`outside` says what else happens to such places: pad, edge or drop"
-    if clip.seconds is None:
-        what, found = "a frame outside the video", str(place)
-    else:
-        assert isinstance(place, Fraction)  # a time of the clip
-        what, found = "a time outside the video", f"{float(place):g} s"
-    return PolicyError(what, found=found, allowed=_allowed(clip, timeline), remedy=remedy)
-
-
-def _allowed(clip: ExplicitClip, timeline: Timeline) -> str:
-    if clip.seconds is None:
-        return f"0 to {len(timeline.pts) - 1}"
-    first, end = _seconds(timeline)
-    return f"{float(first):g} to below {float(end):g} s"
-
-
-def _shown(places: Sequence[int | Fraction | None]) -> str:
-    return ", ".join("null" if place is None else f"{float(place):g}" for place in places[:5])

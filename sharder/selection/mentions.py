@@ -1,12 +1,8 @@
 """The input of policies: usable media with the listing's rows that mention them, filtered and split.
 
-The splits that a dataset gave to groups of rows, which a grown dataset keeps (`split: {keep: DATASET}`).
-
-Checks that a policy reads the ranges that a listing has.
-
-A policy that does not would make the same clips of all rows of a video.
-
-The media that a policy's filter leaves out, and errors for a filter or a policy that leaves nothing to write.
+A grown dataset keeps the splits of its groups of rows (`split: {keep: DATASET}`). A policy must read the ranges that a
+listing has, because it would otherwise make the same clips for all rows of a video. Errors explain which filter or
+policy leaves nothing to write.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ REMEDY = "name a dataset that was made with this split, by a version of framedex
 
 
 def kept_splits(split: Split) -> dict[str, str]:
-    """Return the split of each group of rows in the dataset `split.keep`. Without one, there are none.
+    """Return the split of each group of rows in the dataset `split.keep`; {} without such a dataset.
 
     Raises:
         FormatError: There is no dataset, or it lacks a column.
@@ -52,7 +48,7 @@ def kept_splits(split: Split) -> dict[str, str]:
     """
     if split.keep is None:
         return {}
-    assert split.shares is not None  # as `Split` checked
+    assert split.shares is not None  # `Split` checked this
     where = place(split.keep)
     check_format(where, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
     groups, splits = (_column(where, name) for name in (split.by, SPLIT_COLUMN))
@@ -99,7 +95,7 @@ NO_ROWS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
-    """One row of the listing about a usable medium; without columns, a medium that nothing lists.
+    """One row of the listing about a usable medium. A medium that the listing lacks has one mention without columns.
 
     Attributes:
         number: Its number among all rows that the filter accepts.
@@ -116,32 +112,16 @@ class Mention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mentions:
-    """The mentions of some usable media, as tables.
-
-    Attributes:
-        videos: The media's rows of `videos`.
-        video: int64 [mentions], ascending, the row in `videos` of each mention's medium.
-        number: int64 [mentions], the mention's place among all mentions of that medium, -1 for the only one.
-        columns: One row per mention: `media_id` (null if nothing lists the medium), `file_row`, and the user's columns.
-    """
-
-    videos: pa.Table
-    video: NDArray[np.int64]
-    number: NDArray[np.int64]
-    columns: pa.Table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MentionTable:
     """All mentions that a filter accepts, in the order of the index.
 
     Attributes:
         media_id: string [mentions], the medium of each.
-        number: int64 [mentions], as in `Mentions`.
+        number: int64 [mentions], the mention's place among all mentions of that medium, -1 for the only one.
         media_row: int64 [mentions], ascending, the number of the medium among all usable ones.
         facts: The columns of `videos` that were wanted, one row per mention.
-        columns: One row per mention, as in `Mentions`.
+        columns: One row per mention: `media_id` (null if the listing lacks the medium), `file_row`, and the user's
+            columns.
     """
 
     media_id: pa.Array
@@ -176,14 +156,8 @@ class MentionTable:
         chosen = self.columns.take(pa.array(some, pa.int64()))
         rows = zip(some, chosen.drop_columns(list(KEPT_NAMES)).to_pylist(), chosen[FILE_ROW].to_pylist(), strict=True)
         return [
-            Mention(
-                number=number,
-                media_id=self.identity(number),
-                name=self.name(number),
-                columns=row,
-                file_row=file_row,
-            )
-            for number, row, file_row in rows
+            Mention(number=number, media_id=self.identity(number), name=self.name(number), columns=row, file_row=at)
+            for number, row, at in rows
         ]
 
 
@@ -217,23 +191,39 @@ def all_mentions(
     shares a name with one of `videos`, the latter is used.
 
     Args:
+        index: The index.
+        filter_: The filter of the policy.
+        split: The split of the policy.
         facts: The columns of `videos` that are kept.
 
     Raises:
         PolicyError: The filter or the split does not fit the columns.
     """
+    dealt = None
+    if split is not None and split.stratify is not None:
+        passed = (joined.filter(pa.array(_passes(joined, filter_))) for _, _, _, joined in joined_mentions(index))
+        dealt = split.deal(passed, kept_splits(split))
     media: list[pa.Array] = [pa.array([], pa.string())]
     kept = [as_videos(VIDEOS.empty_table(), facts)]
     numbers, rows, columns = [NO_ROWS], [NO_ROWS], list[pa.Table]()
     seen = 0
-    for several in mentions(index, filter_, split):
-        of_video = pa.array(several.video)
-        media.append(several.videos["media_id"].combine_chunks().take(of_video))
-        kept.append(as_videos(several.videos, facts).take(of_video))
-        numbers.append(several.number)
-        rows.append(several.video + seen)
-        columns.append(several.columns)
-        seen += len(several.videos)
+    for videos, mentioned, of_video, joined in joined_mentions(index):
+        passes = _passes(joined, filter_)
+        chosen = mentioned.filter(pa.array(passes))
+        if split is not None:
+            if SPLIT_COLUMN in chosen.column_names:
+                chosen = chosen.drop_columns([SPLIT_COLUMN])
+            chosen = chosen.append_column(SPLIT_COLUMN, split.assign(joined.filter(pa.array(passes)), dealt))
+        counts = np.bincount(of_video, minlength=len(videos))
+        number_in_video = np.arange(len(of_video)) - np.repeat(np.cumsum(counts) - counts, counts)
+        number = np.where(counts[of_video] == 1, -1, number_in_video)
+        of_passed = of_video[passes].astype(np.int64)
+        media.append(videos["media_id"].combine_chunks().take(pa.array(of_passed)))
+        kept.append(as_videos(videos, facts).take(pa.array(of_passed)))
+        numbers.append(number[passes].astype(np.int64))
+        rows.append(of_passed + seen)
+        columns.append(chosen)
+        seen += len(videos)
     return MentionTable(
         media_id=pa.concat_arrays(media),
         number=np.concatenate(numbers),
@@ -243,32 +233,9 @@ def all_mentions(
     )
 
 
-def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -> Iterator[Mentions]:
-    """Yield the mentions that pass the filter, of some media at a time, in the order of the index.
-
-    The filter sees the same columns as in `all_mentions`, and the same errors are raised.
-    """
-    dealt = None if split is None or split.stratify is None else split.deal(_passed(index, filter_), kept_splits(split))
-    for videos, mentioned, of_video, joined in joined_mentions(index):
-        passed = np.ones(len(joined), np.bool_) if filter_ is None else matches(joined, filter_, "filter")
-        columns = mentioned.filter(pa.array(passed))
-        if split is not None:
-            columns = _with_split(columns, split.assign(joined.filter(pa.array(passed)), dealt))
-        counts = np.bincount(of_video, minlength=len(videos))
-        number_in_video = np.arange(len(of_video)) - np.repeat(np.cumsum(counts) - counts, counts)
-        number = np.where(counts[of_video] == 1, -1, number_in_video)
-        yield Mentions(
-            videos=videos,
-            video=of_video[passed].astype(np.int64),
-            number=number[passed].astype(np.int64),
-            columns=columns,
-        )
-
-
-def _passed(index: Index, filter_: pc.Expression | None) -> Iterator[pa.Table]:
-    """Yield the rows that pass the filter."""
-    for _, _, _, joined in joined_mentions(index):
-        yield joined if filter_ is None else joined.filter(pa.array(matches(joined, filter_, "filter")))
+def _passes(joined: pa.Table, filter_: pc.Expression | None) -> NDArray[np.bool_]:
+    """Return bool [rows]: whether each row of `joined_mentions` passes the filter."""
+    return np.ones(len(joined), np.bool_) if filter_ is None else matches(joined, filter_, "filter")
 
 
 def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[np.int64], pa.Table]]:
@@ -293,24 +260,13 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
         counts = np.array([len(rows) for rows in listed], np.int64)
         of_video = np.repeat(np.arange(len(videos)), counts)
         mentioned = listing.take(pa.array([row for rows in listed for row in rows], pa.int64()))
-        yield videos, mentioned, of_video, _joined(videos, mentioned, of_video)
-
-
-def _joined(videos: pa.Table, mentioned: pa.Table, of_video: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:
-    """Return one row per mention: the columns of `videos`, and the listing's."""
-    table = videos.take(of_video)
-    for name in MADE_FIELDS:
-        table = table.append_column(name, media_field(name, table))
-    for name in mentioned.column_names:
-        if name != FILE_ROW and name not in table.column_names:
-            table = table.append_column(name, mentioned[name])
-    return table
-
-
-def _with_split(columns: pa.Table, splits: pa.Array) -> pa.Table:
-    if SPLIT_COLUMN in columns.column_names:
-        columns = columns.drop_columns([SPLIT_COLUMN])
-    return columns.append_column(SPLIT_COLUMN, splits)
+        table = videos.take(of_video)
+        for name in MADE_FIELDS:
+            table = table.append_column(name, media_field(name, table))
+        for name in mentioned.column_names:
+            if name != FILE_ROW and name not in table.column_names:
+                table = table.append_column(name, mentioned[name])
+        yield videos, mentioned, of_video, table
 
 
 def check_ranges(index: Index, file: PolicyFile) -> None:
@@ -430,8 +386,10 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
     if len(index) == index.unusable:
         found, remedy = _unusable(index), "framedex audit shows the media of the index and what is wrong with them"
     else:
-        told = [(kind, count, first[kind]) for kind, count in kinds.most_common(MAX_REASONS)]
-        reasons = [f"{count:,} × {kind}, such as {failure.uri}: {failure.message}" for kind, count, failure in told]
+        reasons = [
+            f"{count:,} × {kind}, such as {first[kind].uri}: {first[kind].message}"
+            for kind, count in kinds.most_common(MAX_REASONS)
+        ]
         usable = counted(len(index) - index.unusable, "usable medium", "usable media")
         found = "\n".join(reasons) or f"{usable}, of which the policy asks for no clip"
         remedy = "change the policy or the list of clips"
@@ -444,9 +402,11 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
 
 
 def _unusable(index: Index) -> str:
-    """Return how many media an index has, and why they are not usable."""
+    """Describe the media of an index without usable media: their number, and why they are not usable."""
     rows = index.columns(["status", "error_kind", "error_message", "uri"]).to_pylist()
     kinds = Counter((row["status"], row["error_kind"]) for row in rows if row["status"] != OK)
-    told = ", ".join(f"{count:,} {status} ({kind})" for (status, kind), count in kinds.most_common(MAX_REASONS))
+    reasons = ", ".join(f"{count:,} {status} ({kind})" for (status, kind), count in kinds.most_common(MAX_REASONS))
     example = f"; {rows[0]['uri']}: {rows[0]['error_message']}" if rows else ""
-    return f"{counted(len(rows), 'medium', 'media')}, none of which is usable{': ' if told else ''}{told}{example}"
+    return (
+        f"{counted(len(rows), 'medium', 'media')}, none of which is usable{': ' if reasons else ''}{reasons}{example}"
+    )

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.splits import make_split
+from framedex.sharder.configuration.parameters import record
+from framedex.sharder.configuration.splits import Split
 
 VALUES = st.lists(st.text(max_size=8), min_size=1, max_size=40)
 
 
 def assign(content: dict[str, Any], **columns: Any) -> list[str]:
-    assigned = make_split(content, "test").assign(pa.table(columns))
+    assigned = record(Split, content, "test").assign(pa.table(columns))
     assert assigned.type == pa.string()
     return assigned.to_pylist()
 
@@ -115,7 +116,7 @@ def test_a_row_without_a_split_is_an_error(content: dict[str, Any], columns: dic
 )
 def test_a_wrong_split_is_refused(content: object, says: str) -> None:
     with pytest.raises(PolicyError, match="test") as refused:
-        make_split(content, "test")
+        record(Split, content, "test")
     assert says in str(refused.value)
 
 
@@ -130,8 +131,8 @@ def test_a_wrong_split_is_refused(content: object, says: str) -> None:
     ],
 )
 def test_a_split_reads_back_equal(content: dict[str, Any]) -> None:
-    split = make_split(content, "test")
-    assert make_split(split.plain(), "test") == split
+    split = record(Split, content, "test")
+    assert record(Split, split.plain(), "test") == split
 
 
 STRATIFIED = {"shares": {"train": 8, "val": 1, "test": 1}, "by": "person", "stratify": "label"}
@@ -139,7 +140,7 @@ STRATIFIED = {"shares": {"train": 8, "val": 1, "test": 1}, "by": "person", "stra
 
 def stratified(content: dict[str, Any], known: dict[str, str] | None = None, **columns: Any) -> list[str]:
     """Assign rows that are dealt in two tables, beside groups with a known split."""
-    split, table = make_split(content, "test"), pa.table(columns)
+    split, table = record(Split, content, "test"), pa.table(columns)
     half = len(table) // 2
     dealt = split.deal([table.slice(0, half), table.slice(half)], known or {})
     assigned: list[str] = split.assign(table, dealt).to_pylist()
@@ -203,8 +204,8 @@ def test_a_group_of_several_labels_is_named() -> None:
 
 def test_stratify_needs_shares_and_a_column() -> None:
     with pytest.raises(PolicyError, match="stratify belongs to shares"):
-        make_split({"column": "fold", "stratify": "label"}, "test")
+        record(Split, {"column": "fold", "stratify": "label"}, "test")
     with pytest.raises(PolicyError, match="no such column"):
         stratified(STRATIFIED, label=["a"], persons=["p"])
-    made = make_split(STRATIFIED, "test")
-    assert make_split(made.plain(), "test") == made
+    made = record(Split, STRATIFIED, "test")
+    assert record(Split, made.plain(), "test") == made
