@@ -1,8 +1,9 @@
-"""Builds a dataset: index and policy (or explicit clips) → wanted clips → planned clips → packed clips → the writer."""
+"""Building of a dataset: index and policy (or explicit clips) → wanted clips → planned clips → packed clips → files."""
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,15 @@ from framedex.sharder.clips.labels import WantedLabels, check_is_own, checked_la
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.encoders import encoder_version
 from framedex.sharder.packing.pack import (
+    AudioFormat,
     ClipCutter,
     ClipFileOptions,
     Pack,
     cut_in_workers,
-    encoded_packing,
-    image_packing,
+    recode_clips,
+    with_audio,
 )
 from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
-from framedex.sharder.packing.sample_recipes import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
 from framedex.sharder.planning.steps import (
@@ -36,10 +37,10 @@ from framedex.sharder.planning.steps import (
     Piece,
     ReadGroup,
     Spools,
-    behind,
     explicit_pieces,
     plan,
     policy_pieces,
+    skip_items,
 )
 from framedex.sharder.planning.units import units_of
 from framedex.sharder.policies.reading import PolicyFile
@@ -47,8 +48,9 @@ from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.schema import CLIPS, MAX_VIEWS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.selection.mentions import user_columns
+from framedex.sharder.writing.planned_rows import PlannedRows
 from framedex.sharder.writing.report import ShardReport, finished_report, with_labels
-from framedex.sharder.writing.shipment import as_row, shipped
+from framedex.sharder.writing.shipment import shipped
 from framedex.sharder.writing.tar_filling import TarLayout
 from framedex.sharder.writing.writer import DatasetWriter
 from framedex.storage.places import Place, Stored
@@ -56,27 +58,29 @@ from framedex.storage.places import Place, Stored
 Row = dict[str, Any]
 
 SHARD_BYTES = 512_000_000
-IMAGE_DEFAULTS = ImageOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOptions:
-    """How datasets are written.
+    """The options of `framedex.shard` and its command that concern all clips.
 
     Attributes:
+        overwrite: Replace an existing dataset.
         keep_damaged: Plan frames of damaged GOPs, too.
-        pack: What tars hold; None for no tars.
-        shard_bytes: A new tar begins when a clip would not fit.
-        images: How frames are stored.
-        encode: How clips are encoded; None to copy their packets.
+        pack: The content of tars; None for no tars.
+        shard_bytes: A new tar begins if a clip would make the tar larger than this.
+        images: Format and size of stored frames.
+        encode: Codec, quality and size of encoded clips; None copies their packets.
         workers: Number of processes that plan, decode and encode clips. They run on this machine unless `engine` is a
             cluster.
+        engine: The engine that runs these processes.
         audio: The clips' audio; None for no audio.
         audio_format: Format in which tars store audio.
         labels: The column whose values the dataset numbers; None for none.
-        scratch: Where a dataset of object storage is written first; None for the system's temporary folder.
-        part: The slice of the run that is planned. None: the whole run.
-        finish: Write what the slices of the run planned.
+        scratch: The local folder into which a dataset of object storage is written first; None for the system's
+            temporary folder.
+        part: Plan only this slice of the run. If None, do the whole run.
+        finish: Write the clips that the slices of the run planned.
         on_progress: Called with (done, total).
     """
 
@@ -84,7 +88,7 @@ class ShardOptions:
     keep_damaged: bool = False
     pack: Pack | None = None
     shard_bytes: int = SHARD_BYTES
-    images: ImageOptions = IMAGE_DEFAULTS
+    images: ImageOptions = field(default_factory=ImageOptions)
     encode: EncodeOptions | None = None
     workers: int = os.cpu_count() or 1
     engine: Engine = run_local
@@ -106,7 +110,8 @@ class ShardOptions:
         return Workers(count=self.workers, engine=self.engine)
 
     def planning(self, index: Index) -> PlanningOptions:
-        """Return the options that concern the clips themselves."""
+        """Return the options of planning."""
+        # Only a file that is a copy of packets must decode as one stream. Decoding here can take several runs.
         copied = self.pack == "clips" and self.encode is None
         return PlanningOptions(
             access=index.access,
@@ -117,14 +122,15 @@ class ShardOptions:
 
 
 DEFAULTS = ShardOptions()
-NO_FACTS: Row = {}
 
 
 def build_from_policy(index: Index, out: Place, file: PolicyFile, options: ShardOptions = DEFAULTS) -> ShardReport:
     """Write a dataset of the clips that a policy selects from every usable medium. Raises OutputError, PolicyError.
 
-    A clip that cannot be made becomes a row of failures.parquet.
+    A clip that cannot be planned or packed becomes a row of failures.parquet.
     """
+    # `_build` looks for a finished dataset, too. Here it saves reading the listing, but only without a filter: the
+    # report names the media that a filter leaves out.
     if file.filter is None and (before := _finished(index, out, file.resolved, options)) is not None:
         return before
     schema = user_columns(index, file.split)
@@ -135,7 +141,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
         values = units.table.columns[options.labels.column]
         labels = checked_labels(options.labels, values, schema.names, str(index.path), unit="row")
         facts["labels"] = labels.stored()
-    total = len(index) - index.unusable - units.left_out.count
+    total = len(index) - index.unusable - units.left_out.count  # one piece per medium
     if units.scenes is not None and views is not None:
         names, total = units.scenes.names, len(units)
         if len(names) > MAX_VIEWS:
@@ -161,11 +167,11 @@ def build_from_requests(
 ) -> ShardReport:
     """Write a dataset of explicitly requested clips, in the order requested. Raises OutputError, PolicyError.
 
-    A request that cannot be met becomes a row of failures.parquet.
+    A clip that cannot be planned or packed becomes a row of failures.parquet.
     """
     resolved = {"policy": "clips", "choose": choose, "outside": outside, "clips": requests.digest}
     pieces = explicit_pieces(index, requests, choose, outside)
-    facts = {}
+    facts: Row = {}
     if options.labels is not None:
         schema, column, where = requests.user_schema, options.labels.column, str(requests.path)
         check_is_own(options.labels, schema.names, where)
@@ -183,61 +189,77 @@ def _build(
     pieces: Iterable[Piece],
     total: int,
     options: ShardOptions,
-    facts: Row = NO_FACTS,
+    facts: Row,
 ) -> ShardReport:
-    """Write a dataset. `facts`: Further keys of its header."""
+    """Write a dataset.
+
+    Args:
+        resolved: The policy, with all defaults filled in.
+        user_schema: The user's columns of `clips`.
+        pieces: The plan.
+        total: Number of steps of the progress bar.
+        facts: Further keys of the dataset's header.
+    """
     index.check_locations()
-    _check_columns(user_schema, options.pack)
+    clash = SAMPLE_KEYS & set(user_schema.names)
+    if options.pack is not None and clash:
+        raise PolicyError(
+            "a user column has a name that the JSON of packed clips uses",
+            found=", ".join(sorted(clash)),
+            remedy="rename the column",
+        )
     if (before := _finished(index, out, resolved, options)) is not None:
         return before
     pack, job = _pack_facts(options), _job(index, resolved, options)
+    schema = pa.unify_schemas([CLIPS, user_schema])
+    run = slices.PlanningRun(index=index, options=options.planning(index), schema=schema, workers=options.processes)
     if options.part is not None:
-        return slices.plan_slice(out, job, pieces, _planning_run(index, user_schema, options), options.part)
+        return slices.plan_slice(out, job, pieces, run, options.part)
     prefix = "images" if options.pack == "images" else "clips"
     tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
-    how = {"job": job, "user_schema": user_schema, "tars": tars}
+    open_writer = functools.partial(DatasetWriter, job=job, user_schema=user_schema, tars=tars)
 
     def write(writer: DatasetWriter) -> ShardReport:
-        if options.finish or (options.pack is None and not options.processes.alone):
-            if options.finish:
-                planned = slices.sliced_rows(out, job, pieces, done=writer.done)
-            else:
-                planned = slices.planned_in_workers(
-                    _planning_run(index, user_schema, options), pieces, done=writer.done
-                )
-            for rows in planned:
-                writer.add_planned(rows)
-                if rows.error is not None:
-                    raise rows.error
-                if len(rows.is_clip):
-                    options.on_progress(rows.done, total)
-            writer.check_clips(index)
-            return writer.commit(index=index, resolved=resolved, facts=pack | facts)
-        media = OpenMedia(index, options.planning(index), kept=slices.MEDIA_IN_MEMORY)
-        groups = (piece.items(media) for piece in pieces)
-        with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
-            for step in _steps(index, behind(groups, writer.done), spools, options):
-                if isinstance(step.outcome, Failure):
-                    writer.fail(step.outcome)
-                else:
-                    writer.add(step.outcome, step.members)
-                options.on_progress(step.done, total)
+        if options.finish:
+            _add_planned(writer, slices.read_slices(out, job, pieces, done=writer.done), options, total)
+        elif options.pack is None and not options.processes.alone:
+            _add_planned(writer, slices.plan_in_workers(run, pieces, done=writer.done), options, total)
+        else:
+            media = OpenMedia(index, run.options, kept=slices.MEDIA_IN_MEMORY)
+            groups = skip_items((piece.items(media) for piece in pieces), writer.done)
+            with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
+                for step in _steps(index, groups, spools, options):
+                    if isinstance(step.outcome, Failure):
+                        writer.fail(step.outcome)
+                    else:
+                        writer.add(step.outcome, step.members)
+                    options.on_progress(step.done, total)
         writer.check_clips(index)
         return writer.commit(index=index, resolved=resolved, facts=pack | facts)
 
     try:
         if isinstance(out, Stored):
-            report = _ship(out, job, how, write, options)
+            report = _ship(out, job, open_writer, write, options)
         else:
-            with DatasetWriter(out, **how, overwrite=options.overwrite) as writer:
+            with open_writer(out, overwrite=options.overwrite) as writer:
                 report = write(writer)
-    except NoClipsError:
+    except NoClipsError:  # then the slices are complete, too
         if options.finish:
             slices.remove_slices(out)
         raise
     if options.finish:
         slices.remove_slices(out)
     return with_labels(report, options.labels)
+
+
+def _add_planned(writer: DatasetWriter, planned: Iterable[PlannedRows], options: ShardOptions, total: int) -> None:
+    """Write planned rows, and raise the error that ends them, if any."""
+    for rows in planned:
+        writer.add_planned(rows)
+        if rows.error is not None:
+            raise rows.error
+        if len(rows.is_clip):
+            options.on_progress(rows.done, total)
 
 
 def _job(index: Index, resolved: Row, options: ShardOptions) -> Row:
@@ -257,17 +279,12 @@ def _finished(index: Index, out: Place, resolved: Row, options: ShardOptions) ->
     return None if before is None else with_labels(before, options.labels)
 
 
-def _planning_run(index: Index, user_schema: pa.Schema, options: ShardOptions) -> slices.PlanningRun:
-    return slices.PlanningRun(
-        index=index,
-        options=options.planning(index),
-        schema=pa.unify_schemas([CLIPS, user_schema]),
-        workers=options.processes,
-    )
-
-
 def _ship(
-    out: Stored, job: Row, how: Row, write: Callable[[DatasetWriter], ShardReport], options: ShardOptions
+    out: Stored,
+    job: Row,
+    open_writer: functools.partial[DatasetWriter],
+    write: Callable[[DatasetWriter], ShardReport],
+    options: ShardOptions,
 ) -> ShardReport:
     """Write a dataset into object storage."""
     with shipped(out, job, overwrite=options.overwrite, scratch=options.scratch) as shipment:
@@ -278,18 +295,19 @@ def _ship(
                 shipment.ship(tar, index_path(tar), inside=tar.parent.parent)
 
             try:
-                with DatasetWriter(shipment.local, **how, overwrite=True, on_tar=ship) as writer:
-                    row = as_row(write(writer))
+                with open_writer(shipment.local, overwrite=True, on_tar=ship) as writer:
+                    row = asdict(write(writer))
             except NoClipsError:
                 shipment.withdraw()
                 raise
+            del row["out"], row["filtered"]  # the local folder, and media that `build_from_policy` fills in
             shipment.note(row)
         shipment.deliver()
         return ShardReport(out=out, **row)
 
 
 def _pack_facts(options: ShardOptions) -> Row:
-    """Return what determines the content of tars, as dataset.json records it."""
+    """Return the options that determine the content of tars, as dataset.json records them."""
     facts: Row = {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
     if options.encode is not None:
         facts["encode"] = options.encode.facts() | {"encoder": encoder_version(options.encode)}
@@ -303,26 +321,12 @@ def _steps(index: Index, groups: Iterable[ReadGroup], spools: Spools, options: S
     """Yield planned clips, packed according to the options."""
     if options.pack is None:
         return plan(groups, None)
-    if options.pack == "images":
-        images = image_packing(options.images, options.processes)
-        return with_audio(images.pack(plan(groups, spools)), options.audio_format)
-    if options.encode is not None:
-        encoded = encoded_packing(options.encode, options.processes)
-        return with_audio(encoded.pack(plan(groups, spools)), options.audio_format)
+    recoding = options.images if options.pack == "images" else options.encode
+    if recoding is not None:
+        return with_audio(recode_clips(plan(groups, spools), recoding, options.processes), options.audio_format)
     how = ClipFileOptions(
         planning=options.planning(index), needed=options.pack == "needed", audio_format=options.audio_format
     )
     if options.processes.alone:
         return ClipCutter(index, how, spools).steps(groups)
     return cut_in_workers(index, how, spools, groups, options.processes)
-
-
-def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:
-    """Raise PolicyError if a user's column has the name of another key of a sample's JSON."""
-    clash = SAMPLE_KEYS & set(user_schema.names)
-    if pack is not None and clash:
-        raise PolicyError(
-            "a user column has a name that the JSON of packed clips uses",
-            found=", ".join(sorted(clash)),
-            remedy="rename the column",
-        )

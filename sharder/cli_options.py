@@ -10,6 +10,7 @@ import click
 from framedex.options import FRAME_SIZE, Command, FileType, OptionRule, together
 from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.decoding.video import Size
+from framedex.sharder.packing.pack import AUDIO_FORMATS
 from framedex.sharder.packing.pack_options import (
     DEFAULT_CRF,
     ENCODE_CODECS,
@@ -20,7 +21,6 @@ from framedex.sharder.packing.pack_options import (
     ImageFormat,
     ImageOptions,
 )
-from framedex.sharder.packing.sample_recipes import AUDIO_FORMATS
 from framedex.storage.uris import is_uri
 
 

@@ -19,6 +19,9 @@ PROVES = (3, 6)  # the version from which on all media were proven whose codec n
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "fields.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
+# A dataset has no other entries: replacing one removes these, and refuses a folder that has others.
+FILE_NAMES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME)
+FOLDER_NAMES = (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER)
 
 MAX_VIEWS = 256
 Missing = Literal["error", "skip", "mask"]  # how a clip is treated if a view has no frame for it
@@ -35,21 +38,8 @@ RECIPES = pa.schema(
     ]
 )
 
-AUDIO_COLUMNS = (
-    "audio_stream_index",
-    "audio_codec",
-    "audio_codec_tag",
-    "audio_rate",
-    "audio_channels",
-    "audio_layout",
-    "audio_sample_format",
-    "audio_bits_per_coded_sample",
-    "audio_extradata",
-    "audio_first_sample",
-    "audio_end_sample",
-    "audio_problem",
-)
 MEDIA = schema_of(MediumRecord, also_in=IN_MEDIA)
+AUDIO_COLUMNS = tuple(name for name in MEDIA.names if name.startswith(clip.AUDIO))
 
 FAILURES, SHARDS = schema_of(clip.Failure), schema_of(clip.Shard)
 
@@ -83,8 +73,8 @@ MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA
 SHARD_RULES = rules_of(clip.Shard)
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
-# Reading one clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of
-# 400 packets (benchmarks/manifest.py): groups of 32 rows in parts of 4 096.
+# Reading a clip reads one row group and the footer of its part, so both are small. Measured on 100 000 clips of 400
+# packets (benchmarks/manifest.py).
 CLIPS_PER_PART, CLIPS_PER_ROW_GROUP, MEDIA_PER_ROW_GROUP = 4096, 32, 256
 DELTA_COLUMNS = (
     "range_offset",

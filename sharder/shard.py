@@ -18,9 +18,8 @@ from framedex.indexer.parts.index import Index
 from framedex.sharder.build import SHARD_BYTES, ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.clips.clip import AudioOptions
 from framedex.sharder.clips.labels import LabelsArgument, wanted_labels
-from framedex.sharder.packing.pack import PACKS, Pack
-from framedex.sharder.packing.pack_options import EncodeCodec, EncodeOptions, ImageOptions, encode_options
-from framedex.sharder.packing.sample_recipes import AudioFormat
+from framedex.sharder.packing.pack import PACKS, AudioFormat, Pack
+from framedex.sharder.packing.pack_options import EncodeCodec, EncodeOptions, ImageOptions
 from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
@@ -115,7 +114,7 @@ def shard(
             pack=pack,
             shard_bytes=shard_bytes,
             images=images or ImageOptions(),
-            encode=encode_options(encode),
+            encode=EncodeOptions(codec=encode) if isinstance(encode, str) else encode,
             workers=processes(workers, engine),
             engine=engine_of(engine, ray_address),
             audio=AudioOptions() if audio is True else audio or None,

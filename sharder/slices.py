@@ -1,9 +1,10 @@
-"""Plans a dataset in slices on several machines. The last step writes it, in the bytes of an undivided run.
+"""Planning of clips by reference in several processes, and in several slices of a run on different machines.
 
-The plan is cut into groups of pieces, by what the index says alone. Each slice plans every n-th group, and writes its
-rows into a file of the folder `OUT.slices`. A file that exists is done, so a slice that runs again does the rest.
+Worker processes return finished rows, and this process writes them in order.
 
-Plans clips by reference in worker processes, which return finished rows. This process writes them, in order.
+For slices, the plan is cut into groups of pieces, which depend only on the index and the policy. Slice i of n plans the
+groups i, i + n, i + 2 n, …, and writes the rows of each into a file of the folder `OUT.slices`. If a slice runs again,
+it skips the groups whose files exist. The last step writes the dataset, with the same bytes as an undivided run.
 """
 
 import functools
@@ -13,7 +14,6 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,29 +23,39 @@ from framedex.execution.engine import Calls, Outcome, Slice
 from framedex.execution.engines import Workers, run_local
 from framedex.files.outputs import LOCK_NAME, agreed_plan, check_all_there, opened_output, written_plan
 from framedex.indexer.parts.index import Index
-from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import OpenMedia, PlanningOptions
-from framedex.sharder.planning.steps import Piece, ReadGroup, behind, plan
+from framedex.sharder.planning.steps import Piece, ReadGroup, lost_clip, plan, skip_items
 from framedex.sharder.writing.planned_rows import ENDING, PlannedRows, planned_rows, read_planned, write_planned
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.objects import delete
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place, Stored, names_in
 
-MAX_CLIPS_A_TASK = 20_000  # by frames; a policy that takes 16 frames in a row gives a sixteenth of them
-STEPS_AT_ONCE = 4096  # that become rows together, of what this process plans
-MAX_CLIPS_SENT = 400_000  # of a medium; one that may have more is planned in this process, clip by clip
-TASKS_AT_FIRST = 8  # planned in this process: the workers' start would take longer
+Row = dict[str, Any]
+
+# A piece's weight is its number of frames, because a policy takes at most one clip per frame. Usually it takes far
+# fewer: windows of 16 frames give a sixteenth.
+MAX_CLIPS_A_TASK = 20_000
+MAX_FRAMES_A_GROUP = 1_000_000  # a group of a slice has more only if it consists of a single medium
+STEPS_AT_ONCE = 4096  # steps of this process that become one table; bounds memory
+MAX_CLIPS_SENT = 400_000  # a medium with more would return too large a table, so this process plans it in portions
+TASKS_AT_FIRST = 8  # this process plans them, because starting workers would take longer
 TASKS_IN_FLIGHT = 3  # per worker
-MEDIA_IN_MEMORY = 256  # media whose packets are kept while explicit clips switch between them; fewer in workers
+MEDIA_IN_MEMORY = 256  # explicit clips may switch between media; workers keep fewer (KEPT_OPEN)
 SECONDS_A_TASK = 3600.0  # planning is aborted after this time
+PLAN_NAME = "slices.json"
+ROWS_FOLDER = "rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningRun:
-    """How and where the clips of an index are planned. `schema`: of the dataset's `clips`."""
+    """How and where the clips of an index are planned.
+
+    Attributes:
+        schema: Schema of the dataset's `clips`.
+    """
 
     index: Index
     options: PlanningOptions
@@ -58,8 +68,8 @@ class PlanningTask:
     """The unit of work of one worker.
 
     Attributes:
-        schema: Of the dataset's `clips`.
-        own: What this process plans instead; None if a worker may plan `pieces`.
+        schema: Schema of the dataset's `clips`.
+        own: The groups that this process plans instead; None if a worker plans `pieces`.
     """
 
     index: Place
@@ -69,43 +79,43 @@ class PlanningTask:
     own: Iterable[ReadGroup] | None = None
 
 
-def planned_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int = 0) -> Iterator[PlannedRows]:
+def plan_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int = 0) -> Iterator[PlannedRows]:
     """Yield the rows of a plan in its order, up to the first error.
 
-    A process that dies costs the clips of the medium, or the explicit clip, at which it died: they become failures.
+    If a process dies, the clips of the medium or the explicit clip at which it died become failures.
 
     Args:
-        done: Items of the plan to leave out.
+        done: Number of items of the plan to skip.
     """
     media = OpenMedia(run.index, run.options, kept=MEDIA_IN_MEMORY)
     calls = Calls(
         function=plan_task,
-        items=_tasks(run, _left(pieces, media, done), media),
+        items=_tasks(run, _skip_items(pieces, media, done), media),
         timeout_seconds=SECONDS_A_TASK,
         in_flight=TASKS_IN_FLIGHT,
         passes=lambda task: task.own is not None,
     )
     for outcome in run.workers.run(calls):
         own = outcome.item.own
-        for rows in _results(outcome, media) if own is None else _in_pieces(plan(own, None), run.schema):
+        for rows in _results(outcome, media) if own is None else _in_portions(plan(own, None), run.schema):
             yield rows
             if rows.error is not None:
                 return
 
 
-def _left(pieces: Iterable[Piece], media: OpenMedia, done: int) -> Iterator[Piece | ReadGroup]:
-    """Yield what is left behind the first `done` items of the plan; a piece that is partly done, as its items."""
-    left = done
+def _skip_items(pieces: Iterable[Piece], media: OpenMedia, done: int) -> Iterator[Piece | ReadGroup]:
+    """Yield the pieces without the first `done` items of the plan; a piece that is partly done as its other items."""
     for piece in pieces:
-        if not left:
+        if not done:
             yield piece
             continue
-        found = piece.items(media)
-        yield from behind([found], left)
-        left = max(0, left - len(found))
+        items = piece.items(media)
+        yield from skip_items([items], done)
+        done = max(0, done - len(items))
 
 
 def _tasks(run: PlanningRun, pieces: Iterable[Piece | ReadGroup], media: OpenMedia) -> Iterator[PlanningTask]:
+    """Yield the plan in tasks, up to the first error, which the last task raises."""
     numbers = itertools.count()
     task = PlanningTask(index=run.index.path, options=run.options, schema=run.schema, pieces=[])
     gathered: list[Piece] = []
@@ -119,44 +129,30 @@ def _tasks(run: PlanningRun, pieces: Iterable[Piece | ReadGroup], media: OpenMed
         else:
             yield replace(task, pieces=taken)
 
-    for piece in _until_error(pieces):
-        if isinstance(piece, Exception):
-            yield from flush()
-            yield replace(task, own=map(_raise, [piece]))
-            return
-        own = _own(piece, media)
-        if own is not None:
-            yield from flush()
-            yield replace(task, own=own)
-            continue
-        assert not isinstance(piece, list)
-        if sum(each.weight for each in gathered) + piece.weight > MAX_CLIPS_A_TASK:
-            yield from flush()
-        gathered.append(piece)
-    yield from flush()
-
-
-def _own(piece: Piece | ReadGroup, media: OpenMedia) -> Iterable[ReadGroup] | None:
-    """Return what this process plans of a piece itself; None if a worker may plan it."""
-    if isinstance(piece, list):
-        return [piece]
-    return (each.items(media) for each in [piece]) if piece.weight > MAX_CLIPS_SENT else None
-
-
-def _until_error(pieces: Iterable[Piece | ReadGroup]) -> Iterator[Piece | ReadGroup | Exception]:
-    """Yield pieces, and last the error that ends them: raised here, it would overtake the results of earlier ones."""
     try:
-        yield from pieces
-    except ENDING as error:
-        yield error
+        for piece in pieces:
+            if isinstance(piece, list):
+                yield from flush()
+                yield replace(task, own=[piece])
+            elif piece.weight > MAX_CLIPS_SENT:
+                yield from flush()
+                yield replace(task, own=(large.items(media) for large in [piece]))
+            else:
+                if sum(each.weight for each in gathered) + piece.weight > MAX_CLIPS_A_TASK:
+                    yield from flush()
+                gathered.append(piece)
+        yield from flush()
+    except ENDING as error:  # raised here, it would overtake the results of earlier tasks
+        yield from flush()
+        yield replace(task, own=map(_raise, [error]))
 
 
 def _raise(error: Exception) -> ReadGroup:
     raise error
 
 
-def _in_pieces(steps: Iterator[Step], schema: pa.Schema) -> Iterator[PlannedRows]:
-    """Yield the rows of steps, some at a time, up to the first error."""
+def _in_portions(steps: Iterator[Step], schema: pa.Schema) -> Iterator[PlannedRows]:
+    """Yield the rows of steps, STEPS_AT_ONCE at a time, up to the first error."""
     while True:
         rows = planned_rows(itertools.islice(steps, STEPS_AT_ONCE), schema)
         if len(rows.is_clip) or rows.error is not None:
@@ -177,18 +173,13 @@ def _results(outcome: Outcome[PlanningTask, PlannedRows], media: OpenMedia) -> I
         for each in run_local(Calls(function=plan_task, items=alone, timeout_seconds=SECONDS_A_TASK), workers=1):
             yield from _results(each, media)
         return
-    yield planned_rows(_failed(pieces[0].items(media), outcome), task.schema)
-
-
-def _failed(found: ReadGroup, outcome: Outcome[PlanningTask, PlannedRows]) -> Iterator[Step]:
-    """Yield the steps of a piece at which a process died: a failure in place of each clip, so that a run can go on."""
-    kind, message = outcome.kind or "error", outcome.message or ""
-    for item in found:
+    steps = []
+    for item in pieces[0].items(media):  # each clip becomes a failure, so that the run can continue
         wanted = item.wanted
         if isinstance(wanted, WantedClip):
-            uri = None if item.medium is None else item.medium.medium.name
-            wanted = Failure(clip_id=wanted.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
-        yield Step(outcome=wanted, done=item.done)
+            wanted = lost_clip(outcome, wanted.clip_id, None if item.medium is None else item.medium.medium.name)
+        steps.append(Step(outcome=wanted, done=item.done))
+    yield planned_rows(steps, task.schema)
 
 
 def plan_task(task: PlanningTask) -> PlannedRows:
@@ -202,85 +193,51 @@ def _open_media(path: Place, options: PlanningOptions) -> OpenMedia:
     return OpenMedia(Index(path, access=options.access), options)
 
 
-MAX_FRAMES_A_GROUP = 1_000_000  # of the media of a group, unless it has one medium alone
-PLAN_NAME = "slices.json"
-ROWS_FOLDER = "rows"
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlicedPlan:
-    """What all slices of a run share: the contents of `slices.json`.
-
-    Attributes:
-        slices: Number of slices.
-        job: Digest of what makes two runs the same.
-    """
-
-    slices: int
-    job: str
-
-
 def slices_of(out: Place) -> Place:
     """Return the folder of the slices of a dataset."""
     return Stored(uri=f"{out.uri}.slices") if isinstance(out, Stored) else out.with_name(f"{out.name}.slices")
 
 
 def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], run: PlanningRun, part: Slice) -> ShardReport:
-    """Plan one slice of a dataset. The report counts what this slice has.
+    """Plan one slice of a dataset, and return the report of this slice alone.
 
     Raises:
-        OutputError: Other slices have other work, or another run does this slice.
+        OutputError: Other slices belong to another job, or another run is planning this slice.
         PolicyError: As for a run that is not divided.
     """
     place = slices_of(out)
+    clips = frames = resumed = 0
+    media: set[str] = set()
+    failures: list[Row] = []
     with opened_output(place, shared=True) as output:
-        _agree(output, SlicedPlan(slices=part.count, job=_digest(job)))
+        _agree(output, {"slices": part.count, "job": _digest(job)})
         with opened_output(place, lock=f"{LOCK_NAME}-{part.number}"):
-            found: list[PlannedRows] = []
-            resumed = 0
             for number, group in enumerate(_groups(pieces)):
                 if number % part.count != part.number:
                     continue
-                name = _rows_name(number)
+                name = f"{ROWS_FOLDER}/{_group_name(number)}"
                 if (place / name).exists():
                     rows = read_planned(place / name)
                     resumed += sum(len(each.is_clip) for each in rows)
                 else:
-                    rows = _planned(group, run)
+                    rows = list(plan_in_workers(run, group))
+                    if rows and rows[-1].error is not None:
+                        raise rows[-1].error
                     (output.local / ROWS_FOLDER).mkdir(exist_ok=True)
                     write_planned(output.local / name, rows)
                     output.publish(output.local / name)
-                found += [_counted(each) for each in rows]
-    failures = [asdict(failure) for each in found for failure in each.failures]
+                for each in rows:
+                    clips += len(each.frames)
+                    frames += int(each.frames.sum())
+                    media |= {row["media_id"] for row in each.media}
+                    failures += map(asdict, each.failures)
     return ShardReport(
-        out=place,
-        clips=sum(len(each.frames) for each in found),
-        media=len({row["media_id"] for each in found for row in each.media}),
-        frames=sum(int(each.frames.sum()) for each in found),
-        shards=0,
-        resumed=resumed,
-        failures=failures,
+        out=place, clips=clips, media=len(media), frames=frames, shards=0, resumed=resumed, failures=failures
     )
 
 
-def _planned(group: list[Piece], run: PlanningRun) -> list[PlannedRows]:
-    """Return the rows of a group. Raises the error that ends it."""
-    rows = list(planned_in_workers(run, group))
-    if rows and rows[-1].error is not None:
-        raise rows[-1].error
-    return rows
-
-
-def _counted(rows: PlannedRows) -> PlannedRows:
-    """Return rows without the tables, which are on disk."""
-    media = [{"media_id": row["media_id"]} for row in rows.media]
-    return replace(rows, clips=rows.clips.schema.empty_table(), recipes=rows.recipes.schema.empty_table(), media=media)
-
-
 def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield the pieces of each group."""
+    """Yield the pieces of each group. All slices and the last step must find the same groups."""
     group: list[Piece] = []
     weight = 0
     for piece in pieces:
@@ -293,67 +250,61 @@ def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield group
 
 
-def _agree(output: Output, plan: SlicedPlan) -> None:
-    """Write the plan of the slices, or check that it is the one that another slice wrote. Raises OutputError."""
+def _agree(output: Output, plan: Row) -> None:
+    """Write the plan of the slices, or check that another slice wrote the same plan. Raises OutputError."""
     with opened_output(output.where, lock=f"{LOCK_NAME}-plan", wait=True):
-        stored = _read_plan(output.where) or SlicedPlan(**agreed_plan(output, PLAN_NAME, asdict(plan)))
+        stored = written_plan(output.where, PLAN_NAME) or agreed_plan(output, PLAN_NAME, plan)
     _check_same(output.where, stored, plan)
 
 
-def _check_same(place: Place, stored: SlicedPlan, plan: SlicedPlan) -> None:
+def _check_same(place: Place, stored: Row, plan: Row) -> None:
     if stored == plan:
         return
-    same = "index, policy and options" if stored.slices == plan.slices else "number of slices"
+    same_count = stored["slices"] == plan["slices"]
+    difference = "index, policy and options" if same_count else "number of slices"
     raise OutputError(
-        f"the slices of this dataset have another {same}",
+        f"the slices of this dataset have another {difference}",
         where=str(place / PLAN_NAME),
-        found=None if stored.slices == plan.slices else plan.slices,
-        allowed=None if stored.slices == plan.slices else stored.slices,
+        found=None if same_count else plan["slices"],
+        allowed=None if same_count else stored["slices"],
         remedy=f"give each slice and --finish the same command, or delete {place} to begin again",
     )
-
-
-def _read_plan(place: Place) -> SlicedPlan | None:
-    stored = written_plan(place, PLAN_NAME)
-    return None if stored is None else SlicedPlan(**stored)
 
 
 def _digest(job: Row) -> str:
     return hashlib.blake2b(json.dumps(job, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
-def _rows_name(number: int) -> str:
-    return f"{ROWS_FOLDER}/group-{number:06d}.parquet"
+def _group_name(number: int) -> str:
+    return f"group-{number:06d}.parquet"
 
 
-def sliced_rows(out: Place, job: Row, pieces: Iterable[Piece], *, done: int) -> Iterator[PlannedRows]:
+def read_slices(out: Place, job: Row, pieces: Iterable[Piece], *, done: int) -> Iterator[PlannedRows]:
     """Yield the rows that the slices of a dataset planned, in the order of the plan.
 
     Args:
         out: The dataset.
-        job: What makes two runs the same.
+        job: The values that two runs share if they write the same dataset.
         pieces: The plan.
-        done: Items of the plan to leave out.
+        done: Number of items of the plan to skip.
 
     Raises:
-        OutputError: Slices are missing, or have other work.
+        OutputError: Slices are missing, or belong to another job.
     """
     place = slices_of(out)
-    stored = _read_plan(place)
+    stored = written_plan(place, PLAN_NAME)
     if stored is None:
         raise OutputError("there are no slices to finish", where=str(place), remedy="run them with --task I/N")
-    _check_same(place, stored, SlicedPlan(slices=stored.slices, job=_digest(job)))
-    there = set(names_in(place / ROWS_FOLDER))
-    count = sum(1 for _ in _groups(pieces))
-    missing = [number for number in range(count) if Path(_rows_name(number)).name not in there]
-    check_all_there(place, count, "groups of clips", missing, slices=stored.slices)
-    left = done
-    for number in range(count):
-        for rows in read_planned(place / _rows_name(number)):
-            behind = min(left, len(rows.is_clip))
-            left -= behind
-            if behind < len(rows.is_clip):
-                yield rows.behind(behind) if behind else rows
+    _check_same(place, stored, stored | {"job": _digest(job)})
+    present = set(names_in(place / ROWS_FOLDER))
+    names = [_group_name(number) for number, _ in enumerate(_groups(pieces))]
+    missing = [number for number, name in enumerate(names) if name not in present]
+    check_all_there(place, len(names), "groups of clips", missing, slices=stored["slices"])
+    for name in names:
+        for rows in read_planned(place / ROWS_FOLDER / name):
+            if done < len(rows.is_clip):
+                yield rows.behind(done)
+            done = max(0, done - len(rows.is_clip))
 
 
 def remove_slices(out: Place) -> None:

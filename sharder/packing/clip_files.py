@@ -1,4 +1,4 @@
-"""A clip as a tiny file of its own: its packets are copied, with headers around them, and play as one stream."""
+"""Clips as tiny files: a clip's packets are copied, with headers around them, and decode as one stream anywhere."""
 
 import collections
 import itertools
@@ -19,32 +19,32 @@ from framedex.sharder.clips.samples import FileRanges, Member, Piece
 from framedex.sharder.packing import mp4
 from framedex.sharder.reading import SourceFiles
 
-# Codecs whose headers are written here; libavformat writes those of all others.
+# `mp4.movie_header` writes the headers of these codecs, because their packets can then stay where they are. libavformat
+# writes all others, with the packets.
 OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})
 NAL_CODECS = frozenset({"h264", "hevc"})
 LENGTH_SIZE = 4
-# MOV_CODECS are those registered for MOV. Matroska does not keep their packets byte for byte, or not what decoders must
-# be told.
 DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # decoders drop a picture where its size changes
+# Matroska changes the packets of these codecs, or loses properties that their decoders need.
 MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "h263", "gif"})
-AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1", "msmpeg4v2"})  # libavformat's Matroska muxer does not take these
+AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1", "msmpeg4v2"})  # libavformat's Matroska muxer refuses them
 MATROSKA_TICKS = 1000  # Matroska's times count milliseconds
-MAX_STEP = 1 << 31  # greatest step between two packets that a movie's tables hold
-OPEN_MEDIA = 16
+MAX_STEP = 1 << 31  # a movie's tables have 32 bits for the time between two packets, half of them for signed offsets
+OPEN_MEDIA = 16  # each may keep a file open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipFile:
-    """A tiny file: a clip's packets with headers, as a separate file that any player can open.
+    """A clip's tiny file.
 
     Attributes:
-        clip: The clip with ranges in the file. Its medium is what decoders of the file see.
+        clip: The clip with ranges in the file. Its medium has the properties of the file's stream.
         member: The file's bytes.
         frames: int64 [wanted], the place of each wanted frame among the frames that a decoder outputs, -1 where padded.
-        seconds: float64 [wanted], when each wanted frame is shown in the file, NaN where padded.
-        unshown: Number of packets for which a decoder outputs nothing.
-        real_times: Whether timestamps are the source's, counted from the first one; otherwise 30 frames are shown per
-            second.
+        seconds: float64 [wanted], the presentation time of each wanted frame in the file, NaN where padded.
+        unshown: Number of packets for which a decoder does not output a frame.
+        real_times: Whether the timestamps are those of the source, counted from the first one. Otherwise the file plays
+            at 30 frames per second.
     """
 
     clip: Clip
@@ -56,72 +56,83 @@ class ClipFile:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Track:
-    """How clips of one medium are written.
+class Track:
+    """The properties that all files of a medium's clips share.
 
     Attributes:
+        packed: The medium with the properties of the files' streams.
+        rewritten: Whether packets with start codes get length fields instead.
         configuration: Configuration record of the sample entry.
+        template: The stream as libavformat's muxers need it; None if the headers are written here.
     """
 
     packed: Medium
-    rewritten: bool
-    configuration: bytes
-    template: mp4.Template | None
+    rewritten: bool = False
+    configuration: bytes = b""
+    template: mp4.Template | None = None
 
 
 class ClipFiles:
-    """Cuts clips of many media. Raises StaleError, and UncuttableError for what no file can hold."""
+    """Cutting of clips of many media into files. Raises StaleError and UncuttableError."""
 
     def __init__(self) -> None:
         self._sources = SourceFiles()
-        self._tracks: collections.OrderedDict[str, _Track] = collections.OrderedDict()
+        self._tracks: collections.OrderedDict[str, Track] = collections.OrderedDict()
 
     def cut(self, clip: Clip) -> ClipFile:
         """Return a clip's file. The clip must be planned for one stream."""
-        recipe, codec = clip.recipe, clip.medium.codec
+        recipe, medium = clip.recipe, clip.medium
         _check_cuttable(clip)
-        if codec in OWN_HEADERS:
-            track = self._track(clip)
+        track = self._track(medium)
+        if track.template is None:
             if track.rewritten:
                 contents = [_length_prefixed(packet) for packet in self._packets(clip)]
                 packets: list[Piece] = list(contents)
                 size = np.array([len(packet) for packet in contents], np.int64)
             else:
                 packets, size = list(_copied(clip)), _sizes(clip)
-            times, real = packet_times(clip, clip.medium.time_base_den)
-            header = _header(clip, track, size, times)
+            times, real = packet_times(clip, medium.time_base_den)
+            header = file_header(track, size, recipe.packet_rank, _sync(clip), times, "pass --pack images")
             member = Member(suffix="mp4", pieces=[header, *packets])
             offset, length = np.array([len(header)]), np.array([size.sum()])
         else:
-            suffix = _suffix(codec)
-            track = self._track(clip)
-            assert track.template is not None  # set for everything that libavformat muxes
+            suffix = _suffix(medium.codec)
             contents = list(self._packets(clip))
-            times, real = _muxed_times(clip, suffix)
+            if suffix == "avi":  # which has a frame rate instead of timestamps
+                times, real = _rank_times(clip, mp4.TIMESCALE), False
+            else:
+                times, real = packet_times(clip, MATROSKA_TICKS if suffix == "mkv" else medium.time_base_den)
             content, offset, size = _muxed(suffix, track.template, contents, times, _sync(clip).tolist())
             member, length = Member(suffix=suffix, pieces=[content]), size
+        packed = replace(
+            recipe,
+            range_offset=offset.astype(np.int64),
+            range_length=length.astype(np.int64),
+            packet_size=size.astype(np.int32),
+            run_state=np.zeros_like(recipe.run_state),
+            range_path=None,
+            range_crc32=None,
+        )
         return ClipFile(
-            clip=replace(clip, medium=track.packed, recipe=_packed(recipe, size, offset, length)),
+            clip=replace(clip, medium=track.packed, recipe=packed),
             member=member,
-            frames=places(recipe),
+            frames=output_places(recipe),
             seconds=shown_seconds(recipe, times),
-            unshown=_unshown(recipe),
+            unshown=_count_unshown(recipe),
             real_times=real,
         )
 
     def _packets(self, clip: Clip) -> Iterator[bytes]:
-        """Yield a clip's packets. The first packet of a run comes with the state that a decoder must be given."""
+        """Yield a clip's packets. The first packet of a run includes the state that its decoder needs."""
         encoded = self._sources.read(clip)
-        edges = encoded.packet_first.tolist()
-        for first, end in itertools.pairwise(edges):
+        for first, end in itertools.pairwise(encoded.packet_first.tolist()):
             yield encoded.payload[first:end].tobytes()
 
-    def _track(self, clip: Clip) -> _Track:
-        """Return how clips of this clip's medium are written."""
-        medium = clip.medium
+    def _track(self, medium: Medium) -> Track:
+        """Return a medium's track. The tracks of the media that were used last are kept."""
         found = self._tracks.get(medium.media_id)
         if found is None:
-            found = self._tracks[medium.media_id] = _track(medium)
+            found = self._tracks[medium.media_id] = _track_of(medium)
             if len(self._tracks) > OPEN_MEDIA:
                 _, oldest = self._tracks.popitem(last=False)
                 if oldest.template is not None:
@@ -136,31 +147,23 @@ def copies_ranges(medium: Medium) -> bool:
 
 
 def _is_rewritten(medium: Medium) -> bool:
-    """Return whether packets with start codes are stored with lengths."""
+    """Return whether a medium's packets have start codes, which an MP4 replaces by lengths."""
     extradata = medium.extradata or b""
     return medium.codec in NAL_CODECS and (not extradata or extradata.startswith((START_CODE, b"\0" + START_CODE)))
 
 
-def _track(medium: Medium) -> _Track:
-    extradata, codec = medium.extradata or b"", medium.codec
+def _track_of(medium: Medium) -> Track:
+    codec, rewritten = medium.codec, _is_rewritten(medium)
     inband = medium.inband_parameter_sets or len(medium.states) > 1
-    packed = replace(medium, states=[b""], inband_parameter_sets=inband)
+    packed = replace(medium, states=[b""], inband_parameter_sets=inband, container="mp4")
     if codec not in OWN_HEADERS:
         container = {"mov": "mp4", "mkv": "matroska", "avi": "avi"}[_suffix(codec)]
-        return _Track(
-            packed=replace(packed, container=container),
-            rewritten=False,
-            configuration=b"",
-            template=mp4.Template(medium),
-        )
-    rewritten = _is_rewritten(medium)
+        return Track(packed=replace(packed, container=container), template=mp4.Template(medium))
     if codec in NAL_CODECS and not rewritten:
-        return _Track(packed=replace(packed, container="mp4"), rewritten=False, configuration=extradata, template=None)
+        return Track(packed=packed, configuration=medium.extradata or b"")
     template = mp4.Template(medium)
     try:
-        box = mp4.SAMPLE_ENTRIES[codec].configuration
-        assert box is not None  # all of these codecs have one
-        configuration = mp4.configuration_record(template, box, template.first_packet())
+        configuration = mp4.configuration_record(template, mp4.SAMPLE_ENTRIES[codec].configuration)
     except ValueError as error:
         raise UncuttableError(
             "no file holds the stream", where=medium.path, found=error, remedy="pass --pack images"
@@ -168,11 +171,8 @@ def _track(medium: Medium) -> _Track:
     finally:
         template.close()
     if rewritten:
-        tag = mp4.SAMPLE_ENTRIES[codec].entry.decode()
-        packed = replace(packed, extradata=configuration, codec_tag=tag)
-    return _Track(
-        packed=replace(packed, container="mp4"), rewritten=rewritten, configuration=configuration, template=None
-    )
+        packed = replace(packed, extradata=configuration, codec_tag=mp4.SAMPLE_ENTRIES[codec].entry.decode())
+    return Track(packed=packed, rewritten=rewritten, configuration=configuration)
 
 
 def _length_prefixed(packet: bytes) -> bytes:
@@ -180,7 +180,7 @@ def _length_prefixed(packet: bytes) -> bytes:
 
 
 def _sizes(clip: Clip) -> NDArray[np.int64]:
-    """Return int64 [packets]: sizes, including the states that are put before runs."""
+    """Return int64 [packets]: the sizes of packets, including the states before the first packets of runs."""
     size = clip.recipe.packet_size.astype(np.int64)
     size[clip.recipe.run_first] += [len(clip.medium.states[state]) for state in clip.recipe.run_state.tolist()]
     return size
@@ -188,15 +188,13 @@ def _sizes(clip: Clip) -> NDArray[np.int64]:
 
 def _copied(clip: Clip) -> Iterator[Piece]:
     """Yield the bytes of all packets: states before runs, and ranges of the source, joined if they are contiguous."""
-    recipe, states = clip.recipe, clip.medium.states
-    given = {}
-    if recipe.run_state.any():
-        begins = np.append(0, np.cumsum(recipe.packet_size))[recipe.run_first].tolist()
-        given = dict(zip(begins, recipe.run_state.tolist(), strict=True))
-    at = 0  # in the payload
+    recipe = clip.recipe
+    begins = np.append(0, np.cumsum(recipe.packet_size))[recipe.run_first].tolist()
+    states = dict(zip(begins, (clip.medium.states[state] for state in recipe.run_state.tolist()), strict=True))
+    at = 0  # position in the payload
     ranges: list[tuple[int, int]] = []
     for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):
-        state = states[given.get(at, 0)]
+        state = states.get(at)
         if state:
             if ranges:
                 yield FileRanges(source=clip.source, ranges=ranges)
@@ -217,7 +215,7 @@ def _check_cuttable(clip: Clip) -> None:
         what = f"no tiny file holds {clip.medium.codec}"
     elif clip.medium.codec in DROP_AT_CHANGES and clip.medium.varying_shape:
         what = "the pictures change their size, where decoders drop some"
-    elif clip.medium.codec in NAL_CODECS and _unshown(clip.recipe):
+    elif clip.medium.codec in NAL_CODECS and _count_unshown(clip.recipe):
         # FFmpeg 5 stops at the end of such a file before it has output the last frames.
         what = "the clip begins with pictures that no decoder shows"
     if what is not None:
@@ -228,36 +226,30 @@ def _suffix(codec: str) -> str:
     return "mov" if codec in MOV_CODECS else "avi" if codec in AVI_CODECS else "mkv"
 
 
-def _muxed_times(clip: Clip, suffix: str) -> tuple[mp4.SampleTimes, bool]:
-    """Return when packets are shown in a file that libavformat writes; AVI has a frame rate instead of timestamps."""
-    if suffix == "avi":
-        return _rank_times(clip, mp4.TIMESCALE), False
-    return packet_times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
-
-
 def _rank_times(clip: Clip, timescale: int) -> mp4.SampleTimes:
     ranks = clip.recipe.packet_rank.astype(np.int64) * timescale // mp4.TIMESCALE
     return mp4.SampleTimes(packet_time=ranks, timescale=timescale, last=timescale // mp4.TIMESCALE)
 
 
 def packet_times(clip: Clip, timescale: int) -> tuple[mp4.SampleTimes, bool]:
-    """Return when packets are shown, and whether the times are the source's; ranks if times do not ascend."""
+    """Return the times of packets, and whether they are those of the source, or ranks because those do not ascend."""
     recipe, medium = clip.recipe, clip.medium
     tick = Fraction(medium.time_base_num, medium.time_base_den)
     time = _real_times(recipe, tick * timescale)
     if time is None:
         return _rank_times(clip, timescale if timescale == MATROSKA_TICKS else mp4.TIMESCALE), False
+    # The last frame lasts as long as others. The mean of the medium bounds it, because a clip may skip frames.
     mean = float(medium.duration_pts * tick * timescale / medium.frame_count)
     usual = float(np.median(np.diff(np.sort(time)))) if len(time) > 1 else mean
-    return mp4.SampleTimes(
-        packet_time=time, timescale=timescale, last=max(1, round(min(usual, mean) if mean > 0 else usual))
-    ), True
+    last = max(1, round(min(usual, mean) if mean > 0 else usual))
+    return mp4.SampleTimes(packet_time=time, timescale=timescale, last=last), True
 
 
 def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
     """Return the packets' timestamps, counted from the first one, or None if they do not ascend with the ranks.
 
-    A packet that shows nothing comes immediately after the previous one.
+    A packet without a timestamp, or one that is not shown and shares a timestamp, gets a time directly after the
+    previous packet.
 
     Args:
         tick: Units of the result per unit of the packets' timestamps.
@@ -268,18 +260,15 @@ def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
     assert recipe.packet_pts is not None  # known when a clip is planned
     assert recipe.packet_shown is not None
     pts, shown = recipe.packet_pts, recipe.packet_shown
-    known = pts != NO_PTS
-    if not shown.all():
-        known &= shown | ~np.isin(pts, pts[shown])
+    known = (pts != NO_PTS) & (shown | ~np.isin(pts, pts[shown]))
     if not known[shown].all() or not shown.any():
         return None
     first = int(pts[known].min())
     time = np.rint((pts - first) * float(tick)).astype(np.int64) if tick.denominator > 1 else (pts - first) * int(tick)
     for number in np.flatnonzero(~known).tolist():
         time[number] = time[number - 1] + 1 if number else -1
-    by_rank = np.empty_like(time)
-    by_rank[recipe.packet_rank] = np.where(known, time, np.iinfo(np.int64).min)
-    seen = by_rank[by_rank != np.iinfo(np.int64).min]
+    by_rank = np.argsort(recipe.packet_rank)
+    seen = time[by_rank[known[by_rank]]]
     steps = np.diff(np.sort(time))
     if (np.diff(seen) <= 0).any() or (steps <= 0).any() or steps.max(initial=0) >= MAX_STEP:
         return None
@@ -287,8 +276,27 @@ def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
     return moved
 
 
-def _header(clip: Clip, track: _Track, size: NDArray[np.int64], times: mp4.SampleTimes) -> bytes:
-    medium = clip.medium
+def file_header(
+    track: Track,
+    size: NDArray[np.int64],
+    rank: NDArray[np.int32],
+    sync: NDArray[np.int64],
+    times: mp4.SampleTimes,
+    remedy: str,
+) -> bytes:
+    """Return the bytes of an MP4 up to its first packet. Raises UncuttableError.
+
+    Args:
+        size: int64 [packets], in bytes.
+        rank: int32 [packets], presentation ranks.
+        sync: int64 [starts], the numbers of the sync samples.
+        remedy: The remedy of the error.
+    """
+    medium = track.packed
+    aspect = Fraction(medium.sample_aspect_ratio or 1).limit_denominator(1 << 15)
+    full_range = medium.color_range == "full"
+    points = (medium.color_primaries, medium.color_transfer, medium.color_matrix)
+    stated = full_range or any(point != mp4.UNSPECIFIED for point in points)
     try:
         return mp4.movie_header(
             codec=medium.codec,
@@ -296,78 +304,53 @@ def _header(clip: Clip, track: _Track, size: NDArray[np.int64], times: mp4.Sampl
             height=medium.height,
             configuration=track.configuration,
             packet_size=size,
-            packet_rank=clip.recipe.packet_rank,
-            sync=_sync(clip),
+            packet_rank=rank,
+            sync=sync,
             times=times,
-            inband=track.packed.inband_parameter_sets,
-            look=look_of(medium),
+            inband=medium.inband_parameter_sets,
+            aspect=aspect.as_integer_ratio() if 0 < aspect != 1 else None,
+            colour=(*points, full_range) if stated else None,
         )
     except ValueError as error:
-        raise UncuttableError(str(error), where=medium.path, remedy="pass --pack images") from error
+        raise UncuttableError(str(error), where=medium.path, remedy=remedy) from error
 
 
 def _sync(clip: Clip) -> NDArray[np.int64]:
-    """Return the numbers of the packets where a player may start."""
+    """Return the numbers of the sync samples: packets where a player may start."""
     first, start = clip.recipe.run_first.astype(np.int64), clip.recipe.packet_start
     assert start is not None  # known when a clip is planned
+    # With several decoder states, a random access point inside of a run may need a state that only the run's start has.
     return np.union1d(first, np.flatnonzero(start)) if len(clip.medium.states) == 1 else first
-
-
-def look_of(medium: Medium) -> mp4.Look:
-    """Return what a container states about a medium's pictures."""
-    aspect = Fraction(medium.sample_aspect_ratio or 1).limit_denominator(1 << 15)
-    points = (medium.color_primaries, medium.color_transfer, medium.color_matrix)
-    stated = any(point != mp4.UNSPECIFIED for point in points) or medium.color_range == "full"
-    return mp4.Look(
-        aspect=aspect.as_integer_ratio() if 0 < aspect != 1 else None,
-        colour=(*points, medium.color_range == "full") if stated else None,
-    )
 
 
 def _muxed(
     suffix: str, template: mp4.Template, packets: list[bytes], times: mp4.SampleTimes, sync: list[int]
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
     """Return a file, and the offsets and lengths of its packets' bytes, int64 [packets] each."""
-    where = template.path
+    where, remedy = template.path, "pass --pack images"
     try:
         content = mp4.mux(suffix, template, packets, times, sync)
     except ValueError as error:
-        raise UncuttableError(
-            "no file holds the stream", where=where, found=error, remedy="pass --pack images"
-        ) from error
+        raise UncuttableError("no file holds the stream", where=where, found=error, remedy=remedy) from error
     offset, at = [], 0
     for packet in packets:
         at = content.find(packet, at)
         if at < 0:
-            raise UncuttableError(
-                "the file would not hold the packets as they are", where=where, remedy="pass --pack images"
-            )
+            raise UncuttableError("the file would not hold the packets as they are", where=where, remedy=remedy)
         offset.append(at)
         at += len(packet)
     return content, np.array(offset, np.int64), np.array([len(packet) for packet in packets], np.int64)
 
 
-def _packed(recipe: Recipe, size: NDArray[np.int64], offset: NDArray[np.int64], length: NDArray[np.int64]) -> Recipe:
-    return replace(
-        recipe,
-        range_offset=offset.astype(np.int64),
-        range_length=length.astype(np.int64),
-        packet_size=size.astype(np.int32),
-        run_state=np.zeros_like(recipe.run_state),
-        range_path=None,
-        range_crc32=None,
-    )
-
-
-def places(recipe: Recipe) -> NDArray[np.int64]:
-    """Return int64 [wanted]: the place of each wanted frame among those that a decoder outputs, -1 where padded."""
+def output_places(recipe: Recipe) -> NDArray[np.int64]:
+    """Return int64 [wanted]: the place of each wanted frame among the frames of a decoder's output, -1 where padded."""
     assert recipe.packet_shown is not None  # known when a clip is planned
     shown = np.empty(len(recipe.packet_rank), np.int64)
     shown[recipe.packet_rank] = recipe.packet_shown
     return np.where(recipe.position == PAD, PAD, (np.cumsum(shown) - 1)[recipe.position])
 
 
-def _unshown(recipe: Recipe) -> int:
+def _count_unshown(recipe: Recipe) -> int:
     assert recipe.packet_shown is not None  # known when a clip is planned
     return int(np.count_nonzero(~recipe.packet_shown))
 

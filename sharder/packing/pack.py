@@ -1,11 +1,10 @@
-"""From planned clips to samples of tars: a clip's tiny file, or its frames as images, and its JSON.
+"""Packing of clips: from planned clips to samples of tars, each with the clip's files and a JSON.
 
-Decodes clips in worker processes and stores their frames in another form: as images, or encoded again.
+A clip is copied into a tiny file, or decoded once and stored as images or as an encoded file. Worker processes do the
+work, and this process copies the results into tars.
 
-Plans clips and cuts their tiny files in worker processes, while this process copies the results into tars.
-
-A clip's packets never pass between processes: a worker returns the names of ranges of files. Media whose clips cannot
-be returned in this way are handled in this process, in their turn.
+A clip's packets do not pass between processes: a worker that cuts clips returns the places of ranges of files. If a
+medium's clips consist of anything else, this process cuts them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import orjson
@@ -27,11 +26,12 @@ from framedex.errors import DecodeError, StaleError, UncuttableError
 from framedex.execution.engine import Calls, Outcome
 from framedex.execution.engines import Workers, run_local
 from framedex.indexer.parts.index import Index
-from framedex.records.clip import PAD, SAMPLE, Failure, Recipe
+from framedex.records.clip import PAD, SAMPLE, AudioFile, ClipAudioPlan, Failure
 from framedex.records.columns import json_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, WantedClip, failure_of, internal_failure
 from framedex.sharder.clips.samples import Member, Step
+from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_audio, stretches
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles, copies_ranges
 from framedex.sharder.packing.encoders import EncodedStream, encode_clip, encoded_file
 from framedex.sharder.packing.mp4 import UNSPECIFIED
@@ -42,125 +42,64 @@ from framedex.sharder.packing.pack_options import (
     ImageOptions,
     as_they_are,
     image_files,
+    recoded_medium,
+    recoded_recipe,
     unique_ranks,
 )
-from framedex.sharder.packing.sample_recipes import KEY, AudioFormat, recipe_text, with_audio
+from framedex.sharder.packing.sample_recipes import KEY, recipe_text, with_audio_text
 from framedex.sharder.planning.indexed_medium import IndexedMedium, OpenMedia, PlanningOptions
-from framedex.sharder.planning.steps import PlanItem, ReadGroup, Spools, plan
+from framedex.sharder.planning.steps import PlanItem, ReadGroup, Spools, lost_clip, plan
 from framedex.sharder.reading import EncodedClip, SourceFiles
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
 
-CLIPS_IN_FLIGHT = 4  # per worker: as packets, and in their new form
-SECONDS_A_CLIP = 600.0  # decoding a clip is aborted after this time
-Made = TypeVar("Made")
-Make = Callable[[Clip, EncodedClip], Made]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task(Generic[Made]):
-    """A step whose clip is to be decoded and stored in another process.
-
-    Attributes:
-        encoded: The clip's packets; None if there is nothing to do.
-    """
-
-    step: Step
-    encoded: EncodedClip | None
-    make: Make[Made]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """Why a clip cannot be stored: the kind and the message of a failure."""
-
-    kind: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recoding(Generic[Made]):
-    """Decodes each clip once, in worker processes, and stores its new form.
-
-    Attributes:
-        make: Runs in a worker: a clip and its packets → its new form. It can be pickled. It raises DecodeError for a
-            clip that does not decode, and UncuttableError for one that cannot have that form.
-        finish: Runs in this process: a clip, its new form and the progress of the plan → a step with members. It raises
-            UncuttableError as `make` does.
-    """
-
-    make: Make[Made]
-    finish: Callable[[Clip, Made, int], Step]
-    workers: Workers
-
-    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Yield every step, with clips in their new form, or failures for clips that have none."""
-        calls = Calls(
-            function=recode,
-            items=self._tasks(steps),
-            timeout_seconds=SECONDS_A_CLIP,
-            in_flight=CLIPS_IN_FLIGHT,
-        )
-        for outcome in self.workers.run(calls):
-            yield self._step(outcome)
-
-    def _tasks(self, steps: Iterable[Step]) -> Iterator[_Task[Made]]:
-        sources = SourceFiles()
-        for step in steps:
-            clip, encoded = step.outcome, None
-            if isinstance(clip, Clip):
-                try:
-                    encoded = sources.read(clip)
-                except StaleError as error:
-                    step = Step(outcome=failure_of(clip, error), done=step.done)
-                except MEDIUM_ERRORS:
-                    raise
-                except Exception as error:  # a bug at one clip must not end the run for the others
-                    step = Step(outcome=internal_failure(clip.clip_id, clip.medium.name, error), done=step.done)
-            yield _Task(step=step, encoded=encoded, make=self.make)
-
-    def _step(self, outcome: Outcome[_Task[Made], Made | Refused | None]) -> Step:
-        step, made = outcome.item.step, outcome.result
-        clip = step.outcome
-        if isinstance(clip, Failure):
-            return step
-        if made is None or isinstance(made, Refused):
-            return Step(outcome=_failure(clip, outcome, made), done=step.done)
-        try:
-            return self.finish(clip, made, step.done)
-        except UncuttableError as error:
-            return Step(outcome=failure_of(clip, error), done=step.done)
-        except MEDIUM_ERRORS:
-            raise
-        except Exception as error:  # a bug at one clip must not end the run for the others
-            return Step(outcome=internal_failure(clip.clip_id, clip.medium.name, error), done=step.done)
-
-
-def recode(task: _Task[Made]) -> Made | Refused | None:
-    """Return a clip in its new form, or why it has none. Runs in a worker."""
-    if task.encoded is None or isinstance(task.step.outcome, Failure):
-        return None
-    try:
-        return task.make(task.step.outcome, task.encoded)
-    except DecodeError as error:
-        return Refused(kind="undecodable", message=error.text())
-    except UncuttableError as error:
-        return Refused(kind="uncuttable", message=error.text())
-
-
-def _failure(clip: Clip, outcome: Outcome[_Task[Made], Made | Refused | None], refused: Refused | None) -> Failure:
-    """Return the row of a clip that was refused, or whose worker gave no result."""
-    kind, message = (refused.kind, refused.message) if refused else (outcome.kind or "error", outcome.message or "")
-    return Failure(clip_id=clip.clip_id, uri=clip.medium.name, kind=kind, message=message, traceback=outcome.traceback)
-
+Row = dict[str, Any]
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 Pack = Literal["clips", "images", "needed"]
 PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
-Row = dict[str, Any]
+AudioFormat = Literal["flac", "wav"]
+AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")
+
+CLIPS_IN_FLIGHT = 4  # per worker; each is in memory as packets, and then in its new form
+SECONDS_A_CLIP = 600.0  # decoding a clip is aborted after this time
+CLIPS_A_TASK = 64  # cutting a clip takes less time than passing a task to a worker
+TASKS_IN_FLIGHT = 4  # per worker
+TASKS_AT_FIRST = 4  # done in this process while workers start
+NICENESS = 10  # of workers that cut clips, because copying their results takes longer and must not wait
+
+# `_json_value` converts dates and times of any type: pyarrow returns pandas's types if pandas is installed.
+JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+def attempt(
+    clip: Clip, function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> Result | Failure:
+    """Return the result of a function, or the failure of a clip if the function raises an error."""
+    try:
+        return function(*arguments, **named)
+    except DecodeError as error:
+        return Failure(clip_id=clip.clip_id, uri=clip.medium.name, kind="undecodable", message=error.text())
+    except (StaleError, UncuttableError) as error:
+        return failure_of(clip, error)
+    except MEDIUM_ERRORS:
+        raise
+    except Exception as error:  # a bug at one clip must not end the run for the others
+        return internal_failure(clip.clip_id, clip.medium.name, error)
+
+
+def as_step(made: Step | Failure, done: int) -> Step:
+    """Return a step, or the step of a failure."""
+    return Step(outcome=made, done=done) if isinstance(made, Failure) else made
 
 
 class ClipPacking:
-    """Copies each clip's packets into a tiny file. `needed`: only clips of media that are not addressable by bytes."""
+    """Copying of each clip's packets into a tiny file.
+
+    Args:
+        needed: Copy only clips of media whose packets are not byte ranges of their file.
+    """
 
     def __init__(self, *, needed: bool) -> None:
         self._needed, self._files, self._sources = needed, ClipFiles(), SourceFiles()
@@ -171,136 +110,148 @@ class ClipPacking:
             clip = step.outcome
             if isinstance(clip, Failure) or (self._needed and clip.source == clip.medium.source):
                 yield step
-                continue
-            try:
-                yield self._cut(clip, step.done)
-            except (StaleError, UncuttableError) as error:
-                yield Step(outcome=failure_of(clip, error), done=step.done)
-            except MEDIUM_ERRORS:
-                raise
-            except Exception as error:  # a bug at one clip must not end the run for the others
-                yield Step(outcome=internal_failure(clip.clip_id, clip.medium.name, error), done=step.done)
+            else:
+                yield as_step(attempt(clip, self._cut, clip, step.done), step.done)
 
     def _cut(self, clip: Clip, done: int) -> Step:
         if clip.medium.kind == IMAGES:
-            encoded = self._sources.read(clip)
-            return image_step(clip, image_files(clip, encoded, None), None, done)
+            return image_step(clip, image_files(clip, self._sources.read(clip), None), None, done)
         return file_step(self._files.cut(clip), done)
 
 
-def image_packing(options: ImageOptions, workers: Workers) -> Recoding[list[bytes]]:
-    """Return what decodes each clip once, in worker processes, and stores every frame that it wants as an image."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RecodingTask:
+    """A step whose clip another process decodes and stores in a new form.
 
-    def step(clip: Clip, files: list[bytes], done: int) -> Step:
-        return image_step(clip, files, options, done)
-
-    make = functools.partial(_make_images, options=options)
-    return Recoding(make=make, finish=step, workers=workers)
-
-
-def encoded_packing(options: EncodeOptions, workers: Workers) -> Recoding[EncodedStream]:
-    """Return what decodes each clip once, in worker processes, and encodes the frames that it wants as a tiny file.
-
-    All clips of a medium have its first clip's configuration record, because the dataset describes a medium once.
+    Attributes:
+        encoded: The clip's packets; None if the step is a failure.
     """
-    records: dict[str, bytes] = {}
 
-    def step(clip: Clip, stream: EncodedStream, done: int) -> Step:
-        record = records.setdefault(clip.medium.media_id, stream.configuration)
-        if record != stream.configuration:
+    step: Step
+    encoded: EncodedClip | None
+    options: ImageOptions | EncodeOptions
+
+
+Recoded = list[bytes] | EncodedStream
+
+
+def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, workers: Workers) -> Iterator[Step]:
+    """Yield every step, with clips as image files or encoded files, or failures for clips that cannot be recoded.
+
+    Worker processes decode each clip once. All encoded clips of a medium have the configuration record of its first
+    clip, because the dataset describes a medium once.
+    """
+    records: dict[str, bytes] = {}  # by media_id
+
+    def finish(clip: Clip, recoded: Recoded, done: int) -> Step:
+        if isinstance(options, ImageOptions):
+            assert isinstance(recoded, list)
+            return image_step(clip, recoded, options, done)
+        assert isinstance(recoded, EncodedStream)
+        if records.setdefault(clip.medium.media_id, recoded.configuration) != recoded.configuration:
             raise ValueError(f"{options.codec} streams of one medium with several configuration records")
-        return file_step(encoded_file(clip, stream, options), done)
+        return file_step(encoded_file(clip, recoded, options), done)
 
-    make = functools.partial(_make_stream, options=options)
-    return Recoding(make=make, finish=step, workers=workers)
+    calls = Calls(
+        function=recode,
+        items=_recoding_tasks(steps, options),
+        timeout_seconds=SECONDS_A_CLIP,
+        in_flight=CLIPS_IN_FLIGHT,
+    )
+    for outcome in workers.run(calls):
+        step, recoded = outcome.item.step, outcome.result
+        clip = step.outcome
+        if isinstance(clip, Failure):
+            yield step
+        elif recoded is None:
+            yield Step(outcome=lost_clip(outcome, clip.clip_id, clip.medium.name), done=step.done)
+        elif isinstance(recoded, Failure):
+            yield Step(outcome=recoded, done=step.done)
+        else:
+            yield as_step(attempt(clip, finish, clip, recoded, step.done), step.done)
 
 
-def _make_images(clip: Clip, encoded: EncodedClip, options: ImageOptions) -> list[bytes]:
-    return image_files(clip, encoded, options)
+def _recoding_tasks(steps: Iterable[Step], options: ImageOptions | EncodeOptions) -> Iterator[_RecodingTask]:
+    sources = SourceFiles()
+    for step in steps:
+        clip, encoded = step.outcome, None
+        if isinstance(clip, Clip):
+            read = attempt(clip, sources.read, clip)
+            if isinstance(read, Failure):
+                step = Step(outcome=read, done=step.done)
+            else:
+                encoded = read
+        yield _RecodingTask(step=step, encoded=encoded, options=options)
 
 
-def _make_stream(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> EncodedStream:
-    return encode_clip(clip, encoded, options)
+def recode(task: _RecodingTask) -> Recoded | Failure | None:
+    """Return a clip in its new form, or the reason why it does not decode or has no such form. Runs in a worker."""
+    clip, options = task.step.outcome, task.options
+    if task.encoded is None or isinstance(clip, Failure):
+        return None
+    if isinstance(options, EncodeOptions):
+        return attempt(clip, encode_clip, clip, task.encoded, options)
+    return attempt(clip, image_files, clip, task.encoded, options)
 
 
 def file_step(file: ClipFile, done: int) -> Step:
-    """Return a clip that is a tiny file, with its members."""
+    """Return the step of a clip that is a tiny file, with its members."""
     members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
     return Step(outcome=file.clip, done=done, members=members)
 
 
 def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, done: int) -> Step:
-    """Return a clip whose frames are image files, with its members.
+    """Return the step of a clip whose frames are image files, with its members.
 
     Args:
-        options: How frames are stored; None if the files are copies.
+        options: Format and size of the images; None if the files are copies.
     """
     copied = options is None or as_they_are(clip.medium, options)
-    names = {codec: FORMATS[name] for name, codec in CODECS.items()}
-    suffix = names[clip.medium.codec] if options is None else FORMATS[options.format]
-    suffixes = [f"{number:03d}.{suffix}" for number in range(len(files))]
-    medium = clip.medium if options is None or copied else stored_medium(clip.medium, options)
+    form = options.format if options else next(name for name, codec in CODECS.items() if codec == clip.medium.codec)
+    suffixes = [f"{number:03d}.{FORMATS[form]}" for number in range(len(files))]
     place = {rank: number for number, rank in enumerate(unique_ranks(clip).tolist())}
     position = np.array([place.get(rank, PAD) for rank in clip.recipe.position.tolist()], np.int32)
-    packed = replace(clip, medium=medium, md5=clip.md5 if copied else None, recipe=_image_recipe(clip, files, position))
+    size = np.array([len(file) for file in files], np.int64)
+    packed = replace(
+        clip,
+        medium=clip.medium if options is None or copied else stored_medium(clip.medium, options),
+        md5=clip.md5 if copied else None,
+        recipe=recoded_recipe(
+            size,
+            np.arange(len(files), dtype=np.int32),
+            position,
+            damaged=clip.recipe.damaged,
+            range_offset=np.cumsum(size) - size,
+            range_length=size,
+            range_crc32=np.array([zlib.crc32(file) for file in files], np.int64),
+        ),
+    )
     shown = [None if rank == PAD else suffixes[rank] for rank in position.tolist()]
     content = as_json(describe(packed) | {"images": shown} | clip.columns | {KEY: recipe_text(packed, suffixes)})
     members = [Member(suffix=name, pieces=[file]) for name, file in zip(suffixes, files, strict=True)]
     return Step(outcome=packed, done=done, members=(*members, Member(suffix="json", pieces=[content])))
 
 
-def _image_recipe(clip: Clip, files: list[bytes], position: NDArray[np.int32]) -> Recipe:
-    """Return the recipe of a clip whose members are image files, in order."""
-    size = np.array([len(file) for file in files], np.int64)
-    first = np.zeros(1, np.int32)
-    return Recipe(
-        range_offset=np.cumsum(size) - size,
-        range_length=size,
-        packet_size=size.astype(np.int32),
-        packet_rank=np.arange(len(files), dtype=np.int32),
-        run_first=first,
-        run_open=np.zeros(1, np.bool_),
-        run_state=first,
-        damaged=clip.recipe.damaged,
-        position=position,
-        range_crc32=np.array([zlib.crc32(file) for file in files], np.int64),
-    )
-
-
 def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
     """Return a medium with the properties of its stored frames."""
-    height, width = options.stored_size(medium.height, medium.width)
-    return replace(
+    return recoded_medium(
         medium,
+        options,
         kind=IMAGES,
         container="tar",
         codec=CODECS[options.format],
         codec_tag=None,
-        bits_per_coded_sample=None,
         profile=None,
         pixel_format=None,
-        width=width,
-        height=height,
         field_order=None,
         color_range=None,
         color_matrix=UNSPECIFIED,
         color_primaries=UNSPECIFIED,
         color_transfer=UNSPECIFIED,
         extradata=None,
-        states=[b""],
         reorder_depth=0,
-        inband_parameter_sets=False,
-        inner_start_codes=False,
-        varying_shape=False,
         chroma_format=None,
-        max_ref_frames=None,
-        field_coded=False,
-        hidden_unordered=False,
     )
-
-
-# Dates and times are passed to `_told`, whatever their type: pyarrow returns pandas's types if pandas is installed.
-JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 def clip_json(file: ClipFile) -> bytes:
@@ -319,11 +270,10 @@ def clip_json(file: ClipFile) -> bytes:
 
 
 def describe(clip: Clip) -> Row:
-    """Return the entries that the JSON of any sample has about its clip."""
-    medium = clip.medium
-    rate = medium.frame_count * medium.time_base_den / (medium.duration_pts * medium.time_base_num or 1)
+    """Return the entries about a clip that the JSON of any sample has."""
+    medium, audio = clip.medium, clip.audio
     own = json_of(clip, SAMPLE)
-    return {
+    entries = {
         "clip_id": own.pop("clip_id"),
         "uri": medium.uri,
         **({} if medium.member is None else {"member": medium.member}),
@@ -332,38 +282,72 @@ def describe(clip: Clip) -> Row:
         "height": medium.height,
         "rotation_degrees": medium.rotation_degrees,
         "time_base": [medium.time_base_num, medium.time_base_den],
-        "frame_rate": rate,
+        "frame_rate": medium.frame_count * medium.time_base_den / (medium.duration_pts * medium.time_base_num or 1),
         **own,
-    } | _describe_audio(clip)
-
-
-def _describe_audio(clip: Clip) -> Row:
-    if clip.audio is None:
-        return {}
-    audio = clip.audio
-    facts = {"rate": audio.rate, "channels": audio.channels, "samples": audio.count}
-    return {"audio": facts | {"begin_seconds": audio.first / audio.rate}}
+    }
+    if audio is not None:
+        entries["audio"] = {
+            "rate": audio.rate,
+            "channels": audio.channels,
+            "samples": audio.count,
+            "begin_seconds": audio.first / audio.rate,
+        }
+    return entries
 
 
 def as_json(content: Row) -> bytes:
     """Return one line of JSON, with null for NaN and infinity. Values may be numpy arrays."""
-    return orjson.dumps(content, default=_told, option=JSON_OPTIONS)
+    return orjson.dumps(content, default=_json_value, option=JSON_OPTIONS)
 
 
-def _told(value: Any) -> Any:
-    """Return a JSON value for a value that JSON cannot represent, for instance text for bytes.
-
-    Users' columns may hold values of any other type; they become text, too.
-    """
+def _json_value(value: Any) -> Any:
+    """Return a JSON value for a value that orjson does not know. Users' columns may have values of any type."""
     if isinstance(value, np.ndarray):  # an array that is not contiguous
         return value.tolist()
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-CLIPS_A_TASK = 64
-TASKS_IN_FLIGHT = 4  # per worker
-TASKS_AT_FIRST = 4  # done in this process while workers start
-BEHIND_COPYING = 10  # a worker's niceness: its results wait to be copied, and copying takes longest
+def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
+    """Yield every step; packed clips that carry audio get an audio file, or become failures if it does not decode."""
+    sources = SourceFiles()
+    for step in steps:
+        clip = step.outcome
+        if isinstance(clip, Failure) or clip.audio is None or not step.members:
+            yield step
+        else:
+            yield as_step(attempt(clip, _add_audio_file, step, clip, clip.audio, sources, form), step.done)
+
+
+def _add_audio_file(step: Step, clip: Clip, plan: ClipAudioPlan, sources: SourceFiles, form: AudioFormat) -> Step:
+    audio = read_audio(clip, sources)
+    assert audio is not None  # the clip has a plan for it
+    if form == "wav":
+        content = encode_wav(audio.samples, audio.rate)
+    else:
+        content = encode_flac(audio.samples, audio.rate, _bits_of(clip, audio))
+    present = stretches(audio.mask)
+    members = [_describe_audio(member, plan, present, form) for member in step.members]
+    offset, length = np.array([sum(map(len, members))], np.int64), np.array([len(content)], np.int64)
+    file = AudioFile(range_offset=offset, range_length=length, present=present)
+    packed = replace(clip, audio=replace(plan, recipe=file), audio_source=None)
+    return replace(step, outcome=packed, members=(*members, Member(suffix=form, pieces=[content])))
+
+
+def _describe_audio(member: Member, plan: ClipAudioPlan, present: NDArray[np.int64], form: AudioFormat) -> Member:
+    """Return a member of a sample. If it is the JSON, it describes the audio file."""
+    if member.suffix != "json":
+        return member
+    content = orjson.loads(b"".join(piece for piece in member.pieces if isinstance(piece, bytes)))
+    text = with_audio_text(content[KEY], plan, present, form)
+    return replace(member, pieces=[orjson.dumps(content | {KEY: text})])
+
+
+def _bits_of(clip: Clip, audio: ClipAudio) -> int:
+    """Return the bits per sample that keep a medium's own samples; 24 for mixed or resampled samples."""
+    facts = clip.medium.audio
+    if facts is None:
+        return 16  # silence
+    return flac_bits(facts) if (audio.rate, len(audio.samples)) == (facts.rate, facts.channels) else 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +355,7 @@ class ClipFileOptions:
     """How clips are planned and cut into files of their own.
 
     Attributes:
-        needed: Cut only clips of media whose packets are not byte ranges of a file.
+        needed: Cut only clips of media whose packets are not byte ranges of their file.
         audio_format: Format in which tars store audio.
     """
 
@@ -381,7 +365,11 @@ class ClipFileOptions:
 
 
 class ClipCutter:
-    """Plans and cuts clips in one process. `spools`: as for `plan`."""
+    """Plans and cuts clips in one process.
+
+    Args:
+        spools: As for `plan`.
+    """
 
     def __init__(self, index: Index, options: ClipFileOptions, spools: Spools | None) -> None:
         self._options, self._spools = options, spools
@@ -395,19 +383,17 @@ class ClipCutter:
     def cut(self, sent: list[SentItem]) -> Iterator[Step]:
         """Yield the steps of items of a plan."""
         media = [None if item.media_id is None else self._media.of(item.media_id) for item in sent]
-        return self.steps(
-            [
-                [
-                    PlanItem(medium=medium, wanted=item.wanted, done=item.done)
-                    for item, medium in zip(sent, media, strict=True)
-                ]
-            ]
-        )
+        pairs = zip(media, sent, strict=True)
+        return self.steps([[PlanItem(medium=medium, wanted=item.wanted, done=item.done) for medium, item in pairs]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentItem:
-    """An item of a plan, in the form that is sent to workers. `media_id`: its medium; None if that is not known."""
+    """An item of a plan, in the form that is sent to workers.
+
+    Attributes:
+        media_id: The clip's medium; None if it is not known.
+    """
 
     media_id: str | None
     wanted: WantedClip | Failure
@@ -419,8 +405,8 @@ class CuttingTask:
     """The unit of work of one worker.
 
     Attributes:
-        own: What this process cuts instead, because it takes more than ranges of files.
-        here: Whether this process does the task, because no worker is ready yet.
+        own: The items that this process cuts instead, because their files consist of more than ranges.
+        here: Whether this process does the task, because workers are still starting.
     """
 
     index: Place
@@ -433,11 +419,11 @@ class CuttingTask:
 def cut_in_workers(
     index: Index, options: ClipFileOptions, spools: Spools, groups: Iterable[ReadGroup], workers: Workers
 ) -> Iterator[Step]:
-    """Yield the same steps as `ClipCutter`, in the same order, made in worker processes."""
+    """Yield the same steps as `ClipCutter`, in the same order, from worker processes."""
     cutter = ClipCutter(index, options, spools)
     calls = Calls(
         function=cut,
-        items=_tasks(index.path, options, groups),
+        items=_cutting_tasks(index.path, options, groups),
         timeout_seconds=SECONDS_A_CLIP,
         in_flight=TASKS_IN_FLIGHT,
         passes=lambda task: task.own is not None or task.here,
@@ -452,8 +438,7 @@ def cut_in_workers(
             yield from _steps(outcome)
 
 
-def _tasks(index: Place, options: ClipFileOptions, groups: Iterable[ReadGroup]) -> Iterator[CuttingTask]:
-    """Yield the plan in tasks."""
+def _cutting_tasks(index: Place, options: ClipFileOptions, groups: Iterable[ReadGroup]) -> Iterator[CuttingTask]:
     numbers = itertools.count()
 
     def task(sent: list[SentItem]) -> CuttingTask:
@@ -461,7 +446,7 @@ def _tasks(index: Place, options: ClipFileOptions, groups: Iterable[ReadGroup]) 
 
     gathered: list[SentItem] = []
     for medium, items in itertools.groupby(itertools.chain.from_iterable(groups), lambda item: item.medium):
-        if medium is not None and not _ships(medium):
+        if medium is not None and not _can_be_sent(medium):
             if gathered:
                 yield task(gathered)
                 gathered = []
@@ -478,12 +463,11 @@ def _tasks(index: Place, options: ClipFileOptions, groups: Iterable[ReadGroup]) 
         yield task(gathered)
 
 
-def _ships(medium: IndexedMedium) -> bool:
+def _can_be_sent(medium: IndexedMedium) -> bool:
     """Return whether workers can cut a medium's clips, which they do only as ranges of the medium's own file."""
-    audio = medium.audio_packets
-    if medium.is_spooled:
+    if medium.is_spooled or not copies_ranges(medium.medium) or medium.packets.offset is None:
         return False
-    return copies_ranges(medium.medium) and medium.addressable and (audio is None or audio.offset is not None)
+    return medium.audio_packets is None or medium.audio_packets.offset is not None
 
 
 def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
@@ -502,8 +486,7 @@ def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
     if isinstance(wanted, WantedClip):
         video = Index(task.index).video(item.media_id) if item.media_id else None
         uri = None if video is None else medium_name(video["uri"], video["member"])
-        kind, message = outcome.kind or "error", outcome.message or ""
-        wanted = Failure(clip_id=wanted.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
+        wanted = lost_clip(outcome, wanted.clip_id, uri)
     yield Step(outcome=wanted, done=item.done)
 
 
@@ -514,5 +497,5 @@ def cut(task: CuttingTask) -> list[Step]:
 
 @functools.lru_cache(1)
 def _cutter(index: Place, options: ClipFileOptions) -> ClipCutter:
-    os.nice(BEHIND_COPYING)
+    os.nice(NICENESS)
     return ClipCutter(Index(index, access=options.planning.access), options, None)

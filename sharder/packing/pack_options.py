@@ -1,13 +1,12 @@
-"""Frames stored as images: their sizes, and encoding with Pillow.
+"""Options of clips that are stored as images or encoded again, and encoding of images with Pillow.
 
-How clips are encoded: the codec, its quality and the size of the pictures.
-
-The size in which frames are stored in a dataset: at most one of three limits decides.
+The options include the size of stored frames, for which at most one of three limits is given.
 """
 
 import io
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -18,42 +17,24 @@ from PIL import Image
 from framedex.core.words import check_choices
 from framedex.errors import DecodeError, PolicyError
 from framedex.indexer.images.image_facts import resize_rgb
+from framedex.records.clip import Recipe
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.decoding.video import Size, decode_unique
 from framedex.sharder.reading import EncodedClip
 
-
-def check_limits(short_side: int | None, size: Size | None, box: int | None) -> None:
-    """Raise PolicyError for a side that is no side, or more than one limit."""
-    if size is not None and (not isinstance(size, tuple | list) or len(size) != 2):
-        raise PolicyError("a size is (height, width)", found=repr(size))
-    given = [side for side in (short_side, box, *(size or ())) if side is not None]
-    wrong = [side for side in given if type(side) is not int or side < 1]
-    if wrong:
-        raise PolicyError("an image's side is a whole number above zero", found=repr(wrong[0]))
-    if sum(value is not None for value in (short_side, size, box)) > 1:
-        raise PolicyError("give one of short_side, size and box")
-
-
-def reduction(height: int, width: int, *, short_side: int | None, box: int | None) -> Fraction:
-    """Return the factor by which both sides are multiplied, at most 1.
-
-    Args:
-        short_side: Greatest length of the shorter side.
-        box: Greatest length of the longer side.
-    """
-    limit, side = (short_side, min(height, width)) if box is None else (box, max(height, width))
-    return Fraction(1) if limit is None else min(Fraction(1), Fraction(limit, side))
-
-
 EncodeCodec = Literal["h264", "hevc", "av1"]
 EVEN = 2  # 4:2:0 has one chroma sample for two pixels in each direction
 # Constant rate factors. The defaults are measured (benchmarks/encoded_shards.py).
 DEFAULT_CRF: dict[EncodeCodec, int] = {"h264": 23, "hevc": 23, "av1": 30}
-# x264 is lossless at 0, which its High profile cannot be. SVT-AV1 counts up to 63.
+# The least is 1, because x264 is lossless at 0, which needs another profile than High.
 MAX_CRF: dict[EncodeCodec, int] = {"h264": 51, "hevc": 51, "av1": 63}
 ENCODE_CODECS: tuple[EncodeCodec, ...] = tuple(DEFAULT_CRF)
+MAX_WEBP_SIDE = 16_383  # pixels (RFC 9649 2.5)
+
+ImageFormat = Literal["jpeg", "png", "webp"]
+FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # with the extensions of file names
+CODECS: dict[ImageFormat, str] = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}  # as FFmpeg names them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +46,8 @@ class EncodeOptions:
 
     Attributes:
         codec: "h264", "hevc" or "av1".
-        crf: The encoder's constant rate factor. A lower one gives better pictures and more bytes. None: the codec's
-            default, 23 for H.264 and HEVC, 30 for AV1.
+        crf: The encoder's constant rate factor. A lower one gives better pictures and more bytes. If None, the codec's
+            default: 23 for H.264 and HEVC, 30 for AV1.
         short_side: Greatest length of the shorter side. Nothing is enlarged.
         size: Exact (height, width).
         box: Greatest length of the longer side. Nothing is enlarged.
@@ -89,7 +70,7 @@ class EncodeOptions:
                 found=repr(self.crf),
                 allowed=f"1 to {MAX_CRF[self.codec]}",
             )
-        check_limits(self.short_side, self.size, self.box)
+        _check_limits(self)
         if self.size is not None and any(side % EVEN for side in self.size):
             raise PolicyError(
                 "the sides of encoded pictures are even, because their chroma is 4:2:0",
@@ -104,31 +85,11 @@ class EncodeOptions:
 
     def stored_size(self, height: int, width: int) -> Size:
         """Return (height, width) in which a frame of this size is encoded."""
-        if self.size is not None:
-            return self.size
-        factor = reduction(height, width, short_side=self.short_side, box=self.box)
-        return _even(height * factor), _even(width * factor)
+        return _limited_size(self, height, width, _even)
 
     def facts(self) -> dict[str, Any]:
         """Return the options as dataset.json records them."""
         return asdict(self) | {"crf": self.quality}
-
-
-def encode_options(value: EncodeOptions | EncodeCodec | None) -> EncodeOptions | None:
-    """Return the options that a codec's name stands for. Raises PolicyError for an unknown one."""
-    return EncodeOptions(codec=value) if isinstance(value, str) else value
-
-
-def _even(side: Fraction) -> int:
-    """Return the even number nearest to a side; the smaller of two, so that nothing is enlarged. At least 2."""
-    return max(EVEN, EVEN * math.ceil(side / EVEN - Fraction(1, 2)))
-
-
-LARGEST_WEBP = 16_383  # pixels per side (RFC 9649 2.5)
-
-ImageFormat = Literal["jpeg", "png", "webp"]
-FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # with the extensions of file names
-CODECS: dict[ImageFormat, str] = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}  # as FFmpeg names them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +118,83 @@ class ImageOptions:
         check_choices(PolicyError, format=(self.format, FORMATS))
         if not 1 <= self.quality <= 100:
             raise PolicyError("quality is out of range", found=self.quality, allowed="1 to 100")
-        check_limits(self.short_side, self.size, self.box)
+        _check_limits(self)
 
     def stored_size(self, height: int, width: int) -> Size:
         """Return (height, width) in which a frame of this size is stored."""
-        if self.size is not None:
-            return self.size
-        factor = reduction(height, width, short_side=self.short_side, box=self.box)
-        return max(1, round(height * factor)), max(1, round(width * factor))
+        return _limited_size(self, height, width, lambda side: max(1, round(side)))
+
+
+def _check_limits(options: ImageOptions | EncodeOptions) -> None:
+    """Raise PolicyError for an impossible side, or for more than one limit."""
+    short_side, size, box = options.short_side, options.size, options.box
+    if size is not None and (not isinstance(size, tuple | list) or len(size) != 2):
+        raise PolicyError("a size is (height, width)", found=repr(size))
+    given = [side for side in (short_side, box, *(size or ())) if side is not None]
+    wrong = [side for side in given if type(side) is not int or side < 1]
+    if wrong:
+        raise PolicyError("an image's side is a whole number above zero", found=repr(wrong[0]))
+    if sum(value is not None for value in (short_side, size, box)) > 1:
+        raise PolicyError("give one of short_side, size and box")
+
+
+def _limited_size(
+    options: ImageOptions | EncodeOptions, height: int, width: int, round_side: Callable[[Fraction], int]
+) -> Size:
+    """Return (height, width) of a frame within the limits. Only an exact size enlarges a frame."""
+    if options.size is not None:
+        return options.size
+    longer = options.box is not None
+    limit, side = (options.box, max(height, width)) if longer else (options.short_side, min(height, width))
+    factor = Fraction(1) if limit is None else min(Fraction(1), Fraction(limit, side))
+    return round_side(height * factor), round_side(width * factor)
+
+
+def _even(side: Fraction) -> int:
+    """Return the even number nearest to a side; the smaller of two, so that nothing is enlarged. At least 2."""
+    return max(EVEN, EVEN * math.ceil(side / EVEN - Fraction(1, 2)))
+
+
+def recoded_medium(medium: Medium, options: ImageOptions | EncodeOptions, **properties: Any) -> Medium:
+    """Return a medium with the properties of its clips in a new form. Special cases of its own stream do not apply."""
+    height, width = options.stored_size(medium.height, medium.width)
+    return replace(
+        medium,
+        width=width,
+        height=height,
+        bits_per_coded_sample=None,
+        states=[b""],
+        inband_parameter_sets=False,
+        inner_start_codes=False,
+        varying_shape=False,
+        max_ref_frames=None,
+        field_coded=False,
+        hidden_unordered=False,
+        **properties,
+    )
+
+
+def recoded_recipe(
+    size: NDArray[np.int64], rank: NDArray[np.int32], position: NDArray[np.int32], **fields: Any
+) -> Recipe:
+    """Return the recipe of new packets, which follow each other and are decoded in one run.
+
+    Args:
+        size: int64 [packets], in bytes.
+        rank: int32 [packets], presentation ranks.
+        position: int32 [wanted], the rank of each wanted frame, -1 where padded.
+        fields: The other fields of the recipe.
+    """
+    start = np.zeros(1, np.int32)
+    return Recipe(
+        packet_size=size.astype(np.int32),
+        packet_rank=rank,
+        position=position,
+        run_first=start,
+        run_open=np.zeros(1, np.bool_),
+        run_state=start,
+        **fields,
+    )
 
 
 def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
@@ -178,11 +208,11 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
     if options.format == "jpeg":
         picture.save(file, "JPEG", quality=options.quality, subsampling="4:2:0")
     elif options.format == "webp":
-        if max(picture.size) > LARGEST_WEBP:
+        if max(picture.size) > MAX_WEBP_SIDE:
             raise DecodeError(
                 "a picture is too large for WebP",
                 found=f"{picture.width}×{picture.height}",
-                allowed=f"{LARGEST_WEBP} pixels a side",
+                allowed=f"{MAX_WEBP_SIDE} pixels a side",
                 remedy="--image-format jpeg or png, or a smaller size",
             )
         picture.save(file, "WEBP", quality=options.quality, method=4)
@@ -193,10 +223,10 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
 
 def as_they_are(medium: Medium, options: ImageOptions | None) -> bool:
     """Return whether a medium's images are stored byte for byte: there are no options, or they change nothing."""
-    if medium.kind != IMAGES:
-        return False
-    unchanged = options is None or options.stored_size(medium.height, medium.width) == (medium.height, medium.width)
-    return unchanged and (options is None or medium.codec == CODECS[options.format])
+    if medium.kind != IMAGES or options is None:
+        return medium.kind == IMAGES
+    size = medium.height, medium.width
+    return options.stored_size(*size) == size and medium.codec == CODECS[options.format]
 
 
 def unique_ranks(clip: Clip) -> NDArray[np.int64]:

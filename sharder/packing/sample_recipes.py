@@ -1,16 +1,14 @@
-"""What a sample of a tar says about the decoding of its files, so that it can be decoded without the manifest.
+"""The recipe in the JSON of each sample of a tar, with which the sample decodes without the manifest.
 
-It is one text in the sample's JSON, which is JSON itself: the recipe of the clip within its files, and what a decoder
-is told of the medium. As a text, it has the same type in every sample, which readers of tables rely on.
-
-The audio of packed clips: one FLAC or WAV file per sample, beside its frames.
+It has the clip's recipe within the sample's files, and the properties of the medium that a decoder needs. The recipe is
+JSON in one text value, because a text has the same type in every sample, on which readers of tables rely.
 """
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import orjson
@@ -18,26 +16,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_row
-from framedex.core.pyav import MEDIUM_ERRORS
-from framedex.errors import DecodeError, FormatError, StaleError
+from framedex.errors import FormatError
 from framedex.files.headers import is_since
 from framedex.indexer.parts.packets import check_video
 from framedex.indexer.schema import SCANNED
-from framedex.records.clip import AUDIO, SAMPLE, AudioFile, ClipAudioPlan, ClipRecord, Failure, Recipe
+from framedex.records.clip import AUDIO, SAMPLE, AudioFile, ClipAudioPlan, ClipRecord, Recipe
 from framedex.records.columns import columns_of, json_of, values_of_json
 from framedex.records.medium import VIDEO, MediumRecord
 from framedex.sharder import schema
-from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium, internal_failure, tell_unproven
+from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium, tell_unproven
 from framedex.sharder.clips.rows import check_audio_file, check_recipe, check_wanted
-from framedex.sharder.clips.samples import Member, Step
-from framedex.sharder.decoding.audio import ClipAudio, encode_flac, encode_wav, flac_bits, read_audio, stretches
-from framedex.sharder.reading import SourceFiles
 
 Row = dict[str, Any]
 
-KEY = "framedex"  # of the text in a sample's JSON
-VERSION = 1  # of the text; readers accept this one
-# Columns of the medium that a decoder and an item need.
+KEY = "framedex"  # the key of the recipe in a sample's JSON
+VERSION = 1  # the version of the recipe's layout; readers refuse others
+# The columns of the medium that decoders and items need.
 STORED_COLUMNS = {name: one for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in}
 MISSING_DEFAULTS: Row = dict.fromkeys(schema.MEDIA.names) | {"states": [b""]}
 REMEDY = "fetch the tar again from where it came, or pack the clips again"
@@ -48,8 +42,8 @@ class SampleClip:
     """A clip of a sample.
 
     Attributes:
-        clip: the clip; its ranges are those of its files, joined.
-        files: the names of these files without `KEY.`.
+        clip: The clip. Its ranges lie in the joined content of its files.
+        files: The names of these files after the sample's key and a dot.
     """
 
     clip: Clip
@@ -57,9 +51,14 @@ class SampleClip:
 
 
 def recipe_text(clip: Clip, files: Sequence[str]) -> str:
-    """Return the text about a packed clip. `files`: its files without `KEY.`; joined, they hold its ranges."""
+    """Return the recipe of a packed clip as text.
+
+    Args:
+        clip: The clip. Its ranges lie in the joined content of its files.
+        files: The names of these files after the sample's key and a dot.
+    """
     medium = clip.medium
-    return as_text(
+    return _as_text(
         {
             "version": VERSION,
             "schema": schema.SCHEMA_VERSION,
@@ -73,50 +72,44 @@ def recipe_text(clip: Clip, files: Sequence[str]) -> str:
 
 
 def with_audio_text(text: str, plan: ClipAudioPlan, present: NDArray[np.int64], suffix: str) -> str:
-    """Return the text with the clip's audio file, which lies behind the other files.
+    """Return a recipe with the clip's audio file, whose content follows the other files.
 
     Args:
-        text: the text without it.
-        plan: the clip's audio.
+        text: The recipe without the audio file.
+        plan: The clip's audio.
         present: int64 [2 × stretches], as in `AudioFile`.
-        suffix: the file's name without `KEY.`.
+        suffix: The audio file's name after the sample's key and a dot.
     """
     audio = {AUDIO + name: value for name, value in json_of(plan, SAMPLE).items()} | {"audio_present": present}
-    told = orjson.loads(text)
-    return as_text(told | {"files": [*told["files"], suffix], "audio": audio})
+    stored = orjson.loads(text)
+    return _as_text(stored | {"files": [*stored["files"], suffix], "audio": audio})
 
 
-def as_text(told: Row) -> str:
-    """Return values as one line of JSON."""
-    return orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY, default=_listed).decode()
-
-
-def _listed(value: object) -> object:
-    if isinstance(value, np.ndarray):  # an array that is not contiguous
-        return value.tolist()
-    raise TypeError(type(value).__name__)
+def _as_text(stored: Row) -> str:
+    # orjson itself takes only contiguous arrays; `tolist` raises TypeError for anything but an array.
+    return orjson.dumps(stored, option=orjson.OPT_SERIALIZE_NUMPY, default=np.ndarray.tolist).decode()
 
 
 def sample_clip(content: Mapping[str, Any], sizes: Mapping[str, int], where: str) -> SampleClip:
     """Return the clip of a sample.
 
     Args:
-        content: the sample's JSON.
-        sizes: the size of each file in bytes, by its name without `KEY.`.
-        where: the sample, for messages.
+        content: The sample's JSON.
+        sizes: The size of each file in bytes, by its name after the sample's key and a dot.
+        where: The sample's name for errors.
 
     Raises:
-        FormatError: the JSON lacks what is needed, is of another version, or does not fit the files.
+        FormatError: The JSON has no recipe, is damaged, is of another version, or does not fit the files.
     """
-    told = _told(content, where)
+    stored = _stored_recipe(content, where)
     try:
-        return _clip(content, told, sizes, where)
+        return _clip(content, stored, sizes, where)
     except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
         raise FormatError("the sample's JSON is damaged", where=where, found=repr(error)[:80], remedy=REMEDY) from error
 
 
-def _told(content: Mapping[str, Any], where: str) -> Row:
-    """Return the text about a clip, parsed."""
+def _stored_recipe(content: Mapping[str, Any], where: str) -> Row:
+    """Return the parsed recipe of a sample's JSON."""
     text = content.get(KEY)
     if text is None:
         raise FormatError(
@@ -127,10 +120,10 @@ def _told(content: Mapping[str, Any], where: str) -> Row:
             remedy="pack the clips again, or load the dataset with ClipStream or ClipDataset",
         )
     try:
-        told = orjson.loads(text)
+        stored = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise FormatError("the sample's JSON is damaged", where=where, found=error, remedy=REMEDY) from error
-    version = told.get("version") if isinstance(told, dict) else None
+    version = stored.get("version") if isinstance(stored, dict) else None
     if version != VERSION:
         raise FormatError(
             "the sample is of another version",
@@ -139,28 +132,26 @@ def _told(content: Mapping[str, Any], where: str) -> Row:
             allowed=VERSION,
             remedy="pack the clips again with this framedex, or install the framedex that packed them",
         )
-    return dict(told)
+    return dict(stored)
 
 
-def _clip(content: Mapping[str, Any], told: Row, sizes: Mapping[str, int], where: str) -> SampleClip:
+def _clip(content: Mapping[str, Any], stored: Row, sizes: Mapping[str, int], where: str) -> SampleClip:
     at = RowAt(file=where, row=0, remedy=REMEDY)
-    files = [str(name) for name in told["files"]]
+    files = [str(name) for name in stored["files"]]
     _check_files(files, sizes, where)
     size = sum(sizes[name] for name in files)
     source = ByteSource(path=where, size_bytes=size, mtime_ns=CONTENT_ALONE, fingerprint="")
-    medium = _medium(told["medium"], str(content["uri"]), source, at)
-    if medium.kind == VIDEO and medium.codec not in SCANNED and not is_since(str(told.get("schema")), schema.PROVES):
+    medium = _medium(stored["medium"], str(content["uri"]), source, at)
+    if medium.kind == VIDEO and medium.codec not in SCANNED and not is_since(str(stored.get("schema")), schema.PROVES):
         tell_unproven("tars", (medium.codec,))
     wanted = values_of_json(ClipRecord, content, SAMPLE, at)
     check_wanted(wanted, medium, at)
-    clip = Clip(
-        **wanted,
-        medium=medium,
-        columns={name: content[name] for name in told["columns"]},
-        recipe=_recipe(told["recipe"], wanted["frames"], medium, source, at),
-        source=source,
-        audio=_audio(told.get("audio"), files, sizes, source, at),
-    )
+    recipe = values_of_json(Recipe, stored["recipe"], SAMPLE, at)
+    recipe["run_state"] = np.zeros(len(recipe["run_first"]), np.int32)  # the packets of files include all states
+    check_recipe(recipe, wanted["frames"], medium, source, at)
+    audio = None if stored.get("audio") is None else _audio(stored["audio"], sizes[files[-1]], source, at)
+    columns = {name: content[name] for name in stored["columns"]}
+    clip = Clip(**wanted, medium=medium, columns=columns, recipe=Recipe(**recipe), source=source, audio=audio)
     return SampleClip(clip=clip, files=files)
 
 
@@ -178,103 +169,30 @@ def _check_files(files: Sequence[str], sizes: Mapping[str, int], where: str) -> 
         )
 
 
-def _medium(told: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
+def _medium(stored: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
     # A tar of an earlier version may lack a later column.
     facts = MISSING_DEFAULTS | {
-        name: told[name] if one.is_needed else told.get(name) for name, one in STORED_COLUMNS.items()
+        name: stored[name] if one.is_needed else stored.get(name) for name, one in STORED_COLUMNS.items()
     }
-    facts["extradata"] = None if told["extradata"] is None else base64.b64decode(told["extradata"], validate=True)
+    facts["extradata"] = None if stored["extradata"] is None else base64.b64decode(stored["extradata"], validate=True)
+    types = {pa.bool_(): bool, pa.float64(): float, pa.int32(): int, pa.int64(): int}
     for name in STORED_COLUMNS:
-        _check_type(name, facts[name], at)
+        column = schema.MEDIA.field(name)
+        expected = types.get(column.type, str)
+        if type(facts[name]) is not expected and not (facts[name] is None and column.nullable):
+            raise at.wrong(name, repr(facts[name]), f"a value of type {expected.__name__}")
     check_row(facts, {name: rule for name, rule in schema.MEDIA_RULES.items() if name in STORED_COLUMNS}, at)
     check_video(facts, at)
     own = {"uri": uri, "size_bytes": source.size_bytes, "mtime_ns": source.mtime_ns, "fingerprint": source.fingerprint}
     return Medium(path=source.path, **facts | own)
 
 
-def _check_type(name: str, value: object, at: RowAt) -> None:
-    """Raise FormatError for a value that column `name` of the media never has."""
-    kind = schema.MEDIA.field(name).type
-    types = {pa.bool_(): bool, pa.float64(): float, pa.int32(): int, pa.int64(): int}
-    expected = types.get(kind, str)
-    if type(value) is not expected and not (value is None and schema.MEDIA.field(name).nullable):
-        raise at.wrong(name, repr(value), f"a value of type {expected.__name__}")
-
-
-def _recipe(told: Row, frames: NDArray[np.int64], medium: Medium, source: ByteSource, at: RowAt) -> Recipe:
-    columns = values_of_json(Recipe, told, SAMPLE, at)
-    columns["run_state"] = np.zeros(len(columns["run_first"]), np.int32)
-    check_recipe(columns, frames, medium, source, at)
-    return Recipe(**columns)
-
-
-def _audio(
-    told: Row | None, files: Sequence[str], sizes: Mapping[str, int], source: ByteSource, at: RowAt
-) -> ClipAudioPlan | None:
-    if told is None:
-        return None
-    plan, length = values_of_json(ClipAudioPlan, told, SAMPLE, at, prefix=AUDIO), sizes[files[-1]]
-    file = values_of_json(AudioFile, told, SAMPLE, at, prefix=AUDIO) | {
+def _audio(stored: Row, length: int, source: ByteSource, at: RowAt) -> ClipAudioPlan:
+    """Return a clip's audio, whose file has `length` bytes and is the last one of the sample."""
+    plan = values_of_json(ClipAudioPlan, stored, SAMPLE, at, prefix=AUDIO)
+    file = values_of_json(AudioFile, stored, SAMPLE, at, prefix=AUDIO) | {
         "range_offset": np.array([source.size_bytes - length], np.int64),
         "range_length": np.array([length], np.int64),
     }
     check_audio_file({AUDIO + name: value for name, value in (plan | file).items()}, source, at)
     return ClipAudioPlan(**plan, recipe=AudioFile(**file))
-
-
-AudioFormat = Literal["flac", "wav"]
-AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")
-
-
-def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
-    """Yield every step; packed clips that carry audio get an audio file, or become failures if it does not decode."""
-    sources = SourceFiles()
-    for step in steps:
-        clip = step.outcome
-        if isinstance(clip, Failure) or clip.audio is None or not step.members:
-            yield step
-            continue
-        try:
-            yield _with_file(step, clip, sources, form)
-        except (StaleError, DecodeError) as error:
-            kind = "stale" if isinstance(error, StaleError) else "undecodable"
-            failure = Failure(clip_id=clip.clip_id, uri=clip.medium.name, kind=kind, message=error.text())
-            yield Step(outcome=failure, done=step.done)
-        except MEDIUM_ERRORS:
-            raise
-        except Exception as error:  # a bug at one clip must not end the run for the others
-            yield Step(outcome=internal_failure(clip.clip_id, clip.medium.name, error), done=step.done)
-
-
-def _with_file(step: Step, clip: Clip, sources: SourceFiles, form: AudioFormat) -> Step:
-    audio = read_audio(clip, sources)
-    assert audio is not None  # checked by the caller
-    assert clip.audio is not None
-    content = (
-        encode_wav(audio.samples, audio.rate)
-        if form == "wav"
-        else encode_flac(audio.samples, audio.rate, _bits(clip, audio))
-    )
-    present = stretches(audio.mask)
-    members = [_described(member, clip.audio, present, form) for member in step.members]
-    offset, length = np.array([sum(map(len, members))], np.int64), np.array([len(content)], np.int64)
-    file = AudioFile(range_offset=offset, range_length=length, present=present)
-    packed = replace(clip, audio=replace(clip.audio, recipe=file), audio_source=None)
-    return replace(step, outcome=packed, members=(*members, Member(suffix=form, pieces=[content])))
-
-
-def _described(member: Member, plan: ClipAudioPlan, present: NDArray[np.int64], form: AudioFormat) -> Member:
-    """Return a member of a sample; its JSON with a description of the audio file."""
-    if member.suffix != "json":
-        return member
-    content = orjson.loads(b"".join(piece for piece in member.pieces if isinstance(piece, bytes)))
-    text = with_audio_text(content[KEY], plan, present, form)
-    return replace(member, pieces=[orjson.dumps(content | {KEY: text})])
-
-
-def _bits(clip: Clip, audio: ClipAudio) -> int:
-    """Return the bits per sample that keep a medium's own samples; 24 for mixed or resampled samples."""
-    facts = clip.medium.audio
-    if facts is None:
-        return 16  # silence
-    return flac_bits(facts) if (audio.rate, len(audio.samples)) == (facts.rate, facts.channels) else 24

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import av
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
+from framedex.execution.engine import Outcome
 from framedex.files.outputs import ASIDE, fingerprint
 from framedex.indexer.containers import demux_packets, open_container
 from framedex.indexer.parts.index import Index
@@ -152,7 +153,7 @@ class PlanItem:
 ReadGroup = list[PlanItem]  # what its clips need of their media is read together
 
 
-def behind(groups: Iterable[ReadGroup], done: int) -> Iterator[ReadGroup]:
+def skip_items(groups: Iterable[ReadGroup], done: int) -> Iterator[ReadGroup]:
     """Yield groups without the first `done` items of the plan."""
     for group in groups:
         if done < len(group):
@@ -221,6 +222,12 @@ def missed_clip(uri: str, mention: Mention, missed: Missed) -> Failure:
     if missed.kind == "row" and mention.file_row is not None:  # named as `framedex index` names rows that fail
         message = f"row {mention.file_row} of the listing: {message}"
     return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=message, counts=missed.counts)
+
+
+def lost_clip(outcome: Outcome[Any, Any], clip_id: str, uri: str | None) -> Failure:
+    """Return the failure of a clip whose worker process gave no result."""
+    kind, message = outcome.kind or "error", outcome.message or ""
+    return Failure(clip_id=clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
 
 
 def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:

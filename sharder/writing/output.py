@@ -1,6 +1,6 @@
-"""The place of a dataset: whether its folder may be used, and the step in which a complete dataset gets its name.
+"""The folder of a dataset: whether it may be used, its checkpoints while it is unfinished, and its renaming at the end.
 
-The checkpoints of an unfinished dataset: one line of `progress.jsonl` each, and `job.json` with their job.
+An unfinished dataset has a line of `progress.jsonl` for each checkpoint, and `job.json` with their job.
 """
 
 import json
@@ -16,34 +16,29 @@ from framedex.files.headers import check_format
 from framedex.files.outputs import remove_unfinished, write_aside
 from framedex.files.parquet_parts import part_numbers, part_path
 from framedex.sharder import schema
+from framedex.storage.places import Place
 
-OWN_ENTRIES = {
-    schema.HEADER,
-    schema.POLICY_NAME,
-    schema.FAILURES_NAME,
-    schema.SHARDS_NAME,
-    schema.COLUMNS_NAME,
-    schema.FIELDS_NAME,
-    schema.CLIPS_FOLDER,
-    schema.RECIPES_FOLDER,
-    schema.MEDIA_FOLDER,
-    schema.SHARDS_FOLDER,
-}
+Row = dict[str, Any]
+
+JOB_NAME, PROGRESS_NAME = "job.json", "progress.jsonl"
+TAR_NAME = re.compile(r"[a-z]+-(\d{6,})\.(?:tar|idx)")
+
+
+def dataset_header(out: Place) -> Row:
+    """Return the header of a dataset. Raises FormatError if there is none, or it is of another version."""
+    return check_format(
+        out, file_name=schema.HEADER, expected=schema.FORMAT, version=schema.SCHEMA_VERSION, what="a framedex dataset"
+    )
 
 
 def check_output(out: Path, *, overwrite: bool) -> None:
     """Raise OutputError unless `out` is new, empty, or a dataset that may be replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    strange = sorted({path.name for path in out.iterdir()} - OWN_ENTRIES) if out.is_dir() else [out.name]
+    own = {*schema.FILE_NAMES, *schema.FOLDER_NAMES}
+    strange = sorted({path.name for path in out.iterdir()} - own) if out.is_dir() else [out.name]
     try:
-        check_format(
-            out,
-            file_name=schema.HEADER,
-            expected=schema.FORMAT,
-            version=schema.SCHEMA_VERSION,
-            what="a framedex dataset",
-        )
+        dataset_header(out)
     except FormatError as error:
         strange = strange or [error.what]
     if strange:
@@ -62,36 +57,35 @@ def check_output(out: Path, *, overwrite: bool) -> None:
 
 
 def unfinished_of(out: Path) -> Path:
-    """Return where a dataset lies until it is complete. If `out` is a link, this is beside what it points to."""
+    """Return the folder of a dataset until it is complete. If `out` is a link, it lies beside the link's target."""
     real = Path(os.path.realpath(out))
     return real.with_name(f"{real.name}.unfinished")
 
 
 def publish(folder: Path, out: Path, *, overwrite: bool) -> None:
     """Rename a complete dataset to its name, in place of one that may be replaced. Raises OutputError, OSError."""
-    check_output(out, overwrite=overwrite)  # again: the place may have changed since the run began
+    check_output(out, overwrite=overwrite)  # again: the folder may have changed since the run began
     if overwrite and out.exists():
         replaced = out.with_name(f"{out.name}.replaced")
         out.rename(replaced)
         folder.rename(out)
         shutil.rmtree(replaced)
     else:
-        folder.rename(out)  # onto nothing or an empty folder; anything else is an error
-
-
-Row = dict[str, Any]
-
-JOB_NAME, PROGRESS_NAME = "job.json", "progress.jsonl"
-TAR_NAME = re.compile(r"[a-z]+-(\d{6,})\.(?:tar|idx)")
+        folder.rename(out)  # rename(2) replaces an empty folder, and fails for anything else
 
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoint:
-    """What one checkpoint added.
+    """The additions of one checkpoint.
 
     Attributes:
         items: Number of clips and failures that were processed, in the order of the plan.
         parts: Number of clips in each part.
+        media: Number of new media.
+        frames: Number of frames of the clips.
+        shards: Rows of `shards`.
+        failures: Rows of `failures`.
+        digest: Digest of the parts and of `shards`.
     """
 
     items: int = 0
@@ -104,13 +98,13 @@ class Checkpoint:
 
 
 def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
-    """Return the checkpoints of an unfinished dataset of the same job, and remove what they do not cover.
+    """Return the checkpoints of an unfinished dataset of the same job, and remove the files that they do not cover.
 
     Args:
-        overwrite: Start again if the dataset is another job's.
+        overwrite: Start again if the dataset belongs to another job.
 
     Raises:
-        OutputError: The dataset is another job's, and `overwrite` is False.
+        OutputError: The dataset belongs to another job, and `overwrite` is False.
         OSError: A file cannot be read or removed.
     """
     path, progress = folder / JOB_NAME, folder / PROGRESS_NAME
@@ -141,7 +135,7 @@ def note(folder: Path, checkpoint: Checkpoint) -> None:
                 line = line[file.write(line) :]
             os.fsync(file.fileno())
         except OSError:
-            file.truncate(begin)  # after an incomplete line, no other one would count
+            file.truncate(begin)  # `_read` ignores all lines after an incomplete one
             raise
 
 
@@ -168,15 +162,14 @@ def _read(path: Path) -> tuple[list[Checkpoint], int]:
 
 
 def _remove_beyond(folder: Path, checkpoints: list[Checkpoint]) -> None:
-    """Remove parts and tars that belong to no checkpoint."""
-    remove_unfinished(folder)
+    """Remove parts and tars that do not belong to a checkpoint."""
+    for unclean in (folder, *(folder / name for name in schema.FOLDER_NAMES)):
+        remove_unfinished(unclean)
     parts = sum(len(checkpoint.parts) for checkpoint in checkpoints)
     media = sum(checkpoint.media > 0 for checkpoint in checkpoints)
     for name, count in ((schema.CLIPS_FOLDER, parts), (schema.RECIPES_FOLDER, parts), (schema.MEDIA_FOLDER, media)):
-        remove_unfinished(folder / name)
         for number in part_numbers(folder / name)[count:]:
             part_path(folder / name, number).unlink()
-    remove_unfinished(folder / schema.SHARDS_FOLDER)
     kept = sum(len(checkpoint.shards) for checkpoint in checkpoints)
     for path in (folder / schema.SHARDS_FOLDER).glob("*"):
         if (match := TAR_NAME.fullmatch(path.name)) and int(match[1]) >= kept:

@@ -1,6 +1,6 @@
-"""Planned clips as finished rows of a manifest, which pass from one process to another as Arrow tables.
+"""Planned clips as finished rows of a manifest, which one process passes to another, directly or in a file.
 
-Files of planned rows, which a slice of a run writes and the last step of the run reads.
+Each slice of a run writes such files, and the last step of the run reads them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class PlannedRows:
     """Consecutive items of a plan: rows of clips with their recipes, and failures.
 
     Attributes:
-        clips: Rows of `clips`, whose `media_row` is a row of `media` here.
-        recipes: Their rows of `recipes`.
-        frames: int64 [clips], frames of each.
+        clips: Rows of `clips`. Their `media_row` counts in `media` of this record.
+        recipes: The clips' rows of `recipes`.
+        frames: int64 [clips], the number of frames of each clip.
         media: Rows of `media`, in the order in which clips use them.
         failures: Failures in order.
-        is_clip: bool [items], clips and failures in the order of the plan.
+        is_clip: bool [items], True for a clip and False for a failure, in the order of the plan.
         done: Progress of the plan after these items.
-        error: What ends the run behind these items; None if nothing does.
+        error: The error that ends the run after these items, or None.
     """
 
     clips: pa.Table
@@ -54,7 +54,7 @@ class PlannedRows:
     error: Exception | None = None
 
     def behind(self, count: int) -> PlannedRows:
-        """Return the items behind the first `count` ones."""
+        """Return the items after the first `count` ones."""
         clips = int(np.count_nonzero(self.is_clip[:count]))
         return replace(
             self,
@@ -75,36 +75,35 @@ def planned_rows(steps: Iterable[Step], schema: pa.Schema) -> PlannedRows:
     """Return the rows of steps without members, up to the first error.
 
     Args:
-        schema: Of `clips`, with the user's columns.
+        schema: Schema of `clips`, with the user's columns.
     """
     clips: list[Row] = []
     recipes: list[Row] = []
-    frames: list[int] = []
-    media: dict[str, tuple[int, Row]] = {}
+    media: list[Row] = []
+    media_rows: dict[str, int] = {}
     failures: list[Failure] = []
     is_clip: list[bool] = []
     done = 0
     stopped: Exception | None = None
     try:
         for step in steps:
-            done = step.done
-            is_clip.append(not isinstance(step.outcome, Failure))
-            if isinstance(step.outcome, Failure):
-                failures.append(step.outcome)
+            done, clip = step.done, step.outcome
+            is_clip.append(not isinstance(clip, Failure))
+            if isinstance(clip, Failure):
+                failures.append(clip)
                 continue
-            medium = step.outcome.medium
-            if medium.media_id not in media:
-                media[medium.media_id] = len(media), media_columns(medium)
-            clips.append(clip_row(step.outcome, media_row=media[medium.media_id][0], shard=None))
-            recipes.append(recipe_row(step.outcome))
-            frames.append(len(step.outcome.frames))
+            row = media_rows.setdefault(clip.medium.media_id, len(media))
+            if row == len(media):
+                media.append(media_columns(clip.medium))
+            clips.append(clip_row(clip, media_row=row, shard=None))
+            recipes.append(recipe_row(clip))
     except ENDING as error:
         stopped = error
     return PlannedRows(
         clips=table_of(clips, schema),
         recipes=table_of(recipes, RECIPES),
-        frames=np.array(frames, np.int64),
-        media=[row for _, row in media.values()],
+        frames=np.array([len(clip["frames"]) for clip in clips], np.int64),
+        media=media,
         failures=failures,
         is_clip=np.array(is_clip, np.bool_),
         done=done,
@@ -112,7 +111,7 @@ def planned_rows(steps: Iterable[Step], schema: pa.Schema) -> PlannedRows:
     )
 
 
-# One row for each `PlannedRows`. Tables are Arrow streams.
+# One row for each `PlannedRows`. Tables are bytes in Arrow's streaming format, which keeps their schemas.
 PLANNED = pa.schema(
     [
         ("clips", pa.large_binary()),
@@ -168,8 +167,7 @@ def _stream(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    return bytes(sink.getvalue())
 
 
 def _table(content: bytes) -> pa.Table:

@@ -1,5 +1,6 @@
 """The result of a run of `framedex shard`: counts, and what failed."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -7,19 +8,11 @@ import pyarrow.compute as pc
 
 from framedex.core.column_rules import reading
 from framedex.errors import INTERNAL_ERROR, FormatError
-from framedex.files.headers import check_format
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.labels import LABEL, SPLIT, Counts, WantedLabels, label_counts_of
-from framedex.sharder.schema import (
-    COLUMNS_NAME,
-    FAILURES_NAME,
-    FIELDS_NAME,
-    FORMAT,
-    HEADER,
-    SCHEMA_VERSION,
-    SHARDS_NAME,
-)
+from framedex.sharder.schema import COLUMNS_NAME, FAILURES_NAME, FIELDS_NAME, HEADER, SHARDS_NAME
 from framedex.sharder.selection.mentions import LeftOut
+from framedex.sharder.writing.output import dataset_header
 from framedex.sharder.writing.whole import job_digest
 from framedex.storage.places import Place, parquet_file
 
@@ -28,12 +21,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReport:
-    """What a dataset holds, from this run and earlier runs together.
+    """The contents of a dataset, from this run and earlier runs together.
 
     Attributes:
         out: The dataset.
         clips: Number of clips.
-        media: Number of media that these clips are from.
+        media: Number of media that the clips come from.
         frames: Number of frames of these clips, repeats and padding included.
         shards: Number of tars.
         resumed: Number of items that earlier runs processed.
@@ -41,7 +34,7 @@ class ShardReport:
             that a policy left out by its own rules (`left_out`).
         filtered: The media that the policy's filter leaves out.
         finished: Whether an earlier run had finished the dataset. Then this run wrote nothing.
-        labels: By split and label, how many clips there are. Without splits, the only key is "clips".
+        labels: Number of clips by split and label. Without splits, the only key is "clips".
     """
 
     out: Place
@@ -63,13 +56,12 @@ class ShardReport:
     @property
     def internal(self) -> int:
         """Number of clips at which framedex itself failed."""
-        return sum(1 for failure in self.failures if failure["kind"] == INTERNAL_ERROR)
+        return sum(failure["kind"] == INTERNAL_ERROR for failure in self.failures)
 
     @property
     def left_out(self) -> dict[str, int]:
         """Number of clips that a policy left out by its own rules, by kind."""
-        kinds = [failure["kind"] for failure in self.failures if not failure["counts"]]
-        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+        return dict(sorted(Counter(failure["kind"] for failure in self.failures if not failure["counts"]).items()))
 
 
 def with_labels(report: ShardReport, labels: WantedLabels | None) -> ShardReport:
@@ -93,8 +85,8 @@ def finished_report(out: Place, job: Row, index: Index) -> ShardReport | None:
 
     Args:
         out: The dataset.
-        job: What makes two runs the same.
-        index: The index that clips are planned from.
+        job: The values that two runs share if they write the same dataset.
+        index: The index of the clips.
 
     Raises:
         FormatError: The dataset is damaged.
@@ -102,9 +94,9 @@ def finished_report(out: Place, job: Row, index: Index) -> ShardReport | None:
     if not (out / HEADER).exists():
         return None
     try:
-        header = check_format(out, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+        header = dataset_header(out)
     except FormatError:
-        return None  # which is an error where the dataset would be written
+        return None  # `check_output` will refuse the folder
     if header.get("job") != job_digest(job, index):
         return None
     with reading(str(out), "shard again, with --overwrite"):

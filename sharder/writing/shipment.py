@@ -1,6 +1,6 @@
 """Writing of a dataset into object storage: first into a local folder, then tar by tar into the store, header last.
 
-While a run writes there, `unfinished.json` says which one. A dataset exists once its header does.
+While a run writes to the uri, `unfinished.json` names that run. A dataset exists as soon as its header exists.
 """
 
 import contextlib
@@ -12,29 +12,15 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from framedex.errors import FormatError, OutputError, StorageError
-from framedex.files.headers import check_format
 from framedex.files.outputs import LOCK_NAME, held, write_json_aside
 from framedex.files.parquet_parts import PART_NAME
-from framedex.sharder.schema import (
-    CLIPS_FOLDER,
-    COLUMNS_NAME,
-    FAILURES_NAME,
-    FIELDS_NAME,
-    FORMAT,
-    HEADER,
-    MEDIA_FOLDER,
-    POLICY_NAME,
-    RECIPES_FOLDER,
-    SCHEMA_VERSION,
-    SHARDS_FOLDER,
-    SHARDS_NAME,
-)
-from framedex.sharder.writing.output import TAR_NAME
+from framedex.sharder.schema import CLIPS_FOLDER, FILE_NAMES, HEADER, MEDIA_FOLDER, RECIPES_FOLDER, SHARDS_FOLDER
+from framedex.sharder.writing.output import TAR_NAME, dataset_header
 from framedex.storage.objects import Facts, delete, exists, listing, put, upload, whole
 from framedex.storage.outputs import check_writable
 from framedex.storage.places import Stored
@@ -44,12 +30,11 @@ Row = dict[str, Any]
 CLAIM_NAME = "unfinished.json"
 REPORT_NAME = "report.json"
 RUN_NAME, CLEARED_NAME, SHIPPED_NAME = "run.json", "cleared", "shipped.json"
-MAX_CLAIM_BYTES = 1 << 16
-# All files of a dataset. These are removed when a dataset is replaced, and nothing else ever is.
-OWN_FILES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME, CLAIM_NAME)
+MAX_CLAIM_BYTES = 1 << 16  # a claim has a few kilobytes; an unrelated object of that name may have any size
+# Replacing a dataset removes only objects with these names.
 OWN_NAME = re.compile(
     rf"(?:{CLIPS_FOLDER}|{RECIPES_FOLDER}|{MEDIA_FOLDER})/{PART_NAME.pattern}|{SHARDS_FOLDER}/{TAR_NAME.pattern}"
-    rf"|{'|'.join(map(re.escape, OWN_FILES))}"
+    rf"|{'|'.join(map(re.escape, (*FILE_NAMES, CLAIM_NAME)))}"
 )
 
 
@@ -58,8 +43,8 @@ class Shipment:
     """A run that writes a dataset to a uri.
 
     Attributes:
-        folder: Local folder, for this dataset alone.
-        claim: The current facts of the run's claim.
+        folder: Local folder that only this dataset uses.
+        claim: The facts of this run's claim, an object that marks the uri as taken.
     """
 
     to: Stored
@@ -68,15 +53,16 @@ class Shipment:
 
     @property
     def local(self) -> Path:
-        """Where the dataset is written first."""
+        """The local folder into which the dataset is written first."""
         return self.folder / "DATASET"
 
     def ship(self, *paths: Path, inside: Path) -> None:
-        """Write complete files into the store, and remove them here.
+        """Write complete files into the store, and remove the local ones.
 
         Args:
-            inside: The folder that their names are relative to.
+            inside: The folder to which the objects' names are relative.
         """
+        # Checked on both sides of the upload: a run that lost its place must not record the objects as its own.
         self._check_claim()
         done = self._shipped()
         for path in paths:
@@ -88,12 +74,11 @@ class Shipment:
             path.unlink()
 
     def _shipped(self) -> dict[str, str]:
-        """Return what was shipped, and as which object."""
-        path = self.folder / SHIPPED_NAME
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        """Return the names of all objects that this run wrote, with their tags."""
+        return _read_json(self.folder / SHIPPED_NAME) or {}
 
     def deliver(self) -> None:
-        """Write all that is left, and the header last. Raises OutputError if another run took this run's place."""
+        """Write all remaining files, the header last. Raises OutputError if another run took this run's place."""
         header = self.local / HEADER
         rest = [path for path in sorted(self.local.rglob("*")) if path.is_file() and path != header]
         for path in rest:
@@ -103,21 +88,23 @@ class Shipment:
             raise self._displaced()
         self._check_claim()
         put(f"{self.to.uri}/{HEADER}", header.read_bytes())
-        delete([f"{self.to.uri}/{CLAIM_NAME}"])
-        shutil.rmtree(self.folder)
+        self._release()
 
     def note(self, report: Row) -> None:
-        """Record that the dataset is complete here, so that a run that is killed now only has to deliver it."""
+        """Record that the local dataset is complete. If the run is killed now, the next run only delivers it."""
         write_json_aside(self.folder / REPORT_NAME, report)
 
     def noted(self) -> Row | None:
-        """Return what `note` recorded, or None if the dataset is not complete yet."""
-        path = self.folder / REPORT_NAME
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+        """Return the report that `note` recorded, or None if the dataset is not complete yet."""
+        return _read_json(self.folder / REPORT_NAME)
 
     def withdraw(self) -> None:
-        """Remove the claim and the local folder: there will be no dataset."""
+        """Give the place up without a dataset."""
         self._check_claim()
+        self._release()
+
+    def _release(self) -> None:
+        """Remove the claim and the local folder."""
         delete([f"{self.to.uri}/{CLAIM_NAME}"])
         shutil.rmtree(self.folder)
 
@@ -134,12 +121,17 @@ class Shipment:
         )
 
 
+def _read_json(path: Path) -> Row | None:
+    """Return the object of a JSON file, or None if the file does not exist."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
 @contextlib.contextmanager
 def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> Iterator[Shipment]:
     """Provide the shipment of a dataset, new or continued.
 
     Args:
-        scratch: Where datasets are written first; None for the system's temporary folder.
+        scratch: The local folder for datasets that are being written; None for the system's temporary folder.
 
     Raises:
         OutputError: The place is taken.
@@ -152,13 +144,12 @@ def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> I
     if base.stat().st_uid != os.getuid():
         raise OutputError("the scratch folder is somebody else's", where=str(base), remedy="choose one with --scratch")
     with held(folder):
-        yield Shipment(
-            to=to, folder=folder, claim=_claimed(to, folder, json.dumps(job, sort_keys=True), overwrite=overwrite)
-        )
+        claim = _claim(to, folder, json.dumps(job, sort_keys=True), overwrite=overwrite)
+        yield Shipment(to=to, folder=folder, claim=claim)
 
 
-def _claimed(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
-    """Return the claim of this run: that of the run that it continues, or a new one, if nothing else is there."""
+def _claim(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
+    """Return the claim of the run that this run continues, or else put a new claim. Raises OutputError."""
     uri, names = f"{to.uri}/{CLAIM_NAME}", to.names()
     run, cleared = folder / RUN_NAME, folder / CLEARED_NAME
     mine = run.read_bytes() if run.exists() else None
@@ -171,32 +162,29 @@ def _claimed(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
             if not path.name.startswith(LOCK_NAME):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         write_json_aside(run, {"run": uuid.uuid4().hex, "job": job})
-        claim = _claim(uri, run.read_bytes(), None if theirs is None else theirs[1])
+        try:
+            claim = put(uri, run.read_bytes(), replaces=None if theirs is None else theirs[1])
+        except StorageError as error:
+            if error.kind not in ("exists", "changed"):
+                raise
+            raise OutputError("another run has just begun to write here", where=uri, remedy="wait for it") from error
     if not cleared.exists():
-        # Listed again: a run may have ended in the meantime. The header goes first: without it there is no dataset.
+        # Listed again, because a run may have ended in the meantime. The header goes first, so that readers do not see
+        # a dataset that lacks files.
         rest = [name for name in to.names() if name != CLAIM_NAME and OWN_NAME.fullmatch(name)]
         delete([f"{to.uri}/{name}" for name in sorted(rest, key=lambda name: name != HEADER)])
         cleared.touch()
     return claim
 
 
-def _claim(uri: str, content: bytes, theirs: Facts | None) -> Facts:
-    try:
-        return put(uri, content, replaces=theirs)
-    except StorageError as error:
-        if error.kind not in ("exists", "changed"):
-            raise
-        raise OutputError("another run has just begun to write here", where=uri, remedy="wait for it") from error
-
-
 def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
-    """Raise OutputError unless nothing lies at a place, or only a dataset that may be removed."""
+    """Raise OutputError unless the uri is empty, or has nothing but a dataset that may be removed."""
     if not names:
         return
     strange = [name for name in names if not OWN_NAME.fullmatch(name)]
     if HEADER in names:
         try:
-            check_format(to, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+            dataset_header(to)
         except FormatError as error:
             strange = strange or [f"{HEADER}: {error.what}"]
     elif CLAIM_NAME not in names:
@@ -220,8 +208,3 @@ def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
         found=CLAIM_NAME,
         remedy="wait for it; or run its command again on its machine; or pass --overwrite to take its place",
     )
-
-
-def as_row(report: Any) -> Row:
-    """Return a report as plain values, without the dataset's place and without what was not requested."""
-    return {name: value for name, value in asdict(report).items() if name not in ("out", "filtered")}

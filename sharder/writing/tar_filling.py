@@ -1,27 +1,29 @@
-"""Clips on their way into tars: the tar of each sample, and the places of a clip's ranges in it."""
+"""Copies clips into tars: chooses the tar of each sample, and moves a clip's ranges to their place in it."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from framedex.errors import StaleError
+from framedex.records.clip import AudioFile, AudioRecipe, Recipe
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.samples import Member
 from framedex.sharder.packing.tars import TAR_END, Tar, sample_bytes
 from framedex.sharder.reading import SourceFiles
 
+RecipeOrFile = TypeVar("RecipeOrFile", Recipe, AudioRecipe | AudioFile)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarLayout:
-    """How tars are cut.
+    """Names and sizes of the tars.
 
     Attributes:
-        prefix: Of their names.
-        size_bytes: A new tar begins when a clip would not fit.
+        prefix: Beginning of their names.
+        size_bytes: A new tar begins if a clip would make the tar larger than this.
     """
 
     prefix: str
@@ -30,24 +32,15 @@ class TarLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """A clip whose members are being copied. `packed`: the clip with its place in the tar."""
+    """A clip whose members are being copied.
+
+    Attributes:
+        packed: The clip with its place in the tar.
+    """
 
     wanted: Clip
     members: Sequence[Member]
     packed: Clip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotCopied:
-    """A clip whose files are missing or changed.
-
-    Attributes:
-        behind: The clips that were added after it, which are not copied either.
-    """
-
-    wanted: Clip
-    error: StaleError
-    behind: list[Copying]
 
 
 class TarFilling:
@@ -55,7 +48,7 @@ class TarFilling:
 
     Args:
         folder: Folder of the tars.
-        layout: How they are cut.
+        layout: Names and sizes of the tars.
         number: Number of the first tar.
     """
 
@@ -85,22 +78,28 @@ class TarFilling:
         """Start to copy a clip's members. Raises OSError."""
         if self._tar is None:
             self._tar = Tar(self._folder / f"{self._layout.prefix}-{self.number:06d}.tar", self._sources)
-        packed = _shifted(clip, _shift_into(members, self._tar.add(key, members)))
+        packed = _move_into_tar(clip, members, self._tar.add(key, members))
         self._copying.append(Copying(wanted=clip, members=members, packed=packed))
 
-    def settle(self) -> Clip | NotCopied:
-        """Wait for the first clip that is being copied, and return it with its place in the tar. Raises OSError."""
+    def settle(self) -> Clip:
+        """Wait for the first clip that is being copied, and return it with its place in the tar.
+
+        Raises:
+            StaleError: One of its files is missing or changed. `drop` then returns this clip and all later ones.
+            OSError: The tar cannot be written.
+        """
         assert self._tar is not None  # some clip is waiting
-        try:
-            self._tar.settle()
-        except StaleError as error:
-            first, *behind = self._copying
-            self._copying.clear()
-            return NotCopied(wanted=first.wanted, error=error, behind=behind)
+        self._tar.settle()
         return self._copying.popleft().packed
 
+    def drop(self) -> list[Copying]:
+        """Forget all clips that were added and are not settled, and return them."""
+        dropped = list(self._copying)
+        self._copying.clear()
+        return dropped
+
     def take(self) -> Tar | None:
-        """Return the current tar for closing, or None if it holds no sample. All its samples must be settled."""
+        """Return the current tar for closing, or None if it has no samples. All its samples must be settled."""
         tar, self._tar = self._tar, None
         if tar is None or tar.samples:
             self.number += tar is not None
@@ -114,17 +113,18 @@ class TarFilling:
             self._tar.abandon()
 
 
-def _shift_into(members: Sequence[Member], offsets: Sequence[int]) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-    """Return a function that turns positions in the joined content of members into positions in their tar."""
+def _move_into_tar(clip: Clip, members: Sequence[Member], offsets: Sequence[int]) -> Clip:
+    """Return a clip with ranges in a tar instead of the joined content of its members.
+
+    Args:
+        offsets: The offset of each member's content in the tar.
+    """
     begins = np.cumsum([0, *map(len, members)])
     shift = np.array(offsets, np.int64) - begins[:-1]
-    return lambda position: position + shift[np.searchsorted(begins, position, side="right") - 1]
 
+    def moved(recipe: RecipeOrFile) -> RecipeOrFile:
+        member = np.searchsorted(begins, recipe.range_offset, side="right") - 1
+        return replace(recipe, range_offset=recipe.range_offset + shift[member])
 
-def _shifted(clip: Clip, shift: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Clip:
-    """Return a clip whose ranges, and whose audio file, lie in a tar."""
-    clip = replace(clip, recipe=replace(clip.recipe, range_offset=shift(clip.recipe.range_offset)))
-    if clip.audio is None:
-        return clip
-    file = replace(clip.audio.recipe, range_offset=shift(clip.audio.recipe.range_offset))
-    return replace(clip, audio=replace(clip.audio, recipe=file))
+    audio = None if clip.audio is None else replace(clip.audio, recipe=moved(clip.audio.recipe))
+    return replace(clip, recipe=moved(clip.recipe), audio=audio)

@@ -1,11 +1,7 @@
-"""The files of a dataset that are written after all of its clips: failures, tars, the policy and the header.
+"""The Parquet parts of a dataset, and the files that are written after all clips: tables, the policy and the header.
 
-Files with one value for each clip of a dataset: the user's columns, and fields that all clips have.
-
-They repeat what the parts of `clips` and `media` hold. Parts have small row groups, so that one clip is one small read;
-here, one column of a million clips is one read.
-
-The rows of a dataset that are collected until a checkpoint, and the Parquet parts that they become.
+Two of these tables repeat values of the parts: the user's columns, and fields that all clips have. Parts have small row
+groups, so that one clip is one small read. In the tables, a column of a million clips is one read.
 """
 
 from __future__ import annotations
@@ -48,19 +44,20 @@ from framedex.sharder.schema import (
 )
 from framedex.sharder.writing.output import JOB_NAME, PROGRESS_NAME, Checkpoint
 
-ROWS_AT_ONCE = 1 << 18  # clips in a row group
+Row = dict[str, Any]
+
+ROWS_AT_ONCE = 1 << 18  # clips in a row group of both tables: large, because whole columns are read
 
 
 def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_parts: int) -> list[str]:
-    """Write both files from the parts of an unfinished dataset.
+    """Write the tables `fields` and `columns` from the parts of an unfinished dataset.
 
     Args:
         folder: Folder of the dataset.
-        schema: Schema of the table of clips.
+        schema: Schema of `clips`, with the user's columns.
 
     Returns:
-        The user's columns that have a file. Columns of lists, records and bytes have none: they are read
-            from the parts.
+        The names of the user's columns in `columns`. Columns of lists, records and bytes are only in the parts.
     """
     own = [field for field in schema if field.name not in CLIPS.names and _is_plain(field.type)]
     media = _media_fields(folder, media_parts)
@@ -75,46 +72,42 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
         frames = {name: clip_source.frame_field(name, clips[of]) for name, of in clip_source.FRAME_FIELDS.items()}
         shared = media.take(clips["media_row"])
         given = {name: clips[name] for name in kept} | frames | {name: shared[name] for name in shared.column_names}
-        writers[0].add(pa.table([given[name] for name in FIELDS.names], FIELDS.names))
-        if own:
-            writers[1].add(clips.select([field.name for field in own]))
+        for writer, table in zip(writers, (pa.table(given), clips), strict=False):  # without `own`, there is one writer
+            writer.add(table)
     for writer in writers:
         writer.close()
     return [field.name for field in own]
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether a column is small enough to be stored twice."""
+    """Return whether values of a type are small enough to be stored twice."""
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _media_fields(folder: Path, parts: int) -> pa.Table:
     """Return the fields that the clips of a medium share, one row per medium."""
     names = [*clip_source.MEDIA_FIELDS, *clip_source.DURATION_COLUMNS]
-    tables = [
-        pq.ParquetFile(part_path(folder / MEDIA_FOLDER, number)).read(names, use_threads=False)
-        for number in range(parts)
-    ]
-    media = pa.concat_tables(tables)
-    return pa.table(
-        {name: clip_source.media_field(name, media) for name in (*clip_source.MEDIA_FIELDS, clip_source.DURATION)}
-    )
+    paths = [part_path(folder / MEDIA_FOLDER, number) for number in range(parts)]
+    media = pa.concat_tables([pq.ParquetFile(path).read(names, use_threads=False) for path in paths])
+    shared = (*clip_source.MEDIA_FIELDS, clip_source.DURATION)
+    return pa.table({name: clip_source.media_field(name, media) for name in shared})
 
 
 class _Grouped:
-    """Writes rows in groups of ROWS_AT_ONCE."""
+    """A writer of a table in row groups of at least ROWS_AT_ONCE rows, except the last one."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._writer, self._schema = PartWriter(path, schema, version=SCHEMA_VERSION), schema
         self._waiting: list[pa.Table] = []
 
     def add(self, rows: pa.Table) -> None:
-        self._waiting.append(rows.cast(self._schema))
+        """Add the rows of a table. Columns outside of the schema are left out."""
+        self._waiting.append(rows.select(self._schema.names).cast(self._schema))
         if sum(map(len, self._waiting)) >= ROWS_AT_ONCE:
             self._write()
 
     def close(self) -> None:
-        """Write what waits, and give the file its name."""
+        """Write the last row group, and give the file its name."""
         if self._waiting:
             self._write()
         self._writer.commit()
@@ -125,7 +118,7 @@ class _Grouped:
 
 
 class Rows:
-    """Rows of a table in the order in which they are added, one by one or as tables."""
+    """The rows of a table, which are added one by one or as tables."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -137,32 +130,33 @@ class Rows:
         return self._count
 
     def append(self, row: Row) -> None:
-        """Add a row, given by its columns; absent ones are null."""
+        """Add a row, given as values by column. Absent columns are null."""
         self._single.append(row)
         self._count += 1
 
     def extend(self, table: pa.Table) -> None:
         """Add the rows of a table with this schema."""
-        self._settle()
+        self._convert()
         self._tables.append(table)
         self._count += len(table)
 
     def table(self) -> pa.Table:
         """Return all rows, with each column in one piece."""
-        self._settle()
+        self._convert()
         return pa.concat_tables([self._schema.empty_table(), *self._tables]).combine_chunks()
 
-    def _settle(self) -> None:
+    def _convert(self) -> None:
+        """Convert single rows to a table, so that the order stays."""
         if self._single:
             self._tables.append(table_of(self._single, self._schema))
             self._single = []
 
 
 class Tables:
-    """Rows of media, and of clips with their recipes, in order.
+    """The rows that are collected until a checkpoint: media, and clips with their recipes.
 
     Args:
-        clips: The schema of `clips`, with the user's columns.
+        clips: Schema of `clips`, with the user's columns.
     """
 
     def __init__(self, clips: pa.Schema) -> None:
@@ -170,12 +164,12 @@ class Tables:
 
     @property
     def parts(self) -> list[int]:
-        """Number of clips in each part."""
+        """The number of clips in each part."""
         count = len(self.clips)
         return [min(CLIPS_PER_PART, count - first) for first in range(0, count, CLIPS_PER_PART)]
 
     def write(self, folder: Path, *, media_part: int, clips_part: int) -> list[bytes]:
-        """Write the parts, numbered from the given numbers on, and return the digests of their content."""
+        """Write the parts, whose numbers begin with the given ones, and return the digests of their content."""
         written = []
         if len(self.media):
             written.append(part_path(folder / MEDIA_FOLDER, media_part))
@@ -191,25 +185,16 @@ class Tables:
         return [_content_digest(path) for path in written]
 
 
-def write_empty(folder: Path, clips_schema: pa.Schema) -> None:
-    """Write tables without rows; they still have all their columns."""
-    for name, schema in ((CLIPS_FOLDER, clips_schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
-        _write_groups(part_path(folder / name, 0), schema.empty_table(), 1, ())
-
-
 def _content_digest(path: Path) -> bytes:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "blake2b").digest()
 
 
 def _without_empty(table: pa.Table) -> pa.Table:
-    """Return a table without columns in which no row has a value: every column costs each read of a clip."""
-    names = [
-        field.name
-        for field, column in zip(table.schema, table.columns, strict=True)
-        if not field.nullable or column.null_count < len(table)
-    ]
-    return table.select(names)
+    """Return a table without the nullable columns that have only nulls, because each column slows down reading."""
+    schema = table.schema
+    kept = [name for name in schema.names if not schema.field(name).nullable or table[name].null_count < len(table)]
+    return table.select(kept)
 
 
 def _write_groups(path: Path, table: pa.Table, group: int, delta: tuple[str, ...]) -> None:
@@ -220,22 +205,19 @@ def _write_groups(path: Path, table: pa.Table, group: int, delta: tuple[str, ...
     writer.commit()
 
 
-Row = dict[str, Any]
-
-
 def write_whole(
     folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, facts: Row, job: Row
 ) -> None:
-    """Write the files that turn the parts of some checkpoints into a dataset, and remove those of the run.
+    """Write the files that turn the parts of some checkpoints into a dataset, and remove the files of the run.
 
     Args:
         folder: Folder of the unfinished dataset.
         done: Its checkpoints, in order.
-        schema: Schema of the table of clips.
-        index: The index that clips were planned from.
+        schema: Schema of `clips`, with the user's columns.
+        index: The index of the clips.
         resolved: The policy, with all defaults filled in.
-        facts: What tars hold and other keys of the header.
-        job: What makes two runs the same.
+        facts: The options of packing, and other keys of the header.
+        job: The values that two runs share if they write the same dataset.
     """
     shards = [row for checkpoint in done for row in checkpoint.shards]
     write_part(folder / FAILURES_NAME, table_of(failures_of(done), FAILURES), version=SCHEMA_VERSION)
@@ -244,10 +226,11 @@ def write_whole(
     write_aside(folder / POLICY_NAME, yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode())
     clips = [count for checkpoint in done for count in checkpoint.parts]
     media = [checkpoint.media for checkpoint in done if checkpoint.media]
-    if not clips:
-        write_empty(folder, schema)
+    if not clips:  # readers expect a part of each table, with all of its columns
+        for name, columns in ((CLIPS_FOLDER, schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
+            _write_groups(part_path(folder / name, 0), columns.empty_table(), 1, ())
         clips, media = [0], [0]
-    columns = write_columns(folder, schema, clips_parts=len(clips), media_parts=len(media))
+    names = write_columns(folder, schema, clips_parts=len(clips), media_parts=len(media))
     digests = "".join(checkpoint.digest for checkpoint in done)
     header = {
         "format": FORMAT,
@@ -259,7 +242,7 @@ def write_whole(
         "job": job_digest(job, index),
         "clips_per_part": clips,
         "media_per_part": media,
-        "columns": columns,
+        "columns": names,
         "build": hashlib.blake2b(digests.encode(), digest_size=16).hexdigest(),
         "libraries": library_versions(),
     }
@@ -269,7 +252,7 @@ def write_whole(
 
 
 def job_digest(job: Row, index: Index) -> str:
-    """Return 32 hex digits that change with anything that makes two datasets different.
+    """Return 32 hex digits that differ for two jobs that write different datasets.
 
     Unlike a job itself, they do not depend on where the index lies and when it was written.
     """
@@ -278,5 +261,5 @@ def job_digest(job: Row, index: Index) -> str:
 
 
 def failures_of(done: list[Checkpoint]) -> list[Row]:
-    """Return the rows of all clips that are not available."""
+    """Return the rows of `failures` of some checkpoints."""
     return [row for checkpoint in done for row in checkpoint.failures]

@@ -1,13 +1,11 @@
 """Writing of a dataset: parts and checkpoints in a folder `OUT.unfinished`, which is renamed when all is complete.
 
-After each checkpoint, what was written stays valid: a run that is killed or finds the disk full is completed by the
-same command. A checkpoint is one line of `progress.jsonl`; everything that no line covers is written again. If clips
-are packed into tars, there is a checkpoint whenever a tar is complete, and never before. So the same plan gives the
-same parts and the same tars, however often it was interrupted.
+A checkpoint is one line of `progress.jsonl`. If a run is killed or the disk is full, the same command continues after
+the last line, and writes all later items again. A checkpoint is completed in the background: its tar is closed, its
+rows become parts, and then its line is written.
 
-The checkpoints of a dataset: those that count, and the one that is being completed while clips are added.
-
-Completes a checkpoint in the background: closes its tar, writes its rows into parts, and then writes its line.
+If clips are packed into tars, each tar has one checkpoint, when it is complete. So the same plan gives the same parts
+and the same tars, however often it was interrupted.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.errors import NoClipsError, OutputError
+from framedex.errors import NoClipsError, OutputError, StaleError
 from framedex.files.outputs import check_unfinished, full_disk, held
 from framedex.files.parquet_parts import part_path, read_all
 from framedex.indexer.parts.index import Index
@@ -41,20 +39,27 @@ from framedex.sharder.selection.mentions import no_clips
 from framedex.sharder.writing.output import Checkpoint, check_output, note, publish, take_up, unfinished_of
 from framedex.sharder.writing.planned_rows import PlannedRows, media_columns
 from framedex.sharder.writing.report import ShardReport
-from framedex.sharder.writing.tar_filling import NotCopied, TarFilling, TarLayout
+from framedex.sharder.writing.tar_filling import TarFilling, TarLayout
 from framedex.sharder.writing.whole import Tables, failures_of, write_whole
+
+Row = dict[str, Any]
+
+FAILURES_PER_CHECKPOINT = 65_536
+MAX_ITEMS_A_TAR = 65_536  # clips and failures; bounds the memory of a run and the work that it repeats
+KEY_DIGITS = 9
+COPIES_IN_FLIGHT = 4  # enough clips to keep the copying thread busy while others are planned
 
 
 @dataclass(slots=True, kw_only=True)
 class Completion:
-    """A checkpoint that is to be written into a folder.
+    """The writing of a checkpoint into a folder.
 
     Attributes:
-        tar: The tar with its samples, which is closed by this; None if there is none.
+        tar: The tar of its samples, which `run` closes; None if the clips are not packed.
         media_part: Number of its first part of media.
         clips_part: Number of its first part of clips.
         on_tar: Called with the tar once the checkpoint counts.
-        noted: Whether the checkpoint counts.
+        noted: Whether the checkpoint counts: its line is written.
     """
 
     folder: Path
@@ -67,7 +72,7 @@ class Completion:
     noted: bool = False
 
     def run(self) -> None:
-        """Write the checkpoint. Raises OSError; afterwards `rescue` may write what is left."""
+        """Write the checkpoint. Raises OSError; afterwards `rescue` may write the rest."""
         if self.tar is not None:
             try:
                 mark = self.tar.close()
@@ -82,20 +87,16 @@ class Completion:
             self.on_tar(self.tar.path)
 
     def rescue(self) -> bool:
-        """Write the rows once there is room again; return whether this was possible.
+        """Write the rows once there is room again, and return whether the checkpoint counts now.
 
-        It is possible only if the tar was closed.
+        Without a closed tar, its samples are lost.
         """
-        if self.noted:  # the error came after the line was written
-            return True
-        if self.tar is not None and not self.checkpoint.shards:
-            return False
-        self._write_rows()
-        return True
+        if not self.noted and (self.tar is None or self.checkpoint.shards):
+            self._write_rows()
+        return self.noted
 
     def _write_rows(self) -> None:
-        parts = {"media_part": self.media_part, "clips_part": self.clips_part}
-        digests = self.tables.write(self.folder, **parts)
+        digests = self.tables.write(self.folder, media_part=self.media_part, clips_part=self.clips_part)
         content = b"".join([*digests, json.dumps(self.checkpoint.shards).encode()])
         self.checkpoint.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         note(self.folder, self.checkpoint)
@@ -103,31 +104,24 @@ class Completion:
 
 
 class Progress:
-    """The part of a dataset that is written, by checkpoints.
+    """The checkpoints of a dataset: those that count, and the one that is being completed while clips are added.
 
     Args:
         folder: Folder of the unfinished dataset.
-        on_tar: Called in the background with each tar that is complete and counts.
+        on_tar: Called in the background with each tar whose checkpoint counts.
     """
 
     def __init__(self, folder: Path, on_tar: Callable[[Path], None] | None) -> None:
         self.checkpoints: list[Checkpoint] = []
         self._folder, self._on_tar = folder, on_tar
-        self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips are added
+        self._executor = ThreadPoolExecutor(1)  # completes checkpoints while clips are added
         self._completing: Future[None] | None = None
-        self._completion: Completion | None = None  # of the current checkpoint, or of one that failed
-
-    def resume(self, job: Row, *, overwrite: bool) -> None:
-        """Continue from what an earlier run of the same job left. Raises OutputError, OSError."""
-        self.checkpoints = take_up(self._folder, job, overwrite=overwrite)
+        self._completion: Completion | None = None  # the one that is running or has failed
 
     def media_ids(self) -> list[str]:
         """Return the media that are written, in their order."""
-        names: list[str] = []
-        for number in range(self._media_parts):
-            part = part_path(self._folder / MEDIA_FOLDER, number)
-            names += read_all(part, ["media_id"])["media_id"].to_pylist()
-        return names
+        parts = [part_path(self._folder / MEDIA_FOLDER, number) for number in range(self._media_parts)]
+        return [name for part in parts for name in read_all(part, ["media_id"])["media_id"].to_pylist()]
 
     @property
     def items(self) -> int:
@@ -151,7 +145,7 @@ class Progress:
     def complete(self, checkpoint: Checkpoint, tables: Tables, tar: Tar | None) -> None:
         """Start to write a checkpoint, and then its line. The previous checkpoint must be complete (see `wait`)."""
         checkpoint.parts, checkpoint.media = tables.parts, len(tables.media)
-        completion = Completion(
+        self._completion = Completion(
             folder=self._folder,
             checkpoint=checkpoint,
             tables=tables,
@@ -161,14 +155,13 @@ class Progress:
             on_tar=self._on_tar,
         )
         self.checkpoints.append(checkpoint)
-        self._completion = completion
-        self._completing = self._beside.submit(completion.run)
+        self._completing = self._executor.submit(self._completion.run)
 
     def wait(self) -> None:
         """Wait for the checkpoint that is being written, and raise its error, if any."""
         if self._completing is None:
             return
-        error = self._completing.exception()  # interrupting the wait changes nothing
+        error = self._completing.exception()  # if Ctrl-C interrupts this wait, `close` waits again
         self._completing = None
         if error is not None:
             self.checkpoints.pop()
@@ -176,58 +169,31 @@ class Progress:
         self._completion = None
 
     def close(self) -> None:
-        """Wait for what is being written.
+        """Wait for the checkpoint that is being written.
 
-        The open tar is gone by now, so rows that did not fit on the disk beside it are written, too.
+        The open tar was removed before. If rows did not fit on the disk beside it, they are written now.
         """
-        self._beside.shutdown()
+        self._executor.shutdown()
         with contextlib.suppress(Exception):
             self.wait()
-        with contextlib.suppress(Exception):  # then one line of progress is lost
+        with contextlib.suppress(Exception):  # at worst, the next run repeats the work of one checkpoint
             if self._completion is not None and self._completion.rescue():
                 self.checkpoints.append(self._completion.checkpoint)
 
 
-Row = dict[str, Any]
-
-FAILURES_PER_CHECKPOINT = 65_536
-MAX_ITEMS_A_TAR = 65_536  # clips and failures; bounds the memory of a run and the work that it repeats
-KEY_DIGITS = 9
-COPIES_IN_FLIGHT = 4  # clips whose members are being copied or wait for it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """Where a dataset is written.
-
-    Attributes:
-        named: The path as the user spells it.
-        out: The complete dataset, with links followed.
-        overwrite: Whether an existing dataset may be replaced.
-    """
-
-    named: Path
-    out: Path
-    overwrite: bool
-
-    @property
-    def unfinished(self) -> Path:
-        """Where the dataset lies until it is complete."""
-        return unfinished_of(self.out)
-
-
 class DatasetWriter:
-    """Takes the clips and failures of a plan in order. A context manager that holds `OUT.unfinished` for itself alone.
+    """A writer that takes the clips and failures of a plan in order. A context manager that locks `OUT.unfinished`.
 
-    `done` is the number of items that an earlier run processed; they must not be given again.
+    `done` is the number of items that earlier runs processed; they must not be added again.
 
     Args:
         out: The folder that the dataset gets.
-        job: What makes two runs the same, as plain JSON values. An unfinished dataset of another job is refused.
+        job: The values that two runs share if they write the same dataset, as plain JSON values. An unfinished dataset
+            of another job is refused.
         user_schema: Columns of clips besides framedex's own.
         overwrite: Whether a dataset at `out` may be replaced.
-        tars: How tars are cut; None if no clips are packed.
-        on_tar: Called in the background with each tar that is complete and counts.
+        tars: Names and sizes of the tars; None if clips are not packed.
+        on_tar: Called in the background with each tar whose checkpoint counts.
 
     Raises:
         OutputError: The folder cannot be used, or the disk is full.
@@ -243,7 +209,8 @@ class DatasetWriter:
         tars: TarLayout | None = None,
         on_tar: Callable[[Path], None] | None = None,
     ) -> None:
-        self._destination = Destination(named=out, out=Path(os.path.realpath(out)), overwrite=overwrite)
+        self.folder = unfinished_of(out)
+        self._named, self._out, self._overwrite = out, Path(os.path.realpath(out)), overwrite
         self._job, self._layout = job, tars
         self._schema = pa.unify_schemas([CLIPS, user_schema])
         self._progress = Progress(self.folder, on_tar)
@@ -251,40 +218,26 @@ class DatasetWriter:
         self._media_rows: dict[str, int] = {}
         self._current, self._tables = Checkpoint(), Tables(self._schema)
 
-    @property
-    def folder(self) -> Path:
-        """Where the dataset lies until it is complete."""
-        return self._destination.unfinished
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of `clips`, with the user's columns."""
-        return self._schema
-
     def __enter__(self) -> DatasetWriter:
-        check_output(self._destination.out, overwrite=self._destination.overwrite)
+        check_output(self._out, overwrite=self._overwrite)
         with contextlib.ExitStack() as stack:
             check_unfinished(self.folder)
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(held(self.folder))
-                self._resume()
+                self._progress.checkpoints = take_up(self.folder, self._job, overwrite=self._overwrite)
+                self._media_rows = {name: row for row, name in enumerate(self._progress.media_ids())}
             except OSError as error:
                 raise OutputError("the output folder cannot be written", where=str(self.folder), found=error) from error
             self._held = stack.pop_all()
+        if self._layout is not None:
+            self._filling = TarFilling(self.folder / SHARDS_FOLDER, self._layout, number=self._progress.shards)
         self.done = self._progress.items
         return self
 
-    def _resume(self) -> None:
-        """Continue an unfinished dataset of the same job."""
-        self._progress.resume(self._job, overwrite=self._destination.overwrite)
-        self._media_rows = {name: row for row, name in enumerate(self._progress.media_ids())}
-        if self._layout is not None:
-            self._filling = TarFilling(self.folder / SHARDS_FOLDER, self._layout, number=self._progress.shards)
-
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._filling is not None:
-            self._filling.abandon()  # first, which makes room for what is being completed
+            self._filling.abandon()  # first, because this makes room on the disk for the last checkpoint
         self._progress.close()
         self._held.close()
         if self.folder.exists() and (not self._progress.checkpoints or isinstance(error, NoClipsError)):
@@ -293,20 +246,11 @@ class DatasetWriter:
         if full is not None:
             raise full from error
 
-    @property
-    def key(self) -> str:
-        """The name of the next clip's sample: the clip's number in the dataset."""
-        return f"{self._progress.clips + len(self._tables.clips) + self._waiting:0{KEY_DIGITS}d}"
-
-    @property
-    def _waiting(self) -> int:
-        """Number of clips that are being copied."""
-        return 0 if self._filling is None else self._filling.waiting
-
     def add(self, clip: Clip, members: Sequence[Member] = ()) -> None:
-        """Write a clip, and its members into a tar, if it has any; its ranges then count in their joined content.
+        """Write a clip, and copy its members into a tar.
 
-        Members are copied in the background. If one of their files is missing or changed, the clip becomes a failure.
+        If the clip has members, its ranges lie in their joined content. They are copied in the background. If one of
+        their files is missing or changed, the clip becomes a failure.
 
         Raises:
             OSError: Writing failed, possibly for an item that was added before.
@@ -315,40 +259,37 @@ class DatasetWriter:
             self.settle()
             self._take(clip, None)
             return
-        assert self._filling is not None  # members come with a layout
-        self._settle_all_but(COPIES_IN_FLIGHT - 1)
-        if self._current.items + self._waiting >= MAX_ITEMS_A_TAR:
+        assert self._filling is not None  # only packed clips have members
+        self.settle(COPIES_IN_FLIGHT - 1)
+        if self._current.items + self._filling.waiting >= MAX_ITEMS_A_TAR or not self._filling.has_room(members):
             self.settle()
-        if not self._filling.has_room(members):
-            self.settle()
-        if not self._filling.has_room(members):
+        if not self._filling.has_room(members):  # asked again: there is room if a clip turned out to be stale
             self._checkpoint()
-        self._filling.add(self.key, clip, members)
+        number = self._progress.clips + len(self._tables.clips) + self._filling.waiting
+        self._filling.add(f"{number:0{KEY_DIGITS}d}", clip, members)
 
     def add_planned(self, planned: PlannedRows) -> None:
         """Write items of the plan that have no members. Checkpoints come where they come for items one by one."""
         self.settle()
-        clips = failures = at = 0
-        while at < len(planned.is_clip):
-            count = self._until_checkpoint(planned.is_clip[at:])
-            new_clips = int(np.count_nonzero(planned.is_clip[at : at + count]))
-            self._take_rows(planned, clips, new_clips)
-            new = planned.failures[failures : failures + count - new_clips]
-            self._current.failures += map(asdict, new)
+        while len(planned.is_clip):
+            count = self._items_until_checkpoint(planned.is_clip)
+            clips = int(np.count_nonzero(planned.is_clip[:count]))
+            self._take_rows(planned, clips)
+            self._current.failures += map(asdict, planned.failures[: count - clips])
             self._current.items += count
-            clips, failures, at = clips + new_clips, failures + len(new), at + count
+            planned = planned.behind(count)
             self._checkpoint_if_due()
 
-    def _until_checkpoint(self, is_clip: NDArray[np.bool_]) -> int:
-        """Return how many items fit before the next checkpoint is due, that which makes it due included."""
+    def _items_until_checkpoint(self, is_clip: NDArray[np.bool_]) -> int:
+        """Return how many items fit into this checkpoint, including the item that makes it due."""
         clips = len(self._tables.clips) + np.cumsum(is_clip)
         failures = len(self._current.failures) + np.cumsum(~is_clip)
         due = (clips >= CLIPS_PER_PART) | (failures >= FAILURES_PER_CHECKPOINT)
         return int(np.argmax(due)) + 1 if due.any() else len(is_clip)
 
-    def _take_rows(self, planned: PlannedRows, first: int, count: int) -> None:
-        """Add the rows of some clips, and of the media that are new with them."""
-        clips = planned.clips.slice(first, count)
+    def _take_rows(self, planned: PlannedRows, count: int) -> None:
+        """Add the rows of the first `count` clips, and of the media that are new with them."""
+        clips = planned.clips.slice(0, count)
         own = clips["media_row"].to_numpy()
         used, begins = np.unique(own, return_index=True)
         rows = np.zeros(len(planned.media), np.int64)
@@ -358,29 +299,27 @@ class DatasetWriter:
         place = self._schema.get_field_index("media_row")
         kind = self._schema.field(place)
         self._tables.clips.extend(clips.set_column(place, kind, pa.array(rows[own], kind.type)))
-        self._tables.recipes.extend(planned.recipes.slice(first, count))
-        self._current.frames += int(planned.frames[first : first + count].sum())
+        self._tables.recipes.extend(planned.recipes.slice(0, count))
+        self._current.frames += int(planned.frames[:count].sum())
 
     def fail(self, failure: Failure) -> None:
-        """Note a clip that is not available."""
+        """Record the failure of a clip."""
         self.settle()
         self._current.failures.append(asdict(failure))
         self._item_done()
 
-    def settle(self) -> None:
-        """Wait until the members of all clips are copied. Raises OSError."""
-        self._settle_all_but(0)
-
-    def _settle_all_but(self, most: int) -> None:
-        """Wait for clips whose members are being copied, until at most `most` of them are left."""
-        while self._filling is not None and self._filling.waiting > most:
-            settled = self._filling.settle()
-            if isinstance(settled, NotCopied):
-                self.fail(failure_of(settled.wanted, settled.error))
-                for copying in settled.behind:  # they begin where the one that failed would have begun
+    def settle(self, left: int = 0) -> None:
+        """Wait until at most `left` clips are left whose members are being copied. Raises OSError."""
+        while self._filling is not None and self._filling.waiting > left:
+            try:
+                packed = self._filling.settle()
+            except StaleError as error:
+                stale, *later = self._filling.drop()
+                self.fail(failure_of(stale.wanted, error))
+                for copying in later:  # the first of them begins where the stale clip would have begun
                     self.add(copying.wanted, copying.members)
             else:
-                self._take(settled, self._filling.number)
+                self._take(packed, self._filling.number)
 
     def _take(self, clip: Clip, shard: int | None) -> None:
         row = self._media_row(clip.medium.media_id, lambda: media_columns(clip.medium))
@@ -404,8 +343,7 @@ class DatasetWriter:
         if self._filling is not None and self._filling.is_begun:
             due = self._current.items >= MAX_ITEMS_A_TAR
         else:
-            many = len(self._current.failures) >= FAILURES_PER_CHECKPOINT
-            due = len(self._tables.clips) >= CLIPS_PER_PART or many
+            due = len(self._tables.clips) >= CLIPS_PER_PART or len(self._current.failures) >= FAILURES_PER_CHECKPOINT
         if due:
             self._checkpoint()
 
@@ -419,26 +357,26 @@ class DatasetWriter:
         self._current, self._tables = Checkpoint(), Tables(self._schema)
 
     def check_clips(self, index: Index) -> None:
-        """Raise NoClipsError if all items of the plan were failures. The folder is then removed at the end."""
+        """Raise NoClipsError if all items of the plan were failures. The folder is then removed on exit."""
         self.settle()
         if not self._progress.clips + len(self._tables.clips):
             failures = failures_of(self._progress.checkpoints) + self._current.failures
             raise no_clips(index, (Failure(**row) for row in failures))
 
     def commit(self, *, index: Index, resolved: Row, facts: Row) -> ShardReport:
-        """Write what is left, give the dataset its name, and return what it holds.
+        """Write the last checkpoint, give the dataset its name, and return its report.
 
         Args:
-            facts: What tars hold, and other keys of the header.
+            facts: The options of packing, and other keys of the header.
         """
         self.settle()
         self._checkpoint()
         self._progress.wait()
         done = self._progress.checkpoints
         write_whole(self.folder, done, self._schema, index=index, resolved=resolved, facts=facts, job=self._job)
-        publish(self.folder, self._destination.out, overwrite=self._destination.overwrite)
+        publish(self.folder, self._out, overwrite=self._overwrite)
         return ShardReport(
-            out=self._destination.named,
+            out=self._named,
             clips=self._progress.clips,
             media=sum(checkpoint.media for checkpoint in done),
             frames=sum(checkpoint.frames for checkpoint in done),

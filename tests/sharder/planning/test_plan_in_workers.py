@@ -143,7 +143,7 @@ def planned(index: Index, asked: Iterable[steps.Piece]) -> list[planned_rows.Pla
         schema=schema.CLIPS,
         workers=replace(build.DEFAULTS, workers=2).processes,
     )
-    return list(slices.planned_in_workers(how, asked))
+    return list(slices.plan_in_workers(how, asked))
 
 
 def media_of(rows: list[planned_rows.PlannedRows]) -> list[str]:
