@@ -19,18 +19,20 @@ if TYPE_CHECKING:
     from framedex.loader.multi_view_dataset import MultiViewDataset as MultiViewDataset
     from framedex.loader.order.bucket_sampler import BucketSampler as BucketSampler
     from framedex.loader.order.mixture_sampler import MixtureSampler as MixtureSampler
-    from framedex.loader.order.order import visual_tokens
+    from framedex.loader.order.order import visual_tokens as visual_tokens
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
     from framedex.loader.pixels.framing import Framing as Framing
-    from framedex.loader.pixels.framing import SmartResize
+    from framedex.loader.pixels.framing import SmartResize as SmartResize
     from framedex.loader.prompts import prompt_text as prompt_text
-    from framedex.loader.streams.reading import decode_sample
+    from framedex.loader.streams.reading import decode_sample as decode_sample
     from framedex.loader.verify import verify as verify
-    from framedex.sharder.clips.clip import AudioOptions
-    from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
+    from framedex.sharder.clips.clip import AudioOptions as AudioOptions
+    from framedex.sharder.packing.pack_options import EncodeOptions as EncodeOptions
+    from framedex.sharder.packing.pack_options import ImageOptions as ImageOptions
     from framedex.sharder.shard import shard as shard
-    from framedex.storage.reader import DiskCache
+    from framedex.storage.reader import DiskCache as DiskCache
 
+# Public names and their modules. Importing all of them would load torch and FFmpeg for every command.
 _PUBLIC = {
     "AudioOptions": "framedex.sharder.clips.clip",
     "BucketSampler": "framedex.loader.order.bucket_sampler",
@@ -59,34 +61,7 @@ _PUBLIC = {
     "visual_tokens": "framedex.loader.order.order",
 }
 
-__all__ = [
-    "AudioOptions",
-    "BucketSampler",
-    "ClipDataset",
-    "ClipLoader",
-    "ClipSampler",
-    "ClipStream",
-    "ConcatClips",
-    "DiskCache",
-    "EncodeOptions",
-    "FramedexError",
-    "Framing",
-    "ImageOptions",
-    "Index",
-    "MixtureSampler",
-    "MultiViewDataset",
-    "SmartResize",
-    "__version__",
-    "audit",
-    "clip_pipeline",
-    "decode_sample",
-    "index",
-    "prompt_text",
-    "query",
-    "shard",
-    "verify",
-    "visual_tokens",
-]
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> object:
@@ -97,5 +72,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, including those that were not imported yet."""
+    """Return all public names, whether or not they were imported yet."""
     return sorted(__all__)

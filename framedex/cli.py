@@ -1,10 +1,10 @@
-"""The `framedex` command: a group whose stages are imported only when they are called."""
+"""The `framedex` command. It imports each stage only when the stage is called."""
 
 import importlib
 import logging
 import sys
 import warnings
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -18,16 +18,13 @@ COMMANDS = {
     "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
     "inspect": ("framedex.auditor.inspect_cli", "Draw clips as a contact sheet, or browse them."),
-    "audit": ("framedex.auditor.cli", "Say what is in an index or a dataset, and what is wrong."),
+    "audit": ("framedex.auditor.cli", "Describe an index or a dataset, and list its problems."),
     "bench": ("framedex.bench.cli", "Measure how fast a dataset loads."),
 }
 
 
-EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 usage, 3 done with more failures than allowed, 130 interrupted."
-
-
 class Stages(click.Group):
-    """A click group that knows its commands by name and imports each one when it is called."""
+    """A click group that imports each command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -56,11 +53,6 @@ class Stages(click.Group):
             raise shown_error(error) from None
         except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
-        except FramedexError as error:
-            if isinstance(error, InternalError):
-                echo(error.traceback, err=True)
-            echo(f"error: {error}", err=True)
-            sys.exit(1)
         except KeyboardInterrupt as interrupt:
             echo(f"interrupted: {interrupt or 'nothing half-written is left; run the same command again'}", err=True)
             sys.exit(INTERRUPTED)
@@ -68,42 +60,37 @@ class Stages(click.Group):
             echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
             sys.exit(1)
         except Exception as error:
-            if missing := _missing_package(error):
-                echo(f"error: {missing}", err=True)
-                sys.exit(1)
-            found = internal_error(error)
-            echo(f"{found.traceback}\nerror: {found}", err=True)
+            found = error if isinstance(error, FramedexError) else _missing_package(error) or internal_error(error)
+            if isinstance(found, InternalError):
+                echo(found.traceback, err=True)
+            echo(f"error: {found}", err=True)
             sys.exit(1)
 
 
 def _missing_package(error: Exception) -> FramedexError | None:
-    """Return the error for a package that framedex needs and that is not installed; None for another error."""
+    """Return the error to show if a package that framedex needs is not installed, else None."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if name in ("", "framedex"):
         return None
     return FramedexError(f"{name} is not installed, which framedex needs", remedy="pip install framedex")
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print a warning as a line of the command, without the place in Python's code that it is about."""
+def _show_warning(message: Warning | str, *_details: object, **_more: object) -> None:
+    """Print a warning as a line of the command, without its position in Python's code."""
     echo(f"warning: {message}", err=True)
 
 
-@click.group(cls=Stages, epilog=EXIT_CODES)
+@click.group(
+    cls=Stages,
+    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 done with more failures than allowed, 130 interrupted.",
+)
 @click.version_option(__version__, prog_name="framedex")
 @click.option("-v", "--verbose", is_flag=True, help="Log more details to stderr.")
 @click.pass_context
 def main(context: click.Context, verbose: bool) -> None:
     """Frame-exact video datasets: index, shard, verify, inspect, load."""
     context.with_resource(terminated_as_interrupted())
-    context.with_resource(warnings.catch_warnings())  # which ends with the command
+    context.with_resource(warnings.catch_warnings())  # restores `showwarning` when the command ends
     warnings.showwarning = _show_warning
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))

@@ -1,20 +1,7 @@
-"""Options and arguments that name a dataset and select its clips.
+"""Command line options and arguments that several commands share: their types, their help and their rules.
 
-Types of options and arguments: decorators of the function behind a command.
-
-The command line options that choose an execution engine.
-
-Options for the output of commands.
-
-Types of command line parameters for folders and files, on this machine or in object storage.
-
-Options that have an effect only with other options: each command has a table of rules, which one function checks.
-
-Options for how a command runs: the number of processes, time limits and the number of allowed failures.
-
-Sizes on the command line: numbers of bytes with a unit, and heights and widths of frames.
-
-Options of commands that may do one slice of a run: `--task` and `--finish`.
+A rule is about options that have an effect only with other options. Each command has a table of rules, which
+`check_options` applies.
 """
 
 import contextlib
@@ -43,7 +30,7 @@ Decorator = Callable[[Command], Command]
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Return several decorators as one. The help of the command lists their options in this order."""
+    """Return several decorators as one. The command's help lists their options in the given order."""
 
     def decorate(command: Command) -> Command:
         for decorator in reversed(decorators):
@@ -57,7 +44,7 @@ class PlaceType(click.ParamType[Place]):
     """A folder of this machine, or a uri.
 
     Args:
-        there: Whether it must exist. Checked only where no request to a store is needed.
+        there: Whether the folder must exist. A folder in a store is not checked, since that costs a request.
         written: Whether the command writes to it.
     """
 
@@ -74,7 +61,7 @@ class PlaceType(click.ParamType[Place]):
                 check_writable(found)
         except FramedexError as error:
             self.fail(error.text(), param, ctx)
-        if local_of(found) is None:  # only a request to the store would show it
+        if local_of(found) is None:
             return found
         if self._there and not found.exists():
             self.fail(f"Directory {str(value)!r} does not exist.", param, ctx)
@@ -100,7 +87,7 @@ class FileType(click.ParamType[Path]):
             copy = Path(folder.name) / found.name
             copy.write_bytes(found.read_bytes())
         except FileNotFoundError:
-            self.fail(f"{value}: the object is not there", param, ctx)
+            self.fail(f"{value}: the object does not exist", param, ctx)
         except FramedexError as error:
             self.fail(error.text(), param, ctx)
         return copy
@@ -119,7 +106,7 @@ def overwrite_option(what: str) -> Decorator:
     """Return the option `--overwrite`.
 
     Args:
-        what: What is replaced, and the verb: "a dataset that is".
+        what: The output that is replaced, with the verb, such as "a dataset that is".
     """
     return click.option("--overwrite", is_flag=True, help=f"Replace {what} already there.")
 
@@ -130,19 +117,18 @@ def json_option(help_text: str = "Print one JSON object.") -> Decorator:
 
 
 Values = Mapping[str, Any]  # values of all parameters of a command by name, including defaults
-NOT_GIVEN = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionRule:
-    """A rule that says when some options of a command have an effect.
+    """A condition under which some options of a command have an effect.
 
     Attributes:
-        options: The parameter names of these options.
-        all_but: Instead of `options`: the rule is about all options except these.
-        when: Returns, for the values of all parameters, whether the options have an effect.
+        options: The parameter names of the options.
+        all_but: The parameter names of all other options, instead of `options`.
+        when: Returns whether the options have an effect, given the values of all parameters.
         needs: The options that must be given as well, for the message.
-        beside: Instead of `needs`: the options that remove the effect, for the message.
+        beside: The options that remove the effect, for the message, instead of `needs`.
         why: The reason, if it is not obvious.
     """
 
@@ -164,7 +150,7 @@ class OptionRule:
         return isinstance(parameter, click.Option) and parameter.name not in self.all_but
 
     def broken_by(self, spelled: Sequence[str]) -> str:
-        """Return a message about options that were given without effect."""
+        """Return the message for options that were given without effect."""
         which = " and ".join(filter(None, [", ".join(spelled[:-1]), spelled[-1]]))
         why = f": {self.why}" if self.why else ""
         if self.needs:
@@ -194,21 +180,22 @@ def check_options(context: click.Context, rules: Sequence[OptionRule]) -> None:
     given = [
         parameter
         for parameter in context.command.params
-        if parameter.name is not None and context.get_parameter_source(parameter.name) not in (None, *NOT_GIVEN)
+        if parameter.name is not None
+        and context.get_parameter_source(parameter.name)
+        not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
     ]
-    said: list[str] = []
-    told: set[str | None] = set()
+    messages: list[str] = []
     for rule in rules:
-        vain = [parameter for parameter in given if rule.names(parameter) and parameter.name not in told]
+        vain = [parameter for parameter in given if rule.names(parameter)]
         if vain and not rule.when(context.params):
-            said.append(rule.broken_by([_spelled(parameter, context.params) for parameter in vain]))
-            told.update(parameter.name for parameter in vain)
-    if said:
-        raise click.UsageError("; ".join(said), context)
+            messages.append(rule.broken_by([_spelled(parameter, context.params) for parameter in vain]))
+            given = [parameter for parameter in given if parameter not in vain]  # one message per option is enough
+    if messages:
+        raise click.UsageError("; ".join(messages), context)
 
 
 def _spelled(parameter: click.Parameter, values: Values) -> str:
-    """Return an option as the user gave it. For a pair of flags, this is one of the two."""
+    """Return an option as the user wrote it. A pair of flags has a name for on and another for off."""
     is_off = values.get(parameter.name or "") is False and bool(parameter.secondary_opts)
     return (parameter.secondary_opts if is_off else parameter.opts)[0]
 
@@ -224,17 +211,17 @@ def dataset_argument() -> Decorator:
 def access_options(*, beside: str = "") -> Decorator:
     """Return the options `--root` and `--allow-remote` for commands that read the sources.
 
-    The command gets them as `access`, a locations.Access.
+    The command gets them as `access`, a storage.places.Access.
 
     Args:
-        beside: The options that make the command read the sources. Empty: it always reads them.
+        beside: The options that make the command read the sources. Empty if it always reads them.
     """
 
     def decorate(command: Command) -> Command:
         @click.option(
             "--root",
             type=click.Path(file_okay=False),
-            help=_beside(beside, "Where the sources lie now, if they moved."),
+            help=_beside(beside, "New location of the sources, if they moved."),
         )
         @allow_remote_option(beside=beside)
         @functools.wraps(command)
@@ -249,7 +236,7 @@ def access_options(*, beside: str = "") -> Decorator:
 def allow_remote_option(*, beside: str = "") -> Decorator:
     """Return the option `--allow-remote`. `beside`: as for `access_options`."""
     text = (
-        "Read sources that lie in another bucket or on another host than the index or dataset, wherever its uris lead. "
+        "Read sources in other buckets and on other hosts than the index or dataset, wherever its uris lead. "
         f"{ALLOW_REMOTE}=1 does the same."
     )
     return click.option("--allow-remote", is_flag=True, help=_beside(beside, text))
@@ -259,17 +246,17 @@ def seed_option(of: str, *, beside: str = "") -> Decorator:
     """Return the option `--seed`.
 
     Args:
-        of: What is random.
-        beside: The options that make anything random. Empty: there is no such option.
+        of: The random choice, for the help.
+        beside: The options that make the command choose at random. Empty if it always does.
     """
     return click.option("--seed", type=int, default=0, show_default=True, help=_beside(beside, f"Seed of {of}."))
 
 
 def sample_options(help_text: str) -> Decorator:
-    """Return the options `--sample` and `--seed`. SAMPLE_RULES goes with them.
+    """Return the options `--sample` and `--seed`. Use with SAMPLE_RULES.
 
     Args:
-        help_text: What is done with the clips of the sample.
+        help_text: The purpose of the sample.
     """
     return together(
         click.option("--sample", type=click.IntRange(1), help=help_text),
@@ -319,7 +306,7 @@ def engine_options(command: Command) -> Command:
 
 
 class _OfThisThread:
-    """Standard output for the thread that creates this object. The output of other threads goes to standard error."""
+    """Standard output for the thread that creates this object, and standard error for all other threads."""
 
     def __init__(self) -> None:
         self._stdout, self._thread = sys.stdout, threading.get_ident()
@@ -333,7 +320,7 @@ class _OfThisThread:
 
 
 def limits_rule(*options: str) -> OptionRule:
-    """Return the rule that limits of time and memory need processes beside this one.
+    """Return the rule that limits on time and memory need worker processes.
 
     Args:
         options: The parameter names of the limits.
@@ -346,7 +333,7 @@ def workers_option(help_text: str) -> Decorator:
     """Return the option `--workers`.
 
     Args:
-        help_text: What the processes do.
+        help_text: The work of the processes.
     """
     return click.option(
         "--workers",
@@ -365,7 +352,7 @@ def time_limit_option(
     Args:
         name: The name of the option.
         seconds: The default limit.
-        help_text: What the limit applies to.
+        help_text: The help, which names the limited work.
     """
     return click.option(
         name,
@@ -381,7 +368,7 @@ def max_failures_option(what: str) -> Decorator:
     """Return the option `--max-failures`.
 
     Args:
-        what: What may fail, in the plural.
+        what: The things that may fail, in the plural.
     """
     return click.option(
         "--max-failures",
@@ -431,20 +418,16 @@ FINISH_RULE = OptionRule(
 
 
 def slice_options(finished: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the options `--task` and `--finish`. `finished`: what the second one completes."""
-
-    def with_slices(command: Callable[..., Any]) -> Callable[..., Any]:
-        command = click.option(
-            "--finish", is_flag=True, help=f"Check that all slices are done, and complete the {finished}."
-        )(command)
-        return click.option(
+    """Return the options `--task` and `--finish`. `finished` names the output that `--finish` completes."""
+    return together(
+        click.option(
             "--task",
             callback=_slice_value,
             metavar="I/N",
             help="Do one of N slices of the run, 0/N to N-1/N. Run the same command on every machine, then --finish.",
-        )(command)
-
-    return with_slices
+        ),
+        click.option("--finish", is_flag=True, help=f"Check that all slices are done, and complete the {finished}."),
+    )
 
 
 def _slice_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Slice | None:

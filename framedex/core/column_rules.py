@@ -1,11 +1,7 @@
-"""Rules for the values that the columns of a file may hold, and the checks that apply them.
+"""Values of columns: rules for them and checks of these rules, conversion to numpy, and comparison.
 
 Anybody may have written an index or a dataset. Column types are checked once per file and values when a row is read, so
 that later code can rely on both. A check that fails raises FormatError with the file, the row and the column.
-
-Arrow arrays as numpy arrays.
-
-Which values of a column equal one of some others. Numbers compare as numbers, whatever type the column has.
 """
 
 import contextlib
@@ -24,18 +20,18 @@ from numpy.typing import NDArray
 
 from framedex.errors import FormatError, FramedexError
 
-MAX_SHOWN = 80  # characters of a value in a message
+MAX_SHOWN = 80  # longer values are cut in messages, which should fit into a few lines
 # The sum of two such values does not overflow int64, and no file or clock reaches this value.
 FAR = 1 << 61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRule:
-    """The values that a column may hold. For a list column, the rule applies to each element.
+    """The allowed values of a column. For a list column, the rule applies to each element.
 
     Attributes:
         least, most: The bounds of a number, inclusive. They are checked only if both are given.
-        among: The only texts allowed. None: any text is allowed.
+        among: The only texts allowed. If None, any text is allowed.
         any_text: Whether texts may contain null characters.
         needed: Whether null is an error in a row that is used.
     """
@@ -76,7 +72,7 @@ class RowAt:
         """Return the error for a value that is not allowed."""
         text = str(found)
         return FormatError(
-            "holds what cannot be",
+            "has an impossible value",
             where=f"{self.file}, row {self.row}, column {column}",
             found=text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…",
             allowed=allowed,
@@ -85,7 +81,7 @@ class RowAt:
 
     def unlike(self, column: str, other: str, found: str) -> FormatError:
         """Return the error for two columns that contradict each other."""
-        return self.wrong(column, found, f"what agrees with column {other}")
+        return self.wrong(column, found, f"a value that agrees with column {other}")
 
 
 def check_row(row: Mapping[str, Any], rules: Rules, at: RowAt) -> None:
@@ -172,14 +168,14 @@ def reading(file: str, remedy: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The values that a key of a JSON header may have.
+    """The allowed values of a key of a JSON header.
 
     Attributes:
         kind: The type of the value.
         element: The type of the elements of a list.
-        least, most: The bounds of a whole number, inclusive. None: 0 and FAR.
+        least, most: The bounds of a whole number, inclusive. If None, they are 0 and FAR.
         needed: Whether the key is required.
-        any_text: Whether a text may hold NUL, which paths may not.
+        any_text: Whether a text may contain NUL, which a path cannot.
     """
 
     kind: type
@@ -219,7 +215,11 @@ def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, 
         if not key.holds(value):
             found = "nothing" if name not in header else repr(value)[:MAX_SHOWN]
             raise FormatError(
-                "holds what cannot be", where=f"{file}, key {name}", found=found, allowed=key.allowed(), remedy=remedy
+                "has an impossible value",
+                where=f"{file}, key {name}",
+                found=found,
+                allowed=key.allowed(),
+                remedy=remedy,
             )
 
 
@@ -234,8 +234,8 @@ def as_numpy(values: pa.Array) -> NDArray[Any]:
     return np.from_dlpack(values) if is_number and len(values) else values.to_numpy(zero_copy_only=False)
 
 
-OBJECT_BYTES = 64  # a Python object of a value, and the reference to it; for a dictionary and its names, per value
-CHARACTER_BYTES = 4  # a character of a Python text takes up to so many
+OBJECT_BYTES = 64  # a Python object and the reference to it, or the share of one value in a dictionary
+CHARACTER_BYTES = 4  # Python stores a text with 1, 2 or 4 bytes per character
 
 
 def object_bytes(values: pa.Array) -> int:
@@ -257,7 +257,7 @@ def object_bytes(values: pa.Array) -> int:
 
 
 def encoded_bytes(values: pa.DictionaryArray) -> int:
-    """Return how many bytes the texts of a dictionary-encoded array have, each as often as it occurs."""
+    """Return the bytes of the texts of a dictionary-encoded array. A text counts as often as it occurs."""
     if pa.types.is_primitive(values.type.value_type):
         return len(values) * int(values.type.value_type.bit_width) // 8
     lengths = pc.binary_length(values.dictionary).take(values.indices)
@@ -286,7 +286,7 @@ def column_as_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
         values: NDArray[Any] = column.to_numpy()
     except (ValueError, pa.ArrowException) as error:
         raise FramedexError(
-            "the column is no numpy array", where=f"column {name}", found=error, remedy="as_arrow=True"
+            "the column cannot become a numpy array", where=f"column {name}", found=error, remedy="as_arrow=True"
         ) from error
     if pa.types.is_boolean(kind) and not column.null_count:
         values = values.astype(np.bool_)
@@ -294,7 +294,7 @@ def column_as_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
 
 
 def _decoded(chunk: pa.DictionaryArray) -> NDArray[Any]:
-    """Return texts that are stored by number, as objects. Equal texts are one object."""
+    """Return dictionary-encoded texts as objects. Equal texts share one object."""
     texts = np.append(chunk.dictionary.to_numpy(zero_copy_only=False).astype(np.object_), np.array([None], np.object_))
     found: NDArray[Any] = texts[as_numpy(pc.fill_null(chunk.indices.cast(pa.int64()), len(texts) - 1))]
     return found
@@ -305,16 +305,18 @@ EXACT = Context(prec=100)  # more digits than a column of decimals has
 
 
 def equal_values(column: pa.ChunkedArray, wanted: Iterable[object], name: str, where: str) -> NDArray[np.bool_]:
-    """Return bool [values]: which values of a column equal one of some others. Nulls equal nothing.
+    """Return bool [values]: whether each value of a column equals one of the wanted values. Null equals nothing.
+
+    Numbers compare as numbers, whatever type the column has.
 
     Args:
-        column: the values.
-        wanted: the others.
-        name: the name of the column, for the error.
-        where: the dataset or index, for the error.
+        column: The values.
+        wanted: The wanted values.
+        name: The name of the column, for the error.
+        where: The dataset or index, for the error.
 
     Raises:
-        FramedexError: values of the column's type cannot be compared with such a value.
+        FramedexError: A wanted value cannot be compared with values of the column's type.
     """
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_nested(kind):
@@ -324,11 +326,10 @@ def equal_values(column: pa.ChunkedArray, wanted: Iterable[object], name: str, w
             found=str(kind),
             remedy="choose clips by the policy's `filter`, or by a column of single values",
         )
-    several = list(wanted)
     encoded = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     different = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], kind)
-    equal = np.zeros(len(different) + 1, np.bool_)  # the last one is that of nulls
-    for value in several:
+    equal = np.zeros(len(different) + 1, np.bool_)  # the last element stands for nulls
+    for value in wanted:
         try:
             scalar = _scalar(value, kind)
             if scalar is not None:
@@ -345,23 +346,25 @@ def equal_values(column: pa.ChunkedArray, wanted: Iterable[object], name: str, w
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """Return a value as one of a column's type; None for a number that the type does not have.
+    """Convert a value to a column's type. Return None for a number that the type cannot represent.
 
-    Raises pa.ArrowException, TypeError, ValueError or OverflowError for a value that is no such thing at all.
+    Raises:
+        ArrowException, TypeError, ValueError, OverflowError: The value has another kind.
     """
-    if isinstance(value, np.datetime64 | np.timedelta64):  # whose unit may be another one
+    if isinstance(value, np.datetime64 | np.timedelta64):  # its unit may differ from the column's
         return pa.scalar(value).cast(kind)
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction | Decimal):
         return pa.scalar(value, kind)
     if isinstance(value, float | Decimal) and not math.isfinite(value):
         return None if pa.types.is_integer(kind) or pa.types.is_decimal(kind) else pa.scalar(float(value), kind)
-    number = Fraction(str(value))  # 0.1 is a tenth
+    number = Fraction(str(value))  # the decimal that a user wrote: 0.1 is a tenth, not the nearest binary number
     if pa.types.is_integer(kind):
         low = -(1 << (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
         is_there = number.denominator == 1 and low <= number < low + (1 << kind.bit_width)
         return pa.scalar(int(number), kind) if is_there else None
     if pa.types.is_floating(kind):
+        # A fraction such as 0.1 equals the nearest float. A whole number must be representable exactly.
         nearest = kind.to_pandas_dtype()(float(number)) if abs(number) < LARGEST else np.float64(np.inf)
         is_there = number.denominator > 1 or (math.isfinite(nearest) and Fraction(float(nearest)) == number)
         return pa.scalar(float(nearest), kind) if is_there else None

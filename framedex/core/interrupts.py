@@ -1,4 +1,4 @@
-"""What a command says when it is interrupted."""
+"""Interrupts of commands by Ctrl-C, SIGTERM and SIGHUP."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-INTERRUPTED = 130  # exit status: 128 + SIGINT, as of shells
-REPEAT_SECONDS = 0.05  # by then, the callback that dropped an interrupt has returned
+INTERRUPTED = 130  # the exit status that shells use: 128 + SIGINT
+REPEAT_SECONDS = 0.05  # long enough for the callback that dropped an interrupt to return
 
 
 @contextlib.contextmanager
 def interrupt_says(kept: Callable[[], str]) -> Iterator[None]:
-    """Raise KeyboardInterrupt with a message if the user interrupts what runs inside.
+    """Add a message to a KeyboardInterrupt that is raised inside.
 
     Args:
-        kept: Returns what is kept and how to go on. Called after everything inside has ended.
+        kept: Returns the message: which results are kept, and how to continue. It is called after the block has ended.
     """
     try:
         yield
@@ -29,17 +29,16 @@ def interrupt_says(kept: Callable[[], str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what runs inside as Ctrl-C does. For the main thread alone.
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt inside, as Ctrl-C does. Has an effect in the main thread only.
 
-    Schedulers of jobs send SIGTERM, and a terminal that is closed SIGHUP, which nohup lets processes ignore. An
-    interrupt that comes while Python runs a finalizer or a callback of a weak reference, whose exceptions it drops, is
-    raised again.
+    Job schedulers send SIGTERM. A terminal that closes sends SIGHUP, which a process started with nohup ignores. Python
+    drops exceptions in finalizers and in callbacks of weak references, so an interrupt there is raised again later.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     ending = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
-    before = {one: signal.signal(one, _interrupt) for one in ending}
+    before = {one: signal.signal(one, signal.default_int_handler) for one in ending}
     before[signal.SIGALRM] = signal.signal(signal.SIGALRM, _interrupt_again)
     report = sys.unraisablehook
     sys.unraisablehook = functools.partial(_on_dropped, report)
@@ -53,7 +52,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 def _on_dropped(report: Callable[[sys.UnraisableHookArgs], object], dropped: sys.UnraisableHookArgs) -> None:
-    """Have the main thread interrupted again, if Python has dropped an interrupt; report another exception."""
+    """Interrupt the main thread again if Python dropped an interrupt. Report any other exception."""
     if issubclass(dropped.exc_type, KeyboardInterrupt):
         signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
     else:
@@ -61,16 +60,12 @@ def _on_dropped(report: Callable[[sys.UnraisableHookArgs], object], dropped: sys
 
 
 def _interrupt_again(_number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, unless the command is ending because of one."""
+    """Raise KeyboardInterrupt, unless the command is already handling one."""
     if isinstance(sys.exc_info()[1], KeyboardInterrupt):
         return
     while frame is not None:
-        if frame.f_code is _on_dropped.__code__:  # which would drop it, too
+        if frame.f_code is _on_dropped.__code__:  # Python would drop an exception here, too
             signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
             return
         frame = frame.f_back
-    raise KeyboardInterrupt
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt

@@ -1,10 +1,8 @@
-"""Memory for pictures: checks that this machine has enough of it, and keeps what is freed.
-
-The limit on how deeply users' columns may be nested. Libraries read them recursively and crash at some depth.
-"""
+"""Limits on memory and on the nesting of columns, and reuse of memory for pictures."""
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import re
@@ -18,20 +16,20 @@ from numpy.typing import NDArray
 from framedex.errors import DecodeError, FramedexError
 
 GIBIBYTE = 1 << 30
-KEPT_BYTES = 31 << 20  # below the 32 MiB up to which glibc adapts (mallopt(3), M_MMAP_THRESHOLD)
-MAX_KEPT_BLOCKS = 256 << 20  # bytes, of arrays that glibc would return to the system
+KEPT_BYTES = 31 << 20  # glibc adapts to blocks of up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD)
+MAX_KEPT_BLOCKS = 256 << 20  # bytes of larger blocks that are kept, which glibc would return to the system
 
 _free_blocks: dict[int, NDArray[np.uint8]] = {}
 
-
-# Limits of a container, by version 2 and version 1 of control groups. A value may be a word, or more than there is.
+# The memory limit of a container in control groups of version 2 and 1. A file may contain the word "max", or a number
+# above the machine's memory.
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-CLIP_SHARE = 4  # a clip may take one part in so many of the machine's memory
+CLIP_SHARE = 4  # one clip may take a quarter of the memory, which leaves room for a batch of smaller ones
 
 
 @functools.cache
 def machine_bytes() -> int:
-    """Return the memory of this machine in bytes, or that of the container in which this process runs."""
+    """Return the memory of this machine or container in bytes."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in CONTAINER_LIMITS:
         with contextlib.suppress(OSError, ValueError):
@@ -49,7 +47,7 @@ def check_room(size_bytes: int, what: str, *, where: str, remedy: str | None = N
 
     Args:
         size_bytes: The memory that is needed.
-        what: A description of what needs it, with its numbers.
+        what: The name and dimensions of the array, for the message.
         where: The clip or file, for the message.
         remedy: How to need less memory, for the message.
     """
@@ -65,7 +63,7 @@ def check_room(size_bytes: int, what: str, *, where: str, remedy: str | None = N
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let this process keep memory that pictures are freed from, for the next pictures.
+    """Let this process reuse the memory of freed pictures for the next pictures.
 
     glibc returns the memory of a picture to the system when it is freed, and the system clears each page again for the
     next picture. On virtual machines, that takes longer than converting the picture. glibc adapts to blocks that are
@@ -76,10 +74,10 @@ def keep_freed_memory() -> None:
 
 
 def pixel_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return an uint8 array of a shape, with any content.
+    """Return an uint8 array with arbitrary content.
 
-    Large arrays lie in memory that is kept when they and all their views are freed, and then used for the next ones, up
-    to `MAX_KEPT_BLOCKS`. The system would clear 100 MB for each clip of 16 frames of 1080p.
+    When a large array and all its views are freed, its memory is kept for the next arrays, up to `MAX_KEPT_BLOCKS`.
+    Otherwise the system would clear 100 MB for each clip of 16 frames of 1080p.
     """
     size_bytes = math.prod(shape)
     if size_bytes <= KEPT_BYTES:
@@ -88,7 +86,7 @@ def pixel_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 class _Loan:
-    """A block of memory in use: numpy's arrays refer to it, so that it goes when the last one goes."""
+    """A block of memory in use. The arrays in the block refer to the loan, so it ends with the last array."""
 
     def __init__(self, block: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
         self._block = block
@@ -101,16 +99,16 @@ class _Loan:
 
 
 def _block(size_bytes: int) -> NDArray[np.uint8]:
-    """Return a free block, at most half of which would be unused, or a new one."""
+    """Return a free block of at most twice the size, or a new one."""
     for key, block in list(_free_blocks.items()):
         if size_bytes <= block.nbytes <= 2 * size_bytes and _free_blocks.pop(key, None) is not None:
             return block
-    _free_blocks.clear()  # pictures have another size now
+    _free_blocks.clear()  # none fits, so pictures have another size now
     return np.empty(size_bytes, np.uint8)
 
 
-# Levels. Parquet's reader accepts 100 levels of a schema, and a list takes up to three of them. orjson stops at 254
-# levels, and pyarrow's JSON reader overflows its stack at a greater depth.
+# Libraries read nested columns recursively. Parquet's reader accepts 100 levels of a schema, and a list takes up to
+# three of them. orjson stops at 254 levels, and pyarrow's JSON reader overflows its stack at a greater depth.
 MAX_NESTED = 32
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
@@ -120,16 +118,11 @@ def json_depth(text: str) -> int:
 
     The result is an upper bound if it is at most MAX_NESTED. For a text that is not JSON, the result has no meaning.
     """
-    depth = deepest = 0
-    if text.count("[") + text.count("{") <= MAX_NESTED:  # cannot be too deep
-        return text.count("[") + text.count("{")
-    for token in _TOKENS.finditer(text):
-        if token[0] in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif token[0] in "]}":
-            depth -= 1
-    return deepest
+    brackets = text.count("[") + text.count("{")
+    if brackets <= MAX_NESTED:  # the text cannot be too deep, so it need not be scanned
+        return brackets
+    steps = ((token[0] in "[{") - (token[0] in "]}") for token in _TOKENS.finditer(text))
+    return max(itertools.accumulate(steps), default=0)
 
 
 def type_depth(kind: pa.DataType) -> int:
@@ -141,7 +134,7 @@ def type_depth(kind: pa.DataType) -> int:
 
 
 def check_depth(levels: int, where: str, error: type[FramedexError]) -> None:
-    """Raise an error of this type if the columns at a place have too many levels."""
+    """Raise an error of the given type if columns have too many levels."""
     if levels > MAX_NESTED:
         raise error(
             "a user column is nested too deeply",

@@ -1,10 +1,6 @@
-"""The output of commands. All text for a terminal passes through this module, which escapes control characters.
+"""The output of commands: text, JSON, lists of failures, progress bars and warnings.
 
-Failures on a terminal: the first ones, then how many of each kind there are, and where the rest is.
-
-A progress bar on stderr. It is shown on a terminal only.
-
-Warnings that name the line of the user's program, not one of framedex.
+All text for a terminal passes through this module, which escapes control characters.
 """
 
 import codecs
@@ -87,17 +83,16 @@ def shown_error(error: click.ClickException) -> click.ClickException:
 
 
 def internal_errors(count: int) -> str:
-    """Return a message with the number of internal errors of a run, and what to do about them."""
-    errors = "1 internal error" if count == 1 else f"{count} internal errors"
-    them = "it" if count == 1 else "them"
+    """Return a message with the number of internal errors of a run, which asks the user to report them."""
+    errors, them = ("1 internal error", "it") if count == 1 else (f"{count} internal errors", "them")
     return f"{errors} of framedex (a bug: please report {them} with what framedex -v prints)"
 
 
-SHOWN = 10
+SHOWN = 10  # failures that are printed in full, about half a terminal
 
 
 class FailureList:
-    """Prints the first failures of a run as they are added. `end` prints the counts if there were more."""
+    """Prints the first failures of a run as they are added. `end` prints the number of the others."""
 
     def __init__(self) -> None:
         self._kinds = Counter[str]()
@@ -114,10 +109,10 @@ class FailureList:
         self._kinds[kind] += 1
 
     def end(self, where: str) -> None:
-        """Print what was not printed, if anything.
+        """Print how many failures were not printed, if any.
 
         Args:
-            where: How to see all failures: a command or a file, after "all of them: ".
+            where: A command or a file that shows all failures.
         """
         left = self._kinds.total() - SHOWN
         if left > 0:
@@ -126,8 +121,8 @@ class FailureList:
 
 @contextlib.contextmanager
 def progress_bar(unit: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """Provide a function that shows (done, total). With `shown=False`, nothing is shown on a terminal either."""
-    with tqdm(unit=unit, disable=None if shown else True, file=sys.stderr) as bar:
+    """Provide a function that shows (done, total) on a terminal. With `shown=False`, the bar is never shown."""
+    with tqdm(unit=unit, disable=None if shown else True, file=sys.stderr) as bar:  # None: disabled off a terminal
 
         def show(done: int, total: int) -> None:
             bar.total = total
@@ -140,7 +135,7 @@ PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
 def user_line() -> tuple[str, int]:
-    """Return the file and the line outside of framedex that led to this call."""
+    """Return the file and the line of the user's program that led to this call."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
@@ -148,5 +143,5 @@ def user_line() -> tuple[str, int]:
 
 
 def warn_at(line: tuple[str, int], message: str) -> None:
-    """Warn at a line that `user_line` returned, perhaps in another process."""
+    """Issue a warning at a line that `user_line` returned, perhaps in another process."""
     warnings.warn_explicit(printable(message), UserWarning, *line)

@@ -1,4 +1,4 @@
-"""The differences between the supported versions of PyAV, and the errors that a medium can cause."""
+"""Differences between the supported versions of PyAV, and the errors that a medium can cause."""
 
 import contextlib
 import os
@@ -51,7 +51,7 @@ def fraction_of(value: _Ratio | None) -> Fraction | None:
 
 
 def other_major_versions(versions: Iterable[str]) -> list[str]:
-    """Return those of the given FFmpeg versions whose major version differs from PyAV's."""
+    """Return the given FFmpeg versions whose major version differs from PyAV's."""
     return [version for version in versions if _major(version) != _major(ffmpeg_version())]
 
 
@@ -82,7 +82,7 @@ def open_encoder(context: CodecContext) -> None:
 def _realtime_threads() -> set[int]:
     found = set()
     for thread in map(int, os.listdir("/proc/self/task")):
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended meanwhile
             if os.sched_getscheduler(thread) == os.SCHED_FIFO:
                 found.add(thread)
     return found

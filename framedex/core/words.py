@@ -1,8 +1,6 @@
-"""Which of the allowed names somebody meant, and the error about a name that is not allowed.
+"""Words for people: suggestions for mistyped names, counts of values, and numbers with units.
 
-Counts of values as text, for messages about what was skipped and which values exist instead.
-
-Numbers as people read them, for terminals, sheets and pages. JSON and tables of SQL have the numbers themselves.
+JSON and SQL tables contain the numbers themselves.
 """
 
 import difflib
@@ -17,7 +15,7 @@ import pyarrow.compute as pc
 
 from framedex.errors import FramedexError
 
-# What people call things → the names that framedex has for them. Where several are allowed, all are meant.
+# Common names → framedex's names. All of the names that are allowed in a place are suggested.
 MEANT = {
     "bframes": ("reorder_depth",),
     "bit_depth": ("pixel_format", "more_than_8_bits"),
@@ -51,14 +49,14 @@ MEANT = {
     "video": ("uri",),
 }
 
-MISTYPED = 0.85  # of difflib's ratio: `clip` for `clips`, but not `duration` for `duration_pts`
+MISTYPED = 0.85  # difflib's ratio above which `clip` suggests `clips`, but `duration` does not suggest `duration_pts`
 
 
 def meant(name: str, allowed: Iterable[str]) -> list[str]:
-    """Return the allowed names that a name most likely means, best first; none if nothing is near.
+    """Return the allowed names that a name most likely means, best first. The list is empty if none is similar.
 
-    In this order: names that mean the same (`vfr` → `is_vfr`), a name that is nearly spelled like it, names that have
-    all words of it (`timestamp` → `timestamp_column`), and the closest spelling.
+    The first of these that exist: names with the same meaning (`vfr` → `is_vfr`), a nearly equal spelling, names that
+    contain all of its words (`timestamp` → `timestamp_column`), and the closest spelling.
     """
     names = list(allowed)
     lowered = name.strip().lower().replace("-", "_").replace(" ", "_")
@@ -73,7 +71,7 @@ def meant(name: str, allowed: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str | None:
-    """Return a remedy that names the allowed names that were most likely meant, or None."""
+    """Return a remedy with the allowed names that the user most likely meant, or None."""
     found = meant(name, allowed)
     return f"did you mean {' or '.join(map(repr, found))}?" if found else None
 
@@ -91,9 +89,10 @@ def check_choices(error: type[FramedexError] = FramedexError, /, **choices: tupl
             raise error(f"unknown {name}", found=repr(value), allowed=", ".join(map(repr, allowed)))
 
 
-SHOWN = 5  # how many values of a column, or names, are shown
-COLUMNS = 4  # how many columns are shown with their values
-LONGEST = 60  # characters shown of a value
+# Messages with more than these would not fit into a few lines of a terminal.
+SHOWN = 5  # values of a column, or names
+COLUMNS = 4  # columns with their values
+LONGEST = 60  # characters of a value
 
 
 def few(counts: Mapping[str, int], *, most: int = SHOWN) -> str:
@@ -103,9 +102,9 @@ def few(counts: Mapping[str, int], *, most: int = SHOWN) -> str:
         counts: The count of each value. Among equally frequent values, the first ones are shown.
         most: How many values are shown.
     """
-    said = ", ".join(f"{value} ({count:,})" for value, count in Counter(counts).most_common(most))
+    shown = ", ".join(f"{value} ({count:,})" for value, count in Counter(counts).most_common(most))
     others = len(counts) - most
-    return f"{said} and {counted(others, 'other', 'others')}" if others > 0 else said
+    return f"{shown} and {counted(others, 'other', 'others')}" if others > 0 else shown
 
 
 def named(names: Iterable[str], count: int) -> str:
@@ -116,12 +115,12 @@ def named(names: Iterable[str], count: int) -> str:
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number and the name of what is counted. `many` is the plural, if it is not formed with an s."""
+    """Return a number with its noun. `many` is the plural, which defaults to `one` with an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def tally(arrays: Iterable[Any]) -> Counter[str]:
-    """Return the count of each value in some Arrow arrays, as text. An empty cell counts as a value."""
+    """Count the values in some Arrow arrays, by their text. An empty cell counts as a value."""
     found = Counter[str]()
     for array in arrays:
         try:
@@ -138,7 +137,7 @@ def _text(value: object) -> str:
 
 
 def values_text(columns: Mapping[str, Mapping[str, int]]) -> str:
-    """Return the values of some columns as text, by column name. Of many columns, only the first are named."""
+    """Return the values of the first columns as text, by column name."""
     return "; ".join(
         f"{name}: {few(counts) or 'no rows'}" for name, counts in itertools.islice(columns.items(), COLUMNS)
     )
@@ -157,15 +156,14 @@ def no_clip_has(where: Mapping[str, object], columns: Mapping[str, Mapping[str, 
         where=str(path),
         found=", ".join(f"{name}={value!r}" for name, value in where.items()),
         allowed=values_text(columns),
-        remedy="ask for values that there are, or leave out `where`",
+        remedy="choose other values, or leave out `where`",
     )
 
 
-DIGITS = 3  # significant ones
-SAME_RATE = 1.01  # rates that differ by less than this factor are told as one
+DIGITS = 3  # significant digits; people compare sizes and rates, and seldom need more
+SAME_RATE = 1.01  # rates that differ by less than this factor are shown as one rate
 SIZES = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
-DURATIONS = (("h", 3600.0), ("min", 60.0))
-LEAST = 1e-6  # smaller numbers have an exponent
+LEAST = 1e-6  # smaller numbers are shown with an exponent
 
 
 def number_text(value: float, *, digits: int = DIGITS, separator: str = ",") -> str:
@@ -173,8 +171,8 @@ def number_text(value: float, *, digits: int = DIGITS, separator: str = ",") -> 
 
     Args:
         value: The number.
-        digits: How many significant digits it has at most, if it has fewer before the decimal point.
-        separator: What separates thousands.
+        digits: The maximum number of significant digits. Digits before the decimal point are never rounded away.
+        separator: The separator of thousands.
     """
     if not math.isfinite(value) or 0 < abs(value) < LEAST:
         return f"{value:.{digits}g}"
@@ -192,7 +190,7 @@ def rate_text(low: float, high: float) -> str:
 
 def duration_text(seconds: float) -> str:
     """Return a duration: `0.08 s`, `23.97 s`, `4.2 min`, `2.8 h`."""
-    for unit, each in DURATIONS:
+    for unit, each in (("h", 3600.0), ("min", 60.0)):
         if abs(seconds) >= each:
             return f"{number_text(seconds / each, digits=2)} {unit}"
     return f"{number_text(seconds, digits=4)} s"
@@ -201,6 +199,6 @@ def duration_text(seconds: float) -> str:
 def size_text(size_bytes: float) -> str:
     """Return a size in the decimal unit that fits: `144 kB`, `1.5 GB`."""
     for unit, each in SIZES:
-        if size_bytes >= each * (1 - 0.5 / 10**DIGITS):  # what rounds to 1000 of a unit is 1 of the next
+        if size_bytes >= each * (1 - 0.5 / 10**DIGITS):  # 999.9 kB would be shown as 1,000 kB instead of 1 MB
             return f"{number_text(size_bytes / each)} {unit}"
     return f"{number_text(size_bytes)} bytes"

@@ -1,7 +1,4 @@
-"""The interface of execution engines, which run a function over many items. A crash or hang costs one item alone.
-
-A share of a run: one of several commands that do not know of each other, such as the tasks of a Slurm array.
-"""
+"""The interface of execution engines, which run a function over many items. A crash or hang costs one item alone."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-IN_FLIGHT_PER_WORKER = 16  # bounds how many items wait for a slow item ahead of them
+IN_FLIGHT_PER_WORKER = 16  # workers stay busy behind a slow item, and few finished results wait for it in memory
 BROKEN = "broken"  # the kind of an outcome if a process died between two calls, which breaks the pool
 
 
@@ -22,9 +19,9 @@ class Outcome(Generic[Item, Result]):
 
     Attributes:
         item: The item.
-        result: What the function returned.
-        kind: Why there is no result: `crash`, `timeout`, `memory`, `error` (one of MEDIUM_ERRORS), INTERNAL_ERROR or
-            BROKEN.
+        result: The function's return value.
+        kind: The reason for a missing result: `crash`, `timeout`, `memory`, `error` (one of MEDIUM_ERRORS),
+            INTERNAL_ERROR or BROKEN.
         message: The reason in words.
         traceback: The traceback of an INTERNAL_ERROR.
     """
@@ -43,7 +40,7 @@ class Calls(Generic[Item, Result]):
     Attributes:
         function: The function. It must be importable by its name, since other processes call it.
         items: The items. They are read as far ahead as `in_flight` allows.
-        timeout_seconds: The time limit of each call, from its own start. None: no limit.
+        timeout_seconds: The time limit of each call, from its own start. If None, calls are not limited.
         in_flight: Items per worker that are running or waiting. Bounds memory where items or results are large.
         passes: Returns True for an item that is yielded in its place without a call.
         together: Items per task of a cluster. The processes of one machine take one item at a time.
@@ -70,7 +67,10 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One of `count` slices of a run, by its number from 0."""
+    """One of `count` shares of a run, by its number from 0.
+
+    Each share is a command that does not know of the others, such as a task of a Slurm array.
+    """
 
     number: int
     count: int

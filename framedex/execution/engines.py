@@ -1,7 +1,4 @@
-"""The choice of an execution engine by name.
-
-The execution engine of one machine: a pool of processes, each with a time limit and a memory limit.
-"""
+"""The execution engine of one machine, a pool of processes with limits on time and memory; and the choice by name."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ from framedex.errors import INTERNAL_ERROR, FramedexError, InternalError, intern
 from framedex.execution.engine import BROKEN, Calls, Engine, Item, Outcome, Result
 from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
 
-LOOK_SECONDS = 1.0  # between two checks for stopped workers
-STOPPED_SECONDS = 600.0  # how long a worker may be stopped if calls have no time limit
+LOOK_SECONDS = 1.0  # the time between two checks for stopped workers, which read a file per worker
+STOPPED_SECONDS = 600.0  # a debugger or a suspended job may stop a worker; after ten minutes, nobody will resume it
 GIBIBYTE = 1 << 30
 
 # Items in order, each with the call that a process makes for it, if any.
@@ -41,10 +38,10 @@ def run_local(
 
     Args:
         calls: The function and its items. No process starts before the first item that needs a call.
-        workers: The number of processes. 0: this process makes the calls, one after another. Then nothing limits their
-            time and memory, and a crash of a decoder ends this process.
+        workers: The number of processes. With 0, this process makes the calls, one after another. Their time and memory
+            are not limited then, and a crash of a decoder ends this process.
         memory_bytes: The address space of each process (RLIMIT_AS), including its libraries, which take about 0.5 GiB.
-            An allocation beyond it fails within its call. None: no limit.
+            An allocation beyond it fails within its call. If None, memory is not limited.
     """
     if workers == 0:
         for item in calls.items:
@@ -77,9 +74,7 @@ class LocalPool:
         )
 
     def _end_stopped(self, stopped: dict[int, float], seconds: float) -> None:
-        """Kill workers that have been stopped (SIGSTOP) for too long.
-
-        Between two calls, no time limit of a call ends such a worker.
+        """Kill workers that have been stopped (SIGSTOP) for too long. A time limit applies only during a call.
 
         Args:
             stopped: The time at which each process was first seen stopped. The caller keeps it between calls.
@@ -93,12 +88,6 @@ class LocalPool:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
 
-    def _await(self, future: concurrent.futures.Future[Result] | None, timeout_seconds: float | None) -> None:
-        """Wait until a future is done, and meanwhile kill workers that stay stopped for too long."""
-        stopped: dict[int, float] = {}
-        while future is not None and not concurrent.futures.wait([future], LOOK_SECONDS).done:
-            self._end_stopped(stopped, STOPPED_SECONDS if timeout_seconds is None else timeout_seconds)
-
     def __enter__(self) -> LocalPool:
         self._pool.__enter__()
         return self
@@ -107,7 +96,12 @@ class LocalPool:
         self._pool.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def _next_outcome(self, waiting: _Waiting[Item, Result], seconds: float | None) -> Outcome[Item, Result]:
-        item, future = waiting.popleft()
+        """Wait for the first call and return its outcome. Meanwhile, kill workers that stay stopped for too long."""
+        stopped: dict[int, float] = {}
+        future = waiting[0][1]
+        while future is not None and not concurrent.futures.wait([future], LOOK_SECONDS).done:
+            self._end_stopped(stopped, STOPPED_SECONDS if seconds is None else seconds)
+        item, _ = waiting.popleft()
         return _outcome(item, None if future is None else future.result, seconds, self._memory_bytes)
 
     def run(self, calls: Calls[Item, Result]) -> Iterator[Outcome[Item, Result]]:
@@ -121,10 +115,8 @@ class LocalPool:
                 )
                 waiting.append((item, begun))
                 if len(waiting) >= self._workers * calls.in_flight:
-                    self._await(waiting[0][1], seconds)
                     yield self._next_outcome(waiting, seconds)
             while waiting:
-                self._await(waiting[0][1], seconds)
                 yield self._next_outcome(waiting, seconds)
         finally:
             if waiting:
@@ -135,10 +127,10 @@ class LocalPool:
 
 
 def _release_frames(future: concurrent.futures.Future[Result] | None) -> None:
-    """Release what the traceback of a failed call holds.
+    """Drop the traceback of a failed call, with the objects in its frames.
 
-    If the pool ends while a call is being sent, the traceback holds the sent bytes in a cycle; Python 3.13 complains on
-    stderr when it collects them.
+    If the pool ends while a call is being sent, the traceback refers to the sent bytes in a cycle, and Python 3.13
+    complains on stderr when it collects them.
     """
     error = None if future is None or future.cancelled() or not future.done() else future.exception()
     while error is not None:
@@ -161,7 +153,7 @@ def _enter_worker(memory_bytes: int | None) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    # After the limit: Arrow's allocator reserves a GiB of addresses at its first array, unless it may not.
+    # This makes the first Arrow array. Under the limit, Arrow's allocator does not reserve a GiB of addresses for it.
     leave_out_pandas()
 
 
@@ -195,12 +187,10 @@ def _outcome(
     except MemoryError:
         allowed = "there is" if memory_bytes is None else f"the {memory_bytes / GIBIBYTE:g} GiB it may have"
         return Outcome(item=item, kind="memory", message=f"needs more memory than {allowed}")
-    except InternalError as error:
-        return Outcome(item=item, kind=INTERNAL_ERROR, message=error.what, traceback=error.traceback)
-    except MEDIUM_ERRORS as error:
-        return Outcome(item=item, kind="error", message=f"{type(error).__name__}: {error}")
-    except Exception as error:  # the item or the result cannot be pickled
-        found = internal_error(error)
+    except Exception as error:
+        if isinstance(error, MEDIUM_ERRORS) and not isinstance(error, InternalError):
+            return Outcome(item=item, kind="error", message=f"{type(error).__name__}: {error}")
+        found = internal_error(error)  # a bug, or an item or result that cannot be pickled
         return Outcome(item=item, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)
 
 
@@ -208,26 +198,31 @@ EngineName = Literal["local", "ray"]
 
 
 def processes(workers: int | None, engine: EngineName = "local") -> int:
-    """Return the number of processes for the argument `workers`. None: one per core; 0: this process does the work.
+    """Return the number of processes for the argument `workers`.
+
+    Args:
+        workers: The number of processes. With 0, this process does the work. If None, there is one process per core.
+        engine: The engine. A cluster needs at least one process.
 
     Raises:
-        FramedexError: the number is negative, or 0 with a cluster.
+        FramedexError: The number is too low.
     """
     if workers is None:
         return os.cpu_count() or 1
     least = 0 if engine == "local" else 1
     if workers < least:
-        what, allowed = f"too few workers for the engine {engine!r}", f"{least} or more, or None"
-        raise FramedexError(what, where="workers", found=workers, allowed=allowed)
+        what = f"too few workers for the engine {engine!r}"
+        raise FramedexError(what, where="workers", found=workers, allowed=f"{least} or more, or None")
     return workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Where calls are made: in so many processes of an engine.
+    """The processes that make calls.
 
     Attributes:
-        count: Number of processes. 0: this process makes the calls.
+        count: The number of processes. With 0, this process makes the calls.
+        engine: The engine that runs the processes.
     """
 
     count: int = os.cpu_count() or 1

@@ -26,17 +26,17 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("ray", "ray", "--engine ray") from error
 
-CONNECT_SECONDS = 10.0
-TASKS_IN_FLIGHT = 2  # per parallel task, so that no worker waits for its next task
+CONNECT_SECONDS = 10.0  # Ray itself would retry for minutes, which a mistyped address should not cost
+TASKS_IN_FLIGHT = 2  # per parallel task, so that a worker finds its next task when it finishes one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task(Generic[Item]):
-    """A group of items: those of one Ray task, or those that pass without a call.
+    """The items of one Ray task, or items that pass without a call.
 
     Attributes:
         items: The items.
-        reference: Ray's reference to the results. None: the items pass without a call.
+        reference: Ray's reference to the results. None if the items pass without a call.
         tries: How often the task may be retried if it is lost.
     """
 
@@ -61,12 +61,12 @@ class RayEngine:
         address = self._address or os.environ.get("RAY_ADDRESS")
         match = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address or "")
         try:
-            if match is not None:  # Ray itself would retry for minutes
+            if match is not None:
                 socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=CONNECT_SECONDS).close()
             ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
         except (OSError, OverflowError) as error:  # Ray's ConnectionError is an OSError, too
             raise EngineError(
-                "no Ray cluster can be reached",
+                "the Ray cluster cannot be reached",
                 where=address,
                 found=_first_line(error),
                 remedy="start one (ray start --head), or correct --ray-address or RAY_ADDRESS",
@@ -82,14 +82,11 @@ class RayEngine:
         self._connect()
         attempt: Any = ray.remote(num_cpus=1, max_retries=0)(_attempt)
 
-        def task_calls(some: list[Item]) -> Calls[Item, Result]:
-            return Calls(
+        def submit(some: list[Item], tries: int) -> _Task[Item]:
+            own = Calls(
                 function=calls.function, items=some, timeout_seconds=calls.timeout_seconds, in_flight=len(some) + 1
             )
-
-        def submit(some: list[Item], tries: int) -> _Task[Item]:
-            reference = attempt.remote(task_calls(some), memory_bytes)
-            return _Task(items=some, reference=reference, tries=tries)
+            return _Task(items=some, reference=attempt.remote(own, memory_bytes), tries=tries)
 
         def tasks() -> Iterator[_Task[Item]]:
             for passing, run in itertools.groupby(calls.items, calls.passes):
@@ -128,8 +125,8 @@ class RayEngine:
                     ray.cancel(task.reference, force=True)
 
 
-def _attempt(calls: Calls[Item, Result], memory_bytes: int | None) -> list[Outcome[None, Result]]:
-    """Return the outcomes of the calls of one task. Runs in a Ray worker."""
+def _attempt(calls: Calls[Any, Result], memory_bytes: int | None) -> list[Outcome[Any, Result]]:
+    """Return the outcomes of the calls of one task, without their items. Runs in a Ray worker."""
     pool = _pool(memory_bytes)
     try:
         outcomes = list(pool.run(calls))
@@ -138,21 +135,12 @@ def _attempt(calls: Calls[Item, Result], memory_bytes: int | None) -> list[Outco
     except RuntimeError:  # pebble raises it for a broken pool: the task is lost and is retried with another pool
         _pool.cache_clear()
         raise
-    return [
-        Outcome(
-            item=None,
-            result=outcome.result,
-            kind=outcome.kind,
-            message=outcome.message,
-            traceback=outcome.traceback,
-        )
-        for outcome in outcomes
-    ]
+    return [replace(outcome, item=None) for outcome in outcomes]  # the caller has the items, which may be large
 
 
 @functools.lru_cache(1)
 def _pool(memory_bytes: int | None) -> LocalPool:
-    """Return the pool of one separate process that belongs to this worker. It is kept for later tasks."""
+    """Return this worker's pool of one separate process. It is kept for later tasks."""
     return LocalPool(workers=1, memory_bytes=memory_bytes)
 
 

@@ -1,10 +1,8 @@
-"""Worker processes that do not run the caller's script again if they need nothing from it.
+"""Worker processes that skip the caller's script if they do not need it, and numbers that processes share.
 
-A spawned process imports its parent's script under another name, so that pickled objects can refer to it. If the script
-has no `if __name__ == "__main__"` guard, it then starts its work again in each worker, and fails. framedex sends its
-own functions and plain data, so the script is needed only if the caller passes something that the script defines.
-
-A number whose changes worker processes see: the epoch of random draws, and whether a warning was given.
+A spawned process imports its parent's script under another name, so that pickled objects can refer to it. Without an
+`if __name__ == "__main__"` guard, the script starts its work again in each worker, and fails. framedex sends its own
+functions and plain data, so a worker needs the script only if the caller passes an object that the script defines.
 """
 
 import contextlib
@@ -24,7 +22,7 @@ from multiprocessing import context
 from typing import Any
 
 MAIN = b"__main__"
-SAFE_PATH, THREADS = "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"  # variables of the environment
+SAFE_PATH, THREADS = "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"  # environment variables
 _lock = threading.RLock()
 
 
@@ -50,7 +48,7 @@ class _ContextWithoutMain(context.SpawnContext):
 
 
 def spawning(handed_over: object) -> context.SpawnContext:
-    """Return the multiprocessing context for processes that are sent this object.
+    """Return the multiprocessing context for processes to which this object is sent.
 
     The processes skip the caller's script unless the object needs it. OpenBLAS starts one thread in each of them.
     """
@@ -61,7 +59,7 @@ def needs_main(handed_over: object) -> bool:
     """Return whether an object, once pickled, refers to the caller's script."""
     try:
         return MAIN in pickle.dumps(handed_over)
-    except Exception:  # starting the process will report what cannot be pickled
+    except Exception:  # starting the process will report the error
         return True
 
 
@@ -73,7 +71,7 @@ class _WithoutPandas(MetaPathFinder):
 
 @contextlib.contextmanager
 def _blocked_interrupts() -> Iterator[None]:
-    """Block SIGINT for this thread, and for good for the processes that it starts inside."""
+    """Block SIGINT for this thread inside, and permanently for the processes that it starts there."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -82,14 +80,14 @@ def _blocked_interrupts() -> Iterator[None]:
 
 
 def leave_out_pandas() -> None:
-    """Keep pyarrow from importing pandas, in a process that runs framedex's own code alone.
+    """Keep pyarrow from importing pandas, in a process that runs only framedex's own code.
 
-    At the first conversion between Arrow and Python, pyarrow imports pandas if it is installed, and never tries again
-    if that fails. The import takes half a second and 39 MB, which each worker would pay for nothing.
+    At the first conversion between Arrow and Python, pyarrow tries once to import pandas. The import takes half a
+    second and 39 MB in each worker, which does not need it.
     """
     if "pandas" in sys.modules:
         return
-    import pyarrow as pa  # importing it is slow, and processes that start others may do without
+    import pyarrow as pa  # slow, and processes that only start others do not need it
 
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
@@ -100,7 +98,7 @@ def leave_out_pandas() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, in whatever way: after a SIGKILL, nothing else would."""
+    """End this process when its parent ends, even if the parent is killed with SIGKILL."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
@@ -112,7 +110,7 @@ def _exit_after(sentinel: int) -> None:
 
 
 def python_environment() -> dict[str, str]:
-    """Return the environment in which another Python process imports what this one does, and nothing else.
+    """Return an environment in which another Python process imports from the same folders as this one, and no others.
 
     Without PYTHONSAFEPATH, `python -c` and `python -m` import from the working directory first: a `signal.py` in the
     folder of a stranger's dataset would run.
@@ -123,9 +121,9 @@ def python_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _worker_environment() -> Iterator[None]:
-    """Give processes that start now an environment of their own.
+    """Set environment variables for the processes that start inside.
 
-    - They import nothing from the working directory, as in `python_environment`. multiprocessing starts them by
+    - They do not import from the working directory, as in `python_environment`. multiprocessing starts them by
       `python -c`, and passes the import path of this process afterwards.
     - OpenBLAS has one thread, unless the user chose a number. The workers run in parallel, and each thread of OpenBLAS
       maps memory of its own: on 16 cores, more than a worker with a limit of 1 GiB may have. OpenBLAS reads the
@@ -154,15 +152,15 @@ def _hidden_main() -> Iterator[None]:
             vars(main).update(kept)
 
 
-TOKEN_BYTES, NUMBER_BYTES = 16, 8
+TOKEN_BYTES, NUMBER_BYTES = 16, 8  # a random token identifies the memory, since process ids are used again
 
 
 class SharedNumber:
     """A whole number of 0 or more that all copies of this object on this machine share: forked, spawned or pickled.
 
-    It is in anonymous memory that lives as long as a process uses it. A copy that can no longer reach that memory (on
-    another machine, or after the first process ended) keeps the number that it was pickled with, and shares it with no
-    other copy.
+    Examples are the epoch of random draws, and whether a warning was given. The number is in anonymous memory, which
+    lives as long as a process uses it. A copy that cannot reach that memory (on another machine, or after the first
+    process ended) keeps the number that it was pickled with, and does not share it.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -195,30 +193,24 @@ class SharedNumber:
         if self.get():
             return False
         try:
-            descriptor = os.open(self._place, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # the first process ended: nobody else sees the number
+            with open(self._place, "rb+", buffering=0) as memory:
+                fcntl.flock(memory, fcntl.LOCK_EX)
+                is_first = self.get() == 0
+                self.set(1)
+                return is_first
+        except OSError:  # the first process has ended, so other copies do not see the number
             self.set(1)
             return True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            is_first = self.get() == 0
-            self.set(1)
-            return is_first
-        finally:
-            os.close(descriptor)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"place": self._place, "token": self._token, "number": self.get()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         try:
-            descriptor = os.open(state["place"], os.O_RDWR | os.O_CLOEXEC)
-            try:
-                if os.pread(descriptor, TOKEN_BYTES, 0) != state["token"]:
+            with open(state["place"], "rb+", buffering=0) as memory:
+                if memory.read(TOKEN_BYTES) != state["token"]:
                     raise FileNotFoundError(state["place"])  # a later process has the same process id
-                self._memory = mmap.mmap(descriptor, TOKEN_BYTES + NUMBER_BYTES)
-            finally:
-                os.close(descriptor)
+                self._memory = mmap.mmap(memory.fileno(), TOKEN_BYTES + NUMBER_BYTES)
         except (OSError, ValueError):
             self._create(state["number"])
             return

@@ -1,5 +1,6 @@
-"""Reads CSV files with a header as tables. Ids keep their digits, and empty cells are null."""
+"""CSV files with a header, read as tables. Ids keep their digits, and empty cells are null."""
 
+import contextlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -13,20 +14,20 @@ from framedex.core.words import counted
 NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 LEADING_ZERO = r"^\s*[-+]?0\d+\s*$"
 WHOLE_NUMBER = r"^\s*[-+]?\d+\s*$"
-MAX_DIGITS = 15  # float64 has whole numbers of up to 15 digits exactly
-MAX_EXACT = float(1 << 53)  # float64 has all whole numbers up to this one
-# A column of numbers may have one text for each hundred numbers, and one text beside two numbers.
+MAX_DIGITS = 15  # float64 represents whole numbers of up to 15 digits exactly
+MAX_EXACT = float(1 << 53)  # float64 represents all whole numbers up to this one
+# A text in a column of numbers is a mistake if it is rare: one in a hundred cells, or a single one beside two numbers.
 NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvTable:
-    """A CSV file.
+    """The content of a CSV file.
 
     Attributes:
-        table: The rows that have a cell for each column, and a number or nothing in each column of numbers.
-        numbers: The number of each row of `table` in the file, from 0, without the header.
-        wrong: The mistakes in the other rows, by their numbers.
+        table: The correct rows: they have a cell for each column, and a number or null in each column of numbers.
+        numbers: The row number of each row of `table` in the file, from 0, without the header.
+        wrong: The mistake in each other row, by row number.
     """
 
     table: pa.Table
@@ -37,18 +38,17 @@ class CsvTable:
 def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     """Read a CSV file.
 
-    The types of other columns are those of their cells. A column of numbers is one of texts if a cell begins with a
-    zero that a number would lose (007), or has more digits than a number keeps. A column stays one of numbers if at
-    most one cell in a hundred, or a single cell beside two numbers or more, is a text. Such a cell is a mistake, and
-    its row is left out.
+    The type of a column follows from its cells. If a cell would lose digits as a number (007, or more digits than a
+    number keeps), the column contains texts. If at most one cell in a hundred, or a single cell beside two or more
+    numbers, is a text, the column contains numbers. Such a cell is a mistake, and its row is left out.
 
     Args:
-        file: The file, which is read from its beginning, several times.
-        texts: Columns that are texts, even if all of their cells are numbers. They may be missing. If a cell is not
-            valid UTF-8, they are bytes.
+        file: The file. It is read several times, from its beginning.
+        texts: Columns that contain texts, even if all of their cells are numbers. They may be missing. If a cell is not
+            valid UTF-8, the column contains bytes.
 
     Raises:
-        pa.ArrowException: The file is no such table.
+        pa.ArrowException: The file is not a table.
     """
     types = dict.fromkeys(texts, pa.binary())
     table, wrong = _read(file, pyarrow.csv.ConvertOptions(column_types=types))
@@ -63,7 +63,10 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
                 cells = pc.if_else(pc.is_null(table[name]), None, spelled[name])
                 table = table.set_column(table.column_names.index(name), name, cells)
     for place, field in enumerate(table.schema):
-        cells = _as_text(table.column(place)) if field.name in types else table.column(place)
+        cells = table.column(place)
+        if field.name in types:
+            with contextlib.suppress(pa.ArrowInvalid):  # bytes that are not UTF-8 stay bytes
+                cells = cells.cast(pa.string())
         if pa.types.is_string(cells.type):
             cells = pc.if_else(pc.equal(cells, ""), None, cells)
         table = table.set_column(place, field.name, cells)
@@ -77,11 +80,11 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
 
 
 def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
-    """Return a file in which columns of numbers with few other cells have numbers alone.
+    """Convert columns of texts to numbers if almost all of their cells are numbers. Leave out rows with other cells.
 
     Args:
         found: The file as Arrow reads it.
-        names: The columns of texts that may be such columns.
+        names: The columns of texts to convert.
     """
     table, mistakes = found.table, dict[int, str]()  # by the row of the table
     for place, name in enumerate(table.column_names):
@@ -113,18 +116,10 @@ def _texts_lose_digits(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _as_numbers(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts that are numbers as numbers: as whole ones if all are."""
+    """Convert texts to int64 if all of them are whole numbers, otherwise to float64."""
     trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(cells), r"^\+", "")
     is_whole = pc.all(pc.match_substring_regex(cells, WHOLE_NUMBER)).as_py()
     return trimmed.cast(pa.int64() if is_whole else pa.float64())
-
-
-def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return bytes as texts, or unchanged if some are not valid UTF-8."""
-    try:
-        return cells.cast(pa.string())
-    except pa.ArrowInvalid:
-        return cells
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -132,7 +127,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _loses_digits(numbers: pa.ChunkedArray, spelled: pa.ChunkedArray) -> bool:
-    """Return whether cells as numbers have fewer digits than as texts: 007, and whole numbers beyond float64."""
+    """Return whether a cell has fewer digits as a number than as a text: 007, and whole numbers beyond float64."""
     lost = pc.match_substring_regex(spelled, LEADING_ZERO)
     if pa.types.is_floating(numbers.type):
         is_whole = pc.match_substring_regex(spelled, WHOLE_NUMBER)
@@ -141,14 +136,14 @@ def _loses_digits(numbers: pa.ChunkedArray, spelled: pa.ChunkedArray) -> bool:
 
 
 def _read(file: BinaryIO, options: pyarrow.csv.ConvertOptions) -> tuple[pa.Table, dict[int, str]]:
-    """Return a table without the rows that have too few or too many cells, and these rows as in `CsvTable`."""
+    """Return a table of the rows with the right number of cells, and the mistakes in the other rows by row number."""
     wrong: list[pyarrow.csv.InvalidRow] = []
 
     def skip(row: pyarrow.csv.InvalidRow) -> str:
         wrong.append(row)
         return "skip"
 
-    for threads in (True, False):  # rows have numbers without threads alone
+    for threads in (True, False):  # Arrow reports row numbers only without threads, which is slower
         file.seek(0)
         wrong.clear()
         table = pyarrow.csv.read_csv(

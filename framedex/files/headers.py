@@ -1,7 +1,4 @@
-"""Reads the JSON header of an index or a dataset, and refuses other formats and versions.
-
-What a folder is that should be an index or a dataset and is not one, for the remedies of errors.
-"""
+"""The JSON header of an index or a dataset: reading it, checking its format and version, and remedies for errors."""
 
 import itertools
 import json
@@ -12,16 +9,16 @@ from typing import Any
 from framedex.errors import FormatError
 from framedex.storage.places import Place, small_text
 
-# Endings of the usual video files; most others are found by their content only.
+# Common endings of video files, which suffice for a remedy. Indexing also detects videos by their content.
 VIDEO_ENDINGS = frozenset(
     (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv", ".ogv", ".3gp")
 )
-MAX_ENTRIES = 1000  # entries of a folder
+MAX_ENTRIES = 1000  # entries of a folder that are looked at; an error should not wait for a large folder
 DEFAULT = "check the path, or make it anew"
 
 
 def remedy_for(place: Place) -> str:
-    """Return what to do about a folder that is not what it should be."""
+    """Return the remedy for a folder that is not an index or a dataset, as it should be."""
     if not isinstance(place, Path):
         return DEFAULT
     try:
@@ -64,7 +61,7 @@ def check_format(path: Place, *, file_name: str, expected: str, version: str, wh
         file_name: The name of the header in it.
         expected: The value of `format`.
         version: The schema version that this framedex reads. Only its major number is compared.
-        what: What the folder should be, for messages, such as "a framedex dataset".
+        what: The expected kind of folder, for messages, such as "a framedex dataset".
     """
     header = path / file_name
     try:
@@ -78,7 +75,7 @@ def check_format(path: Place, *, file_name: str, expected: str, version: str, wh
         raise FormatError(f"is not {what}", where=str(path), found=f"format {found[0]!r}", allowed=repr(expected))
     if found[1].split(".")[0] != version.split(".")[0]:
         raise FormatError(
-            f"{what} of another major version",
+            f"is {what} of another major version",
             where=str(path),
             found=f"schema version {found[1]}",
             allowed=f"{version.split('.')[0]}.x",
@@ -88,6 +85,6 @@ def check_format(path: Place, *, file_name: str, expected: str, version: str, wh
 
 
 def is_since(version: str, least: tuple[int, int]) -> bool:
-    """Return whether a schema version, such as "3.6", is this one or a later one; False for a text without numbers."""
+    """Return whether a schema version, such as "3.6", is at least the given one. Malformed versions are not."""
     major, _, minor = version.partition(".")
     return major.isdecimal() and minor.isdecimal() and (int(major), int(minor)) >= least

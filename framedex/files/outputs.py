@@ -1,14 +1,7 @@
-"""Output folders that one run writes at a time. Local folders use a lock, object stores use conditional writes.
+"""Output folders that one run writes at a time, and fingerprints that detect whether a file has changed.
 
-Writes small files completely or not at all: under another name first, then renamed.
-
-What the slices of a run share in their output folder: one plan, and a list of what is missing.
-
-The error of a disk that is full.
-
-Locks on folders. A run holds them while it writes.
-
-Detects whether a file is still the one that was indexed.
+Local folders have a lock, which a run holds while it writes. Object stores have conditional writes instead. Small files
+are written under another name and then renamed, so that readers see them complete or not at all.
 """
 
 import contextlib
@@ -29,14 +22,14 @@ from framedex.errors import OutputError
 from framedex.storage.outputs import Output, stored_output
 from framedex.storage.places import Place, Stored, small_text
 
-ASIDE = ".writing-"  # a prefix that readers ignore
+ASIDE = ".writing-"  # the prefix of unfinished files, which readers ignore
 
 
 def write_aside(path: Path, content: bytes) -> None:
     """Write a small file, completely or not at all."""
     aside = path.with_name(ASIDE + path.name)
     aside.unlink(missing_ok=True)
-    with open(aside, "xb") as file:  # never through a link
+    with open(aside, "xb") as file:  # "x" does not follow a link that somebody put there
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -59,15 +52,15 @@ Row = dict[str, Any]
 
 
 def agreed_plan(output: Output, name: str, plan: Row) -> Row:
-    """Write the plan of a run in slices, unless another slice has just written one. Return the plan that is written.
+    """Write the plan of a run in slices, unless another slice was faster. Return the plan that is in the folder.
 
     Args:
         output: The folder.
-        name: Of the plan's file.
-        plan: What this slice would do.
+        name: The name of the plan's file.
+        plan: The plan of this slice.
 
     Raises:
-        OutputError: Something else was written there.
+        OutputError: The folder cannot be written, and does not have a plan.
     """
     write_json_aside(output.local / name, plan)
     try:
@@ -81,7 +74,7 @@ def agreed_plan(output: Output, name: str, plan: Row) -> Row:
 
 
 def written_plan(place: Place, name: str) -> Row | None:
-    """Return the plan of a run in slices, or None if there is none."""
+    """Return the plan of a run in slices, or None if it does not exist."""
     path = place / name
     if not path.exists():
         return None
@@ -90,14 +83,14 @@ def written_plan(place: Place, name: str) -> Row | None:
 
 
 def check_all_there(place: Place, count: int, what: str, missing: Iterable[int], *, slices: int) -> None:
-    """Raise OutputError if slices are missing. It names the slices to run again.
+    """Raise OutputError if results of slices are missing. The error names the slices to run again.
 
     Args:
         place: The folder.
-        count: How many results the slices have together.
-        what: What they are, in the plural.
-        missing: Numbers of those that are missing. Number n is of slice n modulo `slices`.
-        slices: How many slices there are.
+        count: The number of results of all slices.
+        what: The name of the results, in the plural.
+        missing: The numbers of the missing results. Slice n modulo `slices` makes result n.
+        slices: The number of slices.
     """
     numbers = sorted(missing)
     if numbers:
@@ -110,17 +103,14 @@ def check_all_there(place: Place, count: int, what: str, missing: Iterable[int],
         )
 
 
-DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
 @contextlib.contextmanager
 def full_disk_says(what: str, folder: Path, kept: Callable[[], str]) -> Iterator[None]:
-    """Raise OutputError if the disk is full while something is written.
+    """Raise OutputError if the disk becomes full inside.
 
     Args:
-        what: Name of the output, for the message.
-        folder: Where it is written.
-        kept: Returns what is kept, called after everything inside has ended.
+        what: The name of the output, for the message.
+        folder: The output folder.
+        kept: Returns which results are kept, for the message. It is called after the block has ended.
     """
     try:
         yield
@@ -131,8 +121,8 @@ def full_disk_says(what: str, folder: Path, kept: Callable[[], str]) -> Iterator
 
 
 def full_disk(error: object, what: str, folder: Path, kept: Callable[[], str]) -> OutputError | None:
-    """Return the error for a full disk; None if `error` is another one. Arguments as for `full_disk_says`."""
-    if not isinstance(error, OSError) or error.errno not in DISK_IS_FULL:
+    """Return the error for a full disk, or None if `error` has another cause. For arguments, see `full_disk_says`."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
     return OutputError(
         f"{what} cannot be written to the end",
@@ -191,7 +181,7 @@ def opened_output(
     out.mkdir(parents=True, exist_ok=True)
     with os.scandir(out) as entries:
         linked = [entry.name for entry in entries if entry.is_symlink() and entry.is_dir()]
-    if linked:  # new files would lie elsewhere, and unfinished files there would be removed
+    if linked:  # new files would be written elsewhere, and unfinished files removed there
         raise OutputError(
             "a folder of the output is a link to another folder",
             where=str(out / min(linked)),
@@ -203,7 +193,7 @@ def opened_output(
 
 
 def check_unfinished(folder: Path) -> None:
-    """Raise OutputError if an unfinished output, or a file or folder in it, is a link. A run goes on writing there."""
+    """Raise OutputError if an unfinished output, or a file or folder in it, is a link, which a run would follow."""
     found = [folder, *folder.iterdir()] if folder.is_dir() else [folder]
     linked = next((path for path in found if path.is_symlink()), None)
     if linked is not None:
@@ -220,24 +210,20 @@ def has_locks(out: Place) -> bool:
     return not isinstance(out, Stored)
 
 
-SAMPLES, SAMPLE_BYTES = 16, 16 * 1024
-OBJECT_TAGS = (
-    "etag ",
-    "modified ",
-)  # the beginnings of the tags that are recorded of objects, which their store supplies
-FIRST_PACKETS = 256  # some seconds of video; two streams whose packet sizes agree that far are the same
-MIN_SIZES = 8  # of different values; still pictures have packets of few sizes, whatever they show
+SAMPLES, SAMPLE_BYTES = 16, 16 * 1024  # 256 KiB are read in a few milliseconds, and suffice to detect a changed file
+FIRST_PACKETS = 256  # some seconds of video; streams whose packet sizes agree that far are the same
+MIN_SIZES = 8  # packets of still pictures have fewer different sizes, so equal sizes do not prove equal content
 
 
 def is_object_tag(recorded: str) -> bool:
     """Return whether a recorded text is a store's tag of an object, and not a fingerprint of a file's content."""
-    return recorded.startswith(OBJECT_TAGS)
+    return recorded.startswith(("etag ", "modified "))  # as `storage.objects.Facts.tag`
 
 
 def sampled(size_bytes: int) -> list[tuple[int, int]]:
     """Return (begin, end) of the ranges that a fingerprint covers. They include the first and last bytes.
 
-    A file of up to 256 KiB is read completely. For a larger one, the cost does not depend on its size.
+    A file of up to 256 KiB is covered completely. The cost for larger files does not depend on their size.
     """
     if size_bytes <= SAMPLES * SAMPLE_BYTES:
         return [(0, size_bytes)]
@@ -282,9 +268,12 @@ def first_packets(size: NDArray[np.int64], crc32: NDArray[np.int64] | None = Non
 
     Args:
         size: int64 [packets], the sizes of the packets in bytes.
-        crc32: int64 [packets], the checksums of images. None: the medium is not images.
+        crc32: int64 [packets], the checksums of images, or None for other media.
+
+    Returns:
+        16 hex digits, or None if the sizes do not identify the medium.
     """
-    said = size if crc32 is None else crc32
     if crc32 is None and len(np.unique(size[:FIRST_PACKETS])) < MIN_SIZES:
         return None
-    return hashlib.blake2b(said[:FIRST_PACKETS].astype("<i8").tobytes(), digest_size=8).hexdigest()
+    values = size if crc32 is None else crc32
+    return hashlib.blake2b(values[:FIRST_PACKETS].astype("<i8").tobytes(), digest_size=8).hexdigest()

@@ -1,15 +1,13 @@
-"""Reads single values of a binary column of a Parquet file. At most one row group of the column is in memory.
+"""Single values of a binary column of a Parquet file: reading them, and finding their byte ranges.
 
-Finds where an uncompressed Parquet file holds the bytes of each value of a column, without reading the values.
-
-pyarrow says where the pages of a column are, and not where its values are. Page headers, levels and the lengths in
-front of the values do (Apache Parquet, Encodings.md and parquet.thrift; Thrift's compact protocol).
+Reading keeps at most one row group of the column in memory. Byte ranges exist only in uncompressed files. pyarrow has
+the position of a column's pages, but not of its values. They follow from the page headers, the levels and the lengths
+in front of the values (Apache Parquet, Encodings.md and parquet.thrift; Thrift's compact protocol).
 """
 
 import functools
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from framedex.storage.reader import ObjectFile, ObjectReader, Read
 
 
 def cell_name(column: str, row: int) -> str:
-    """Return the name of a value among those of its file: `video/12`."""
+    """Return the name of a value within its file, such as `video/12`."""
     return f"{column}/{row}"
 
 
@@ -37,7 +35,7 @@ def cell_of(name: str) -> tuple[str, int]:
 
 
 def leaf_of(field: pa.Field) -> str | None:
-    """Return the path of the bytes of a column of binaries, or of structs with `bytes`; None for other columns."""
+    """Return the path of the bytes in a column of binaries, or of structs with `bytes`; otherwise None."""
     kind = field.type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         return f"{field.name}.bytes" if is_binary(kind.field("bytes").type) else None
@@ -45,7 +43,7 @@ def leaf_of(field: pa.Field) -> str | None:
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Return whether a type is that of binaries of any length."""
+    """Return whether a type is a binary type of variable length."""
     return kind in (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
@@ -53,14 +51,14 @@ def read_cell(where: Place, name: str, *, tag: str | None = None) -> memoryview:
     """Return a value of a column.
 
     Args:
-        where: the file.
-        name: of the value, as `cell_name` returns it.
-        tag: of an object, the tag that it must have.
+        where: The file.
+        name: The name of the value, as `cell_name` returns it.
+        tag: The tag that an object must have. If None, any tag is accepted.
 
     Raises:
-        ValueError: the file is no Parquet file, or has no such value.
-        StorageError: the store does not deliver the object, or it has another tag.
-        OSError: the file cannot be read.
+        ValueError: The file is not a Parquet file, or does not have the value.
+        StorageError: The store does not deliver the object, or it has another tag.
+        OSError: The file cannot be read.
     """
     column, row = cell_of(name)
     state = tag if isinstance(where, Stored) else state_of(where)
@@ -76,12 +74,12 @@ def read_cell(where: Place, name: str, *, tag: str | None = None) -> memoryview:
                 raise ValueError(f"{name} is null")
             return memoryview(value.as_buffer())
         first += rows
-    raise ValueError(f"the file has {first} rows, and no row {row}")
+    raise ValueError(f"the file has only {first} rows, not row {row}")
 
 
 @functools.lru_cache(maxsize=1)
 def _opened(where: Place, state: str | None) -> pq.ParquetFile:
-    """Return an open Parquet file. `state`: the tag of an object, or what tells states of a file apart."""
+    """Return an open Parquet file. `state` is an object's tag, or a text that changes with a file."""
     if not isinstance(where, Stored):
         return pq.ParquetFile(where)
     reader = ObjectReader.from_end(where.uri, FOOTER_BYTES)
@@ -98,46 +96,31 @@ def _column(where: Place, state: str | None, column: str, row_group: int) -> Any
     leaf = leaf_of(file.schema_arrow.field(index)) if index >= 0 else None
     if leaf is None:
         raise ValueError(f"the file has no column {column} of binaries")
-    # In chunks: one array holds up to 2 GiB. Videos are large, so that they may take all memory.
+    # The result has several chunks, since an array has at most 2 GiB. Videos are large, so they may take all memory.
     return read_group(file, row_group, [leaf], most_bytes=machine_bytes(), threads=True)[column]
 
 
-HEADER_BYTES = 16 << 10  # of a page; its statistics may hold two values of some kilobytes
+HEADER_BYTES = 16 << 10  # a page header with statistics may contain two values of some kilobytes
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3  # parquet.thrift, PageType
 PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8  # parquet.thrift, Encoding
-MAX_NESTED = 16  # structs of a page header; real ones have 3
+MAX_NESTED = 16  # structs in a page header; valid headers have 3 levels
 
 
 class ScatteredError(ValueError):
-    """The values of a column are not ranges of bytes: compressed, of another encoding, or in lists."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
-    """A page of a column.
-
-    Attributes:
-        header: its fields by number.
-        begin: of its content, in the file.
-        end: of its content.
-    """
-
-    header: dict[int, Any]
-    begin: int
-    end: int
+    """The values of a column are not byte ranges: they are compressed, in another encoding, or in lists."""
 
 
 def value_ranges(read: Read, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema) -> list[ByteRange | None]:
-    """Return the place of each value of a column in a row group; None for values that are null.
+    """Return the byte range of each value of a column in a row group, or None for a null.
 
     Args:
-        read: reads ranges of the file.
-        chunk: the column in the row group.
-        column: the column in the schema.
+        read: Reads ranges of the file.
+        chunk: The column in the row group.
+        column: The column in the schema.
 
     Raises:
-        ScatteredError: the values are no ranges of bytes.
-        ValueError: the pages are damaged.
+        ScatteredError: The values are not byte ranges.
+        ValueError: The pages are damaged.
     """
     if chunk.compression != "UNCOMPRESSED":
         raise ScatteredError(f"pages are compressed ({chunk.compression.lower()})")
@@ -145,20 +128,21 @@ def value_ranges(read: Read, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSch
         raise ScatteredError("values are in lists")
     found: list[ByteRange | None] = []
     entries: list[ByteRange] = []
-    for page in _pages(read, chunk):
-        kind = page.header.get(1)
+    for header, page in _pages(read, chunk):
+        kind = header.get(1)
         if kind == DICTIONARY_PAGE:
-            entries = list(_plain(read, page.begin, page.end, _field(page.header, 7, 1)))
+            entries = list(_plain(read, page.start, page.stop, _field(header, 7, 1)))
         elif kind in (DATA_PAGE, DATA_PAGE_V2):
-            found += _page_values(read, page, column.max_definition_level, entries, chunk.num_values)
+            found += _page_values(read, header, page, column.max_definition_level, entries, chunk.num_values)
             if len(found) > chunk.num_values:
-                raise ValueError("pages hold more values than their column")
+                raise ValueError("pages have more values than their column")
     if len(found) != chunk.num_values:
-        raise ValueError(f"pages hold {len(found)} of {chunk.num_values} values")
+        raise ValueError(f"pages have {len(found)} of {chunk.num_values} values")
     return found
 
 
-def _pages(read: Read, chunk: pq.ColumnChunkMetaData) -> Iterator[_Page]:
+def _pages(read: Read, chunk: pq.ColumnChunkMetaData) -> Iterator[tuple[dict[int, Any], range]]:
+    """Yield the header fields of each page by number, and the range of its content in the file."""
     begin = chunk.data_page_offset
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         begin = min(begin, chunk.dictionary_page_offset)
@@ -170,14 +154,15 @@ def _pages(read: Read, chunk: pq.ColumnChunkMetaData) -> Iterator[_Page]:
         except (IndexError, struct.error) as error:
             raise ValueError(f"the page header at byte {begin} is damaged") from error
         size = _field(header, 3)
-        page = _Page(header=header, begin=begin + length, end=begin + length + size)
-        if size < 0 or page.end > end:
+        page = range(begin + length, begin + length + size)
+        if size < 0 or page.stop > end:
             raise ValueError(f"the page at byte {begin} is longer than its column")
-        yield page
-        begin = page.end
+        yield header, page
+        begin = page.stop
 
 
 def _field(header: dict[int, Any], *numbers: int) -> int:
+    """Return a number in a page header, found by the field numbers of nested structs."""
     value: Any = header
     for number in numbers:
         value = value.get(number) if isinstance(value, dict) else None
@@ -187,48 +172,49 @@ def _field(header: dict[int, Any], *numbers: int) -> int:
 
 
 def _page_values(
-    read: Read, page: _Page, most: int, entries: list[ByteRange], most_values: int
+    read: Read, header: dict[int, Any], page: range, most: int, entries: list[ByteRange], most_values: int
 ) -> list[ByteRange | None]:
-    """Return the places of the values of a data page.
+    """Return the byte ranges of the values of a data page.
 
     Args:
-        read: reads ranges of the file.
-        page: the page.
-        most: the definition level of values that are not null.
-        entries: the places of the values of the dictionary.
-        most_values: how many values the column has.
+        read: Reads ranges of the file.
+        header: The header fields of the page.
+        page: The content of the page in the file.
+        most: The definition level of values that are not null.
+        entries: The byte ranges of the dictionary's values.
+        most_values: The number of values in the column.
     """
-    at = page.begin
-    if page.header[1] == DATA_PAGE:
-        count, encoding = _field(page.header, 5, 1), _field(page.header, 5, 2)
+    at = page.start
+    if header[1] == DATA_PAGE:
+        count, encoding = _field(header, 5, 1), _field(header, 5, 2)
         length = 0
         if most:
-            if _field(page.header, 5, 3) != RLE:
+            if _field(header, 5, 3) != RLE:
                 raise ScatteredError("levels have an old encoding")
             length = int.from_bytes(read(at, 4), "little")
             at += 4
     else:
-        count, encoding = _field(page.header, 8, 1), _field(page.header, 8, 4)
-        at += _field(page.header, 8, 6)
-        length = _field(page.header, 8, 5)
+        count, encoding = _field(header, 8, 1), _field(header, 8, 4)
+        at += _field(header, 8, 6)  # repetition levels, which are empty outside of lists
+        length = _field(header, 8, 5)
     if not 0 <= count <= most_values:
-        raise ValueError(f"the page at byte {page.begin} has more values than its column")
-    if not 0 <= length <= page.end - at:
-        raise ValueError(f"the levels of the page at byte {page.begin} are longer than it")
+        raise ValueError(f"the page at byte {page.start} has more values than its column")
+    if not 0 <= length <= page.stop - at:
+        raise ValueError(f"the levels of the page at byte {page.start} are longer than the page")
     there = np.ones(count, np.bool_)
     if most:
         there = _hybrid(read(at, length), most.bit_length(), count) == most
     at += length
     wanted = int(there.sum())
     if encoding == PLAIN:
-        places = list(_plain(read, at, page.end, wanted))
+        places = list(_plain(read, at, page.stop, wanted))
     elif encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY):
-        data = read(at, page.end - at)
+        data = read(at, page.stop - at)
         if wanted and not data:
-            raise ValueError(f"the page at byte {page.begin} is too short")
+            raise ValueError(f"the page at byte {page.start} is too short")
         numbers = _hybrid(data[1:], data[0], wanted) if wanted else np.zeros(0, np.int64)
         if len(numbers) and numbers.max() >= len(entries):
-            raise ValueError(f"the page at byte {page.begin} refers to values that its dictionary lacks")
+            raise ValueError(f"the page at byte {page.start} refers to values that its dictionary lacks")
         places = [entries[number] for number in numbers.tolist()]
     else:
         raise ScatteredError(f"values have encoding {encoding}, not plain")
@@ -237,7 +223,7 @@ def _page_values(
 
 
 def _plain(read: Read, at: int, end: int, count: int) -> Iterator[ByteRange]:
-    """Yield the places of values of the encoding PLAIN: each follows its length in four bytes."""
+    """Yield the byte ranges of values in the encoding PLAIN. Each value follows its length in four bytes."""
     for _ in range(count):
         length = int.from_bytes(read(at, 4), "little")
         at += 4
@@ -248,12 +234,12 @@ def _plain(read: Read, at: int, end: int, count: int) -> Iterator[ByteRange]:
 
 
 def _hybrid(data: bytes, width: int, count: int) -> NDArray[np.int64]:
-    """Return int64 [count]: numbers in Parquet's hybrid of run-length encoding and bit packing.
+    """Decode numbers in Parquet's hybrid of run-length encoding and bit packing: int64 [count].
 
     Args:
-        data: the encoded numbers.
-        width: bits of a number.
-        count: how many there are.
+        data: The encoded numbers.
+        width: The bits of a number.
+        count: The number of numbers.
     """
     if width > 32:
         raise ValueError(f"numbers of {width} bits")
@@ -305,6 +291,7 @@ class _Compact:
         fields: dict[int, Any] = {}
         number = 0
         while (head := self._byte()) != 0:
+            # A field has the distance to the number of the field before it, or its whole number if that is too far.
             number = number + (head >> 4) if head >> 4 else self._zigzag()
             fields[number] = self._value(head & 15, depth)
         return fields, self._at

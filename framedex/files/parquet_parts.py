@@ -1,10 +1,10 @@
-"""Parquet parts: checked against their schema, stamped with versions, written under another name and renamed.
+"""Parquet files: parts of tables that are written completely or not at all, and reading within a memory limit.
 
-Reads row groups of Parquet files that fit into memory. A file of a few kilobytes may state billions of values.
+Parts are checked against their schema and record the versions of libraries. Reading checks first how much memory the
+columns need, since a file of a few kilobytes may state billions of values.
 """
 
 import functools
-import io
 import json
 import os
 import re
@@ -24,6 +24,7 @@ from framedex.core.version import __version__
 from framedex.core.words import size_text
 from framedex.files.outputs import ASIDE
 from framedex.storage.places import Place, Stored, names_in, parquet_file
+from framedex.storage.reader import RangedFile
 
 Folder = TypeVar("Folder", Path, Stored, Place)
 
@@ -31,25 +32,25 @@ PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
 # The errors of pyarrow for values that no column can hold: mixed types, numbers too large, lone surrogates.
 UNSTORABLE = (pa.ArrowException, ValueError, OverflowError, TypeError)
 LIBRARIES = ("av", "pyarrow", "numpy")
-_installed_version = functools.cache(metadata.version)  # searches folders for a millisecond
+_installed_version = functools.cache(metadata.version)  # each call searches folders for a millisecond
 
 
 def library_versions() -> dict[str, str]:
     """Return the versions that are written into every file."""
-    from framedex.core.pyav import ffmpeg_version  # importing PyAV is slow, and readers do without
+    from framedex.core.pyav import ffmpeg_version  # importing PyAV is slow, and readers do not need it
 
     versions = {name: _installed_version(name) for name in LIBRARIES}
     return {"framedex": __version__} | versions | {"ffmpeg": ffmpeg_version()}
 
 
 def ffmpeg_of(schema: pa.Schema) -> set[str]:
-    """Return the FFmpeg version in a part's metadata. The set is empty if the part is older than that entry."""
+    """Return the FFmpeg version in a part's metadata, or an empty set if an older framedex wrote the part."""
     stamp = json.loads((schema.metadata or {}).get(b"framedex.libraries", b"{}"))
     return {stamp["ffmpeg"]} if "ffmpeg" in stamp else set()
 
 
 def part_path(folder: Folder, number: int) -> Folder:
-    """Return the path of part `number` of a table folder."""
+    """Return the path of a part of a table folder."""
     return folder / f"part-{number:06d}.parquet"
 
 
@@ -142,69 +143,48 @@ def _elements(value: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(np.ma.getdata(value) if masked else value, kind, mask=np.ma.getmaskarray(value) if masked else None)
 
 
-LARGE = 1 << 60  # bytes
+LARGE = 1 << 60  # bytes, more than any offset in metadata
 OFFSET_BYTES = 4
-# Encodings that have each text as often as it occurs.
+# Encodings that store each occurrence of a text. Others may store a text once and refer to it.
 WHOLE_TEXTS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"})
-VALUE_BYTES = 8  # a number takes so many in memory, however few bits it takes in the file
+VALUE_BYTES = 8  # the memory of a number, which may take only a few bits in the file
 
 _checked: weakref.WeakKeyDictionary[pq.ParquetFile, set[int]] = weakref.WeakKeyDictionary()  # row groups by file
 
 
 def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
-    """Return the metadata of a row group whose columns may be asked for.
+    """Return the metadata of a row group after checking that they are valid.
 
-    pyarrow ends the process if a column of damaged metadata is asked for, instead of raising an error. Its reader of
-    batches raises errors: it takes the metadata of all columns before it reads the first byte, which it does not get.
+    If the metadata of a column are damaged, pyarrow ends the process when they are accessed. Only its reader of batches
+    raises an error: it parses the metadata of all columns before it reads the first byte. So it reads an empty file
+    here, which is large enough for all offsets.
 
     Raises:
         OSError: The metadata are damaged.
-        pa.ArrowException: The same.
+        pa.ArrowException: The metadata are damaged.
     """
     group = file.metadata.row_group(number)
     known = _checked.setdefault(file, set())
     if number not in known:
-        hollow = _Hollow()
+        offsets: list[int] = []  # an exception instead would stay in pyarrow, with all objects of its frames
+
+        def read_nothing(offset: int, _length: int) -> bytes:
+            offsets.append(offset)
+            return b""
+
         try:
-            with pq.ParquetFile(hollow, metadata=file.metadata, buffer_size=1) as reader:
+            empty = RangedFile(read_nothing, LARGE, "")
+            with pq.ParquetFile(empty, metadata=file.metadata, buffer_size=1) as reader:
                 for _ in reader.iter_batches(1, row_groups=[number], use_threads=False):
                     pass
         except (OSError, pa.ArrowException):
-            if not hollow.was_read:
+            if not offsets:
                 raise
         for column in range(group.num_columns):
             if group.column(column).physical_type != file.metadata.schema.column(column).physical_type:
                 raise OSError(f"column {column} of row group {number} has a type of its own")
         known.add(number)
     return group
-
-
-class _Hollow(io.RawIOBase):
-    """A file that is large enough for all metadata, and has no bytes.
-
-    Attributes:
-        was_read: Whether a byte was asked for. pyarrow would keep an exception, with all that its frames hold.
-    """
-
-    was_read = False
-    _at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset if whence == os.SEEK_SET else LARGE + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, _buffer: object) -> int:
-        self.was_read = True
-        return 0
 
 
 def read_group(
@@ -222,14 +202,14 @@ def read_group(
         file: An open file.
         number: The number of the row group.
         columns: The names of columns, or the paths of their parts. Defaults to all columns.
-        most_bytes: The memory that the columns may take, which defaults to the limit of a clip.
-        kept: The number of row groups that the caller keeps in memory. Together they have the limit of a clip.
+        most_bytes: The maximum memory of the columns. Defaults to the limit for a clip, divided by `kept`.
+        kept: The number of row groups that the caller keeps in memory.
         threads: Whether columns are read in parallel.
 
     Raises:
         ValueError: The columns would take more memory.
         OSError: The row group cannot be read.
-        pa.ArrowException: The same.
+        pa.ArrowException: The row group cannot be read.
     """
     most = usual_clip_bytes() // kept if most_bytes is None else most_bytes
     group = checked_group(file, number)
@@ -238,7 +218,7 @@ def read_group(
     names = None if columns is None else list(columns)
     if need + texts <= most:
         return file.read_row_group(number, columns=names, use_threads=threads)
-    # Each text may be as long as all that the file has of the column: as few rows at a time as then fit into memory.
+    # In the worst case, each text is as long as the whole column in the file. Read as many rows as then fit.
     rows = max(1, group.num_rows * most // (need + texts))
     batches: list[pa.RecordBatch] = []
     size = 0
@@ -270,7 +250,7 @@ def read_file(
     Args:
         file: The open file.
         where: Its place. The file is opened again if its texts may not fit into memory.
-        columns: The names of columns, of which the file may lack some. Defaults to all columns.
+        columns: The names of columns. Missing columns are ignored. Defaults to all columns.
         row_bytes: The memory that the caller needs for each row in addition.
         threads: Whether columns are read in parallel.
 
@@ -282,12 +262,13 @@ def read_file(
     need, repeated = check_file(file, columns, row_bytes=row_bytes)
     if need + repeated <= most:
         return file.read(columns=wanted, use_threads=threads)
-    # Each text once, and then as often as it occurs, if that fits into memory.
+    # Read each distinct text once. Repeat the texts only if all of them fit into memory.
     names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
     texts = [name for name in names if wanted is None or name in wanted]
     with parquet_file(where, read_dictionary=texts) as encoded:
         table = encoded.read(columns=wanted, use_threads=threads)
-    check_bytes(need + sum(_text_bytes(table[name]) for name in texts), most, "it")
+    encoded_chunks = (chunk for name in texts for chunk in table[name].chunks if pa.types.is_dictionary(chunk.type))
+    check_bytes(need + sum(map(encoded_bytes, encoded_chunks)), most, "it")
     for name in texts:
         place = table.column_names.index(name)
         table = table.set_column(place, table.schema.field(name).with_type(pa.string()), table[name].cast(pa.string()))
@@ -295,7 +276,7 @@ def read_file(
 
 
 def check_file(file: pq.ParquetFile, columns: Sequence[str] | None = None, *, row_bytes: int = 0) -> tuple[int, int]:
-    """Return the memory that columns of a file take: in bytes, and the most that texts may take in addition.
+    """Return the memory that columns of a file take in bytes, and the most that repeated texts may take in addition.
 
     Args:
         file: An open file.
@@ -305,7 +286,7 @@ def check_file(file: pq.ParquetFile, columns: Sequence[str] | None = None, *, ro
     Raises:
         ValueError: The columns take more memory than a clip may, without what texts may take in addition.
         OSError: The metadata are damaged.
-        pa.ArrowException: The same.
+        pa.ArrowException: The metadata are damaged.
     """
     groups = [checked_group(file, number) for number in range(file.metadata.num_row_groups)]
     sizes = [_group_bytes(group, file.metadata.schema, columns) for group in groups]
@@ -314,18 +295,13 @@ def check_file(file: pq.ParquetFile, columns: Sequence[str] | None = None, *, ro
     return need, sum(texts for _, texts in sizes)
 
 
-def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Return how many bytes the texts of a column have, which is dictionary-encoded."""
-    return sum(encoded_bytes(chunk) for chunk in column.chunks if pa.types.is_dictionary(chunk.type))
-
-
 def check_bytes(need: int, most: int, what: str) -> None:
     """Raise ValueError if more memory is needed than is allowed.
 
     Args:
-        need: The memory that is needed, in bytes.
-        most: The memory that is allowed, in bytes.
-        what: The part of a file that needs it, for the message.
+        need: The needed memory in bytes.
+        most: The allowed memory in bytes.
+        what: The part of a file that needs the memory, for the message.
     """
     if need > most:
         raise ValueError(f"{what} takes {size_text(need)} of memory; {size_text(most)} are allowed")
@@ -336,7 +312,8 @@ def _group_bytes(
 ) -> tuple[int, int]:
     """Return the memory that columns of a row group take according to the file's footer, in bytes.
 
-    The second number is the most that texts may take in addition: the file may have a text once and refer to it often.
+    The second number is the most that repeated texts may take in addition: a file may store a text once and refer to
+    it often.
     """
     need = texts = 0
     for number in range(group.num_columns):

@@ -1,8 +1,8 @@
-"""A page as one HTML document without external resources. Its own content security policy forbids loading any.
+"""HTML pages without external resources: elements, the theme, and whole documents.
 
-HTML elements, built as a tree. Text from data becomes text or attribute values, never markup.
-
-The theme of every page: colours for light, dark and print, and the shared style sheet (theme.css).
+Elements are built as a tree, so that text from data becomes text or attribute values, never markup. The content
+security policy of a page forbids loading external resources. The theme has colours for light, dark and print, and a
+style sheet that all pages share (theme.css).
 """
 
 import base64
@@ -17,17 +17,17 @@ from xml.etree.ElementTree import Element, tostring
 from framedex.errors import printable
 
 Markup = NewType("Markup", bytes)  # UTF-8 that browsers parse; only `markup` creates it
-LONGEST = 160  # characters of a value
-RAW = ("script", "style")  # browsers do not parse the content of these elements; it must not contain their end tag
+LONGEST = 160  # characters of a value; longer ones would widen their table's column beyond the page
+RAW = ("script", "style")  # browsers do not parse the content of these elements, so it must not be escaped
 
 
 def element(tag: str, *content: Element | str | None, **attributes: object) -> Element:
-    """Return an element with texts and child elements. None is left out, both as content and as an attribute value.
+    """Return an element with texts and child elements. Content and attributes that are None are left out.
 
     In an attribute's name, `_` stands for `-`, and a trailing `_` is dropped. Control characters and changes of text
     direction become escapes, except for line ends.
     """
-    made = Element(
+    built = Element(
         tag,
         {
             name.rstrip("_").replace("_", "-"): safe(str(value))
@@ -37,17 +37,14 @@ def element(tag: str, *content: Element | str | None, **attributes: object) -> E
     )
     for part in content:
         if isinstance(part, Element):
-            made.append(part)
+            built.append(part)
         elif part is not None:
-            _add_text(made, part if tag in RAW else safe(part))
-    return made
-
-
-def _add_text(parent: Element, text: str) -> None:
-    if len(parent):
-        parent[-1].tail = (parent[-1].tail or "") + text
-    else:
-        parent.text = (parent.text or "") + text
+            text = part if tag in RAW else safe(part)
+            if len(built):  # ElementTree stores text after a child as the child's tail
+                built[-1].tail = (built[-1].tail or "") + text
+            else:
+                built.text = (built.text or "") + text
+    return built
 
 
 def safe(text: str) -> str:
@@ -55,9 +52,9 @@ def safe(text: str) -> str:
     return printable(text, lines=True)
 
 
-def markup(made: Element) -> Markup:
+def markup(tree: Element) -> Markup:
     """Return an element as HTML on a line of its own."""
-    return Markup(f"{tostring(made, encoding='unicode', method='html')}\n".encode())
+    return Markup(f"{tostring(tree, encoding='unicode', method='html')}\n".encode())
 
 
 def said(value: object, *, longest: int = LONGEST) -> str:
@@ -95,13 +92,13 @@ def table(names: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str, 
         element("tr", *[element("td", _value(value), class_=side) for value, side in zip(row, right, strict=True)])
         for row in kept
     ]
-    made = element(
+    inner = element(
         "table",
         element("caption", caption, class_="unseen"),
         element("thead", element("tr", *head)),
         element("tbody", *body),
     )
-    return element("div", made, class_=f"box {class_}".strip(), role="group", aria_label=f"{caption} (table)")
+    return element("div", inner, class_=f"box {class_}".strip(), role="group", aria_label=f"{caption} (table)")
 
 
 def _is_number(value: object) -> bool:
@@ -141,12 +138,12 @@ def drawing(
     Args:
         content: The elements of the drawing.
         size: Width and height, in the drawing's own units.
-        label: A description for screen readers. None: the drawing is an ornament and is hidden from them.
+        label: A description for screen readers. If None, the drawing is an ornament, and they skip it.
         class_: The CSS class.
         others: Further attributes, such as the width and height in pixels.
     """
-    heard = {"aria_hidden": "true"} if label is None else {"role": "img", "aria_label": label}
-    return element("svg", *content, viewBox=f"0 0 {size[0]} {size[1]}", class_=class_, **heard, **others)
+    spoken = {"aria_hidden": "true"} if label is None else {"role": "img", "aria_label": label}
+    return element("svg", *content, viewBox=f"0 0 {size[0]} {size[1]}", class_=class_, **spoken, **others)
 
 
 def jpeg_uri(jpeg: bytes) -> str:
@@ -183,16 +180,14 @@ COLOURS = {
     "warning-ground": Colour("#fdf5e3", "#33290f", "#ffffff"),
     "note": Colour("#40566f", "#a9bfd8", "#40566f"),
     "note-ground": Colour("#eef2f7", "#212a35", "#ffffff"),
-    "bar": Colour("#3d6fb4", "#6fa0e0", "#3d6fb4"),  # of a chart
+    "bar": Colour("#3d6fb4", "#6fa0e0", "#3d6fb4"),  # in charts
     "bar-rest": Colour("#97a3b3", "#5d6875", "#97a3b3"),
     "axis": Colour("#6b7480", "#8a95a2", "#555555"),
     "grid": Colour("#e6e9ed", "#2b3037", "#dddddd"),
-    "start": Colour("#b8430f", "#ff9a63", "#b8430f"),  # a start point
+    "start": Colour("#b8430f", "#ff9a63", "#b8430f"),  # a random access point
     "gap": Colour("#f6dfb5", "#4c3d1c", "#f6dfb5"),  # time without a frame
     "hatch": Colour("#aab2bd", "#59626e", "#aab2bd"),  # over padding
 }
-USED = re.compile(r"var\(--([a-z-]+)\)")
-DEFINED = re.compile(r"--([a-z-]+):")
 
 
 def rgb(name: str) -> tuple[int, int, int]:
@@ -211,7 +206,7 @@ def stylesheet(own: str) -> str:
         ValueError: A rule uses a variable that neither the theme nor the page defines.
     """
     rules = (files("framedex.html") / "theme.css").read_text(encoding="utf-8") + own
-    used, defined = set(USED.findall(rules)), set(DEFINED.findall(rules))
+    used, defined = set(re.findall(r"var\(--([a-z-]+)\)", rules)), set(re.findall(r"--([a-z-]+):", rules))
     if unknown := used - defined - set(COLOURS):
         raise ValueError(f"no such variable: {', '.join(sorted(unknown))}")
     return _variables([name for name in COLOURS if name in used]) + rules
@@ -240,7 +235,7 @@ class Document:
         style: The page's own CSS rules. The theme comes before them.
         script: The page's JavaScript, which runs after the body is loaded.
         served: Whether a server of this machine delivers the page, and its script may load data, pictures and sound
-            from there. False: the page loads nothing.
+            from there. Otherwise, the page does not load anything.
         before: Elements before the main part, such as a header.
         main: The main part, in pieces, so that large pages can be built piece by piece.
         after: Elements after the main part, such as a footer.
@@ -299,5 +294,5 @@ def _written(parts: Iterable[Element | None]) -> list[bytes]:
 
 
 def _digest(text: str) -> str:
-    """Return the hash by which a policy allows a style or a script."""
+    """Return the hash by which a content security policy allows a style or a script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

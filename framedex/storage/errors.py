@@ -1,26 +1,21 @@
-"""Turns errors of stores into errors for the user, without secrets in them."""
+"""Errors of stores, as errors for the user that do not contain secrets."""
 
 import os
 import re
 
 from framedex.errors import StorageError
 
-# Words in the names of variables whose values are secrets.
+# Variables with these words in their names have secret values.
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL|SIGNATURE", re.IGNORECASE)
 _STORES = ("AWS_", "AZURE_", "GOOGLE_", "GCS_", "HF_", "HUGGING_FACE_")
-_QUERY = re.compile(r"\?[^\s\"']*")
-_USER = re.compile(r"//[^/@\s]*@")
 _LEAST_SECRET = 6  # characters; shorter values are not secrets and would match everywhere
-MAX_TEXT = 600
+MAX_TEXT = 600  # characters; some stores answer with whole pages
 # Statuses and codes with which stores refuse credentials; some answer 400 for an expired token.
 REFUSED = re.compile(
     r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|TokenRefreshRequired|InvalidToken|status code: 40[13]"
 )
-PAST_THE_END = re.compile(r"status code: 416")
 _STATUS = re.compile(r"status code: (\d{3}[^:<]*)")
-_CODE = re.compile(r"<Code>([^<]*)</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
-_PASSING = ("408", "429", "5")  # the first characters of statuses that may be temporary
+# By the name of the class, since importing the libraries of all stores would be slow.
 KINDS = {
     "NotFoundError": ("missing", "the object is not there"),
     "FileNotFoundError": ("missing", "the object is not there"),
@@ -48,13 +43,13 @@ REMEDIES = {
 def may_be_tried_again(error: Exception) -> bool:
     """Return whether a request may succeed when repeated: the answer broke off or was late, and was not a refusal."""
     status = _STATUS.search(str(error))
-    passing = status is None or status[1].startswith(_PASSING)
-    return passing and kind_of(error)[0] == "unanswered" and not isinstance(error, TypeError | ValueError)
+    is_passing = status is None or status[1].startswith(("408", "429", "5"))  # timeout, too many requests, server error
+    return is_passing and kind_of(error)[0] == "unanswered" and not isinstance(error, TypeError | ValueError)
 
 
 def is_past_the_end(error: Exception) -> bool:
     """Return whether a store reports that the object ends before the requested range."""
-    return PAST_THE_END.search(str(error)) is not None
+    return "status code: 416" in str(error)
 
 
 def kind_of(error: Exception) -> tuple[str, str]:
@@ -86,7 +81,7 @@ def without_secrets(text: str) -> str:
     }
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
-    text = _USER.sub("//…@", _QUERY.sub("?…", text))
+    text = re.sub(r"//[^/@\s]*@", "//…@", re.sub(r"\?[^\s\"']*", "?…", text))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
@@ -95,5 +90,5 @@ def answer_in(text: str) -> str:
     status = _STATUS.search(text)
     if status is None:
         return text.split("\n\nDebug source")[0].strip()
-    said = [found[1].strip() for found in (_CODE.search(text), _MESSAGE.search(text)) if found]
-    return ": ".join([status[1].strip(), *said])
+    answer = [found[1] for tag in ("Code", "Message") if (found := re.search(f"<{tag}>([^<]*)</{tag}>", text))]
+    return ": ".join(part.strip() for part in (status[1], *answer))

@@ -1,12 +1,13 @@
 """Datasets of the Hugging Face Hub as stores: `hf://datasets/OWNER/NAME@REVISION/PATH`.
 
-huggingface_hub finds the token, resolves revisions and lists files. Ranges are requested from the Hub's address of a
-file, which sends the reader on to a storage server with a signed address. The token goes to the Hub alone. A signed
-address is kept in memory for a few minutes, and never shown or written.
+huggingface_hub finds the token, resolves revisions and lists files. Ranges are requested from the Hub, which redirects
+to a signed address on a storage server. Only the Hub receives the token. A signed address is kept in memory for a few
+minutes, and never shown or written.
 """
 
 import functools
 import http.client
+import itertools
 import os
 import re
 import time
@@ -23,34 +24,29 @@ SCHEME = "hf"
 ENDPOINT = "HF_ENDPOINT"  # the variable of huggingface_hub
 DATASET = re.compile(r"hf://datasets/(?P<owner>[^/@]+)/(?P<name>[^/@]+)(?:@(?P<revision>[^/]+))?(?P<path>(?:/.*)?)")
 COMMIT = re.compile(r"[0-9a-f]{40}")
-FRESH_SECONDS = 60.0  # how long a revision is taken for the commit that it was
-MAX_SIGNED = 1024  # addresses that are kept
-KEPT_SECONDS = 240.0  # how long a signed address is used; the Hub signs them for an hour
-CHUNK = 1000  # files of a listing
-
-
-def is_hub(uri: str) -> bool:
-    """Return whether a uri names something on the Hub."""
-    return uri.lower().startswith(f"{SCHEME}://")
+FRESH_SECONDS = 60.0  # branches move seldom, so their commit is requested once a minute
+MAX_SIGNED = 1024  # addresses that are kept, of about 1 kB each
+KEPT_SECONDS = 240.0  # the Hub signs addresses for an hour; a few minutes save most requests
+CHUNK = 1000  # files per chunk of a listing, as in S3
 
 
 def pinned(uri: str) -> str:
-    """Return a uri of the Hub with the commit that its revision names now, and other names unchanged.
+    """Replace the revision in a uri of the Hub by its current commit. Return other uris unchanged.
 
-    Without a revision, this is the commit of the branch `main`.
+    The default revision is the branch `main`.
 
     Raises:
-        SourceError: the uri names no dataset.
-        StorageError: the Hub does not answer, or has no such dataset or revision.
+        SourceError: The uri does not name a dataset.
+        StorageError: The Hub does not answer, or lacks the dataset or revision.
         MissingExtraError: huggingface_hub is not installed.
     """
-    if not is_hub(uri):
+    if not uri.lower().startswith(f"{SCHEME}://"):
         return uri
     uri = checked(uri)
     match = DATASET.fullmatch(uri)
     if match is None:
         raise SourceError(
-            "a uri of the Hub names no dataset", where=uri, allowed="hf://datasets/OWNER/NAME@REVISION/PATH"
+            "a uri of the Hub does not name a dataset", where=uri, allowed="hf://datasets/OWNER/NAME@REVISION/PATH"
         )
     if (match["revision"] or "").startswith("refs") and "%2F" not in match["revision"].upper():
         raise SourceError(
@@ -64,15 +60,15 @@ def pinned(uri: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _commit(owner: str, name: str, revision: str, now: int) -> str:
-    """Return the commit that a branch, a tag or a short hash names. `now`: changes when it is to be asked again."""
+    """Return the commit of a branch, a tag or a short hash. `now` changes each minute, and ends a cached answer."""
     try:
         found = _api().repo_info(f"{owner}/{name}", revision=revision, repo_type="dataset").sha
     except MissingExtraError:
         raise
-    except Exception as error:  # huggingface_hub's errors, and those of its HTTP library
+    except Exception as error:  # errors of huggingface_hub and of its HTTP library
         raise as_storage_error(f"hf://datasets/{owner}/{name}@{revision}", error) from None
     if found is None or not COMMIT.fullmatch(found):
-        raise StorageError("the Hub names no commit", kind="unanswered", where=f"hf://datasets/{owner}/{name}")
+        raise StorageError("the Hub does not name a commit", where=f"hf://datasets/{owner}/{name}")
     return str(found)
 
 
@@ -101,7 +97,7 @@ class HubStore(web.WebStore):
 
     Args:
         name: `hf://datasets/OWNER/NAME@COMMIT`.
-        seconds, retries, trying_seconds: as for `WebStore`.
+        seconds, retries, trying_seconds: See `WebStore`.
     """
 
     def __init__(self, name: str, *, seconds: float, retries: int, trying_seconds: float) -> None:
@@ -109,7 +105,7 @@ class HubStore(web.WebStore):
         match = DATASET.fullmatch(name)
         if match is None or not COMMIT.fullmatch(match["revision"] or ""):
             raise StorageError(
-                "a uri of the Hub names no commit",
+                "a uri of the Hub does not name a commit",
                 kind="revision",
                 where=name,
                 remedy="index the dataset again: an index records the commit",
@@ -121,42 +117,30 @@ class HubStore(web.WebStore):
     def list(self, prefix: str | None) -> Iterator[list[dict[str, Any]]]:
         """Yield chunks of metadata of the files below a folder."""
         missing = (_library().errors.EntryNotFoundError, web.NotFoundError)
-        chunk: list[dict[str, Any]] = []
+        where = (prefix or "").rstrip("/") or None
+        options = {"recursive": True, "revision": self._revision, "repo_type": "dataset"}
         try:
-            found = _api().list_repo_tree(
-                self._repository,
-                (prefix or "").rstrip("/") or None,
-                recursive=True,
-                revision=self._revision,
-                repo_type="dataset",
-            )
-            for one in found:
-                if hasattr(one, "blob_id"):  # folders have none
-                    tag = one.blob_id if one.lfs is None else one.lfs.sha256
-                    chunk.append(
-                        {"path": one.path, "size": one.size, "last_modified": web.NO_TIME, "e_tag": f'"{tag}"'}
-                    )
-                if len(chunk) == CHUNK:
-                    yield chunk
-                    chunk = []
+            entries = iter(_api().list_repo_tree(self._repository, where, **options))
+            while some := list(itertools.islice(entries, CHUNK)):
+                yield [_listed(one) for one in some if hasattr(one, "blob_id")]  # folders do not have this attribute
         except missing:
             return
-        yield chunk
 
     def _follow(self, method: str, key: str, headers: dict[str, str], most: int) -> web.Answer:
         """Return the answer of the Hub or of the server that it redirects to.
 
         Raises:
-            StorageError: the answer is about another commit, or a redirect is not followed.
-            PreconditionError: the file is another one than `If-Match` says.
+            StorageError: The answer is about another commit, or a redirect is not followed.
+            PreconditionError: The file does not match `If-Match`.
         """
+        # Storage servers have other ETags than the Hub, so `If-Match` is checked here.
         own = {name: value for name, value in headers.items() if name != "If-Match"}
         expected = headers.get("If-Match")
         kept = self._signed.get(key)
         if method == "GET" and kept is not None and time.monotonic() - kept[0] < KEPT_SECONDS:
-            status, reason, found, content = self._exchange(method, urlsplit(kept[1]), own, most)
-            if status in (200, 206):
-                return self._checked(web.answer_of(method, key, own, status, reason, found, content), kept[2], expected)
+            response = self._exchange(method, urlsplit(kept[1]), own, most)
+            if response.status in (200, 206):
+                return self._checked(web.answer_of(method, key, own, response), kept[2], expected)
             self._signed.pop(key, None)  # the address has expired
         return self._from_hub(method, key, own, expected, most)
 
@@ -167,18 +151,18 @@ class HubStore(web.WebStore):
         for _ in range(web.MAX_REDIRECTS + 1):
             at_home = web.origin_of(urlsplit(address)) == home
             sent = headers | (_credentials() if at_home else {})
-            status, reason, found, content = self._exchange(method, urlsplit(address), sent, most)
+            response = self._exchange(method, urlsplit(address), sent, most)
             if at_home:
-                self._check_commit(found)
-                meta |= _metadata(key, found)
-            if status not in web.REDIRECTING:
-                answer = web.answer_of(method, key, headers, status, reason, found, content)
+                self._check_commit(response.headers)
+                meta |= _metadata(key, response.headers)
+            if response.status not in web.REDIRECTING:
+                answer = web.answer_of(method, key, headers, response)
                 if not at_home:
                     if len(self._signed) >= MAX_SIGNED:
                         self._signed.clear()
                     self._signed[key] = (time.monotonic(), address, meta)
                 return self._checked(answer, meta, expected)
-            address = _next(address, found.get("Location"), home[0], key)
+            address = _next(address, response.headers.get("Location"), home[0], key)
             if method == "HEAD" and web.origin_of(urlsplit(address)) != home and "e_tag" in meta and "size" in meta:
                 return self._checked(web.Answer(meta, b""), meta, expected)
         raise StorageError("the Hub redirects too often", kind="redirected", where=f"{self._name}/{key}")
@@ -199,13 +183,13 @@ class HubStore(web.WebStore):
         """Return an answer with the Hub's metadata.
 
         Raises:
-            StorageError: the storage server has a file of another size than the Hub says.
-            PreconditionError: the file is another one than expected.
+            StorageError: The file's size on the storage server differs from its size on the Hub.
+            PreconditionError: The file is not the expected one.
         """
         known = answer.meta | meta
         if known["size"] != answer.meta["size"]:
             raise StorageError(
-                "the file has another size than the Hub says",
+                "the file has another size than on the Hub",
                 kind="changed",
                 where=f"{self._name}/{answer.meta['path']}",
                 found=answer.meta["size"],
@@ -216,6 +200,12 @@ class HubStore(web.WebStore):
         return web.Answer(known, answer.content)
 
 
+def _listed(file: Any) -> dict[str, Any]:
+    """Return the metadata of a file in a listing."""
+    tag = file.blob_id if file.lfs is None else file.lfs.sha256
+    return {"path": file.path, "size": file.size, "last_modified": web.NO_TIME, "e_tag": f'"{tag}"'}
+
+
 def _credentials() -> dict[str, str]:
     """Return the headers that identify the user to the Hub: the token in the environment, if there is one."""
     headers: dict[str, str] = _library().utils.build_hf_headers(library_name="framedex")
@@ -223,7 +213,7 @@ def _credentials() -> dict[str, str]:
 
 
 def _metadata(key: str, found: http.client.HTTPMessage) -> dict[str, Any]:
-    """Return what the Hub says about a file: of one in its storage, the headers that begin with X-Linked."""
+    """Return the metadata in an answer of the Hub. For files on storage servers, it has headers with X-Linked."""
     meta: dict[str, Any] = {}
     tag = found.get("X-Linked-ETag") or found.get("ETag")
     if tag:

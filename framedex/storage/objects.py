@@ -1,13 +1,11 @@
-"""Objects of a store: their facts, their bytes, and writes that do not replace what others wrote.
+"""Objects of stores: their facts, their bytes, and writes that do not replace the objects of other runs.
 
-obstore is the transport. Each function names objects by uri, repeats requests where that is safe, and raises
-StorageError, which contains no secrets.
-
-Opens stores, one per bucket and process. Addresses and credentials come from the environment.
-
-Joins byte ranges of an object into requests: few requests, with few unwanted bytes. Pure numpy.
+obstore is the transport for buckets. There is one store per bucket and process, with addresses and credentials from the
+environment. Each function names objects by uri, repeats requests where that is safe, and raises StorageError, which
+does not contain secrets.
 """
 
+import contextlib
 import functools
 import os
 import threading
@@ -31,12 +29,12 @@ from framedex.storage.web import WebStore
 NO_LISTING = frozenset({"http", "https"})
 TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
 ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_ENDPOINT")
-_OPENED_BY: list[int] = []  # the process that first used stores; a process forked from it cannot use them
+_OPENED_BY: list[int] = []  # the process that first used stores; a process forked from it lacks their threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """The time limit of a request, and how often a request is repeated if the store fails.
+    """The time limit of a request, and the number of times that a failed request is repeated.
 
     The wait between two tries doubles from 0.1 s to 15 s. Nothing is repeated after `TRYING_SECONDS`.
 
@@ -49,7 +47,7 @@ class StoreLimits:
     retries: int = 8
 
 
-TRYING_SECONDS = 180.0
+TRYING_SECONDS = 180.0  # a store that fails for minutes will not recover soon
 
 
 def limits() -> StoreLimits:
@@ -83,7 +81,7 @@ def _store(name: str, allowed: StoreLimits) -> Any:
         made = HubStore if scheme == SCHEME else WebStore
         return made(name, seconds=allowed.seconds, retries=allowed.retries, trying_seconds=TRYING_SECONDS)
     if scheme not in ("s3", "gs", "az"):
-        raise StorageError("there is no store of this scheme", where=name, allowed="s3, gs, az")
+        raise StorageError("the scheme is unknown", where=name, allowed="s3, gs, az")
     try:
         from obstore import store as stores
     except ImportError as error:
@@ -96,19 +94,16 @@ def _store(name: str, allowed: StoreLimits) -> Any:
         },
         "retry_config": {"max_retries": allowed.retries, "retry_timeout": timedelta(seconds=TRYING_SECONDS)},
     }
+    kinds: dict[str, Any] = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
     try:
-        if scheme == "s3":
-            return stores.S3Store(bucket, **options)
-        if scheme == "gs":
-            return stores.GCSStore(bucket, **options)
-        return stores.AzureStore(bucket, **options)
+        return kinds[scheme](bucket, **options)
     except Exception as error:
         raise as_storage_error(name, error) from None
 
 
-GAP_BYTES = 256 << 10  # the largest gap that is read: reading it takes about as long as the latency of a request
+GAP_BYTES = 256 << 10  # reading a gap of this size takes about as long as the latency of another request
 WASTE = 0.5  # the maximum of unwanted bytes, as a share of the wanted ones
-MAX_BYTES = 8 << 20  # of a request; larger ones are split into parallel requests
+MAX_BYTES = 8 << 20  # larger requests are split, since several connections are faster than one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +136,9 @@ def coalesce(
     waste: float = WASTE,
     most: int = MAX_BYTES,
 ) -> RangeRequests:
-    """Return the requests that fetch some ranges. The ranges may be in any order and may overlap.
+    """Join byte ranges of an object into few requests with few unwanted bytes.
+
+    The ranges may be in any order and may overlap.
 
     Args:
         offset, length: int64 [ranges], in bytes.
@@ -174,7 +171,7 @@ Got = TypeVar("Got")
 
 AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # parallel requests of one process
 PIECE_BYTES = 16 << 20  # the size of a part when a whole object is fetched, or written in parts
-TRIES = 4  # when an answer breaks off or is too short, which obstore does not repeat
+TRIES = 4  # of requests whose answer breaks off, which obstore does not repeat
 FIRST_WAIT_SECONDS = 0.2
 
 
@@ -194,7 +191,7 @@ class Facts:
 
     @property
     def etag(self) -> str | None:
-        """The ETag for If-Match. None: the object has none."""
+        """The ETag for If-Match, or None if the object does not have one."""
         return self.tag.removeprefix("etag ") if self.tag.startswith("etag ") else None
 
 
@@ -209,10 +206,10 @@ def facts_of(meta: Any) -> Facts:
     strong = bool(etag) and not etag.startswith("W/")
     if not strong and mtime_ns <= 0:
         raise StorageError(
-            "the server says neither an ETag nor a time, so an object cannot be told from another one",
+            "the server sends neither an ETag nor a time, so a replaced object would not be detected",
             kind="unpinned",
             where=meta.get("path"),
-            remedy="copy the object to a store that does, or to a disk",
+            remedy="copy the object to another store, or to a disk",
         )
     return Facts(size_bytes=meta["size"], mtime_ns=mtime_ns, tag=f"etag {etag}" if strong else f"modified {mtime_ns}")
 
@@ -229,7 +226,7 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
     Args:
         uri: The object.
         begin, end: The range in bytes, half-open.
-        facts: The facts that the object must still have. None: any object is accepted.
+        facts: The facts that the object must still have. If None, any object is accepted.
 
     Raises:
         StorageError: The request failed, or the object has changed.
@@ -242,20 +239,17 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
         options["if_match"] = facts.etag
 
     def once() -> tuple[memoryview, Facts]:
+        answer = None
         try:
             answer = store.get(key, options=options)
-        except Exception as error:  # obstore's class for it is not part of its interface
+        except Exception as error:  # obstore's class for this error is not public
             if not is_past_the_end(error):
                 raise
-            seen = head(uri)
-            if facts is not None and (seen.size_bytes, seen.tag) != (facts.size_bytes, facts.tag):
-                raise changed(uri, facts, seen) from error
-            return memoryview(b""), seen
-        seen = facts_of(answer.meta)
+        seen = head(uri) if answer is None else facts_of(answer.meta)
         if facts is not None and (seen.size_bytes, seen.tag) != (facts.size_bytes, facts.tag):
             raise changed(uri, facts, seen)
-        data = memoryview(answer.bytes())
-        expected = min(end, seen.size_bytes) - begin
+        data = memoryview(b"" if answer is None else answer.bytes())
+        expected = max(0, min(end, seen.size_bytes) - begin)
         if len(data) != expected:
             raise ConnectionError(f"{len(data)} of {expected} bytes came")
         return data, seen
@@ -264,9 +258,9 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
 
 
 def fetch_end(uri: str, length: int) -> tuple[memoryview, Facts]:
-    """Return the last bytes of an object, or all if it has fewer, and its facts. Raises StorageError.
+    """Return the last bytes of an object, at most `length`, and its facts. Raises StorageError.
 
-    The error has kind `unsupported` if a store does not support such requests (Azure).
+    The error has kind `unsupported` if the store does not support such requests (Azure).
     """
     store, key = _open(uri)
 
@@ -298,9 +292,9 @@ def fetch_many(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> lis
 
 
 def at_once(function: Callable[[Any], Got], values: Sequence[Any]) -> list[Got]:
-    """Call a function for each value in the threads that wait for stores.
+    """Call a function for each value, in the threads that wait for stores.
 
-    Called from such a thread, it uses no others.
+    Such a thread makes its own calls itself: waiting for other threads of the same pool could last forever.
     """
     if len(values) == 1 or threading.current_thread().name.startswith(THREAD_NAME):
         return [function(value) for value in values]
@@ -312,7 +306,7 @@ def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
     data, facts = fetch(uri, 0, most + 1)
     if facts.size_bytes > most:
         raise StorageError(
-            "the object is too large to be read at once", kind="size", where=uri, found=facts.size_bytes, allowed=most
+            "the object is too large to read at once", kind="size", where=uri, found=facts.size_bytes, allowed=most
         )
     return bytes(data), facts
 
@@ -341,7 +335,7 @@ def listing(uri: str) -> Iterator[tuple[str, Facts]]:
     store, _ = _open(uri)
     if name.partition(":")[0] in NO_LISTING:
         raise StorageError(
-            "a web server does not list what it has",
+            "a web server does not list its files",
             kind="listing",
             where=uri,
             remedy="name the files, or a list of them",
@@ -365,7 +359,7 @@ def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:
     Args:
         uri: The object.
         data: Its content.
-        replaces: The facts of the object that may be replaced, if it has not changed. None: no object may exist there.
+        replaces: The facts of the object to replace, if it has not changed. If None, no object may exist there.
     """
     store, key = _open(uri)
     etag = None if replaces is None else replaces.etag
@@ -382,22 +376,16 @@ def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:
         except StorageError as error:
             if error.kind != "changed" or exists(uri) != replaces:
                 raise
-            # Ceph's gateway compares an ETag without the quotes that are part of it (RFC 9110 8.8.3) when it writes.
+            # When Ceph's gateway writes, it compares an ETag without the quotes that belong to it (RFC 9110 8.8.3).
             return _tried(uri, lambda: once({"e_tag": etag.strip('"')}))
     except StorageError as error:
         # If an answer was lost, the write may have succeeded: the object then has the content that was written.
-        if error.kind in ("exists", "changed") and (mine := _holds(uri, data)) is not None:
-            return mine
+        if error.kind in ("exists", "changed"):
+            with contextlib.suppress(StorageError):
+                found, facts = fetch(uri, 0, len(data) + 1)
+                if found == data:
+                    return facts
         raise
-
-
-def _holds(uri: str, data: bytes) -> Facts | None:
-    """Return the facts of an object if it has exactly this content, else None."""
-    try:
-        found, facts = fetch(uri, 0, len(data) + 1)
-    except StorageError:
-        return None
-    return facts if found == data else None
 
 
 def upload(path: Path, uri: str) -> Facts:
@@ -412,7 +400,7 @@ def upload(path: Path, uri: str) -> Facts:
     facts = _tried(uri, once)
     if facts.size_bytes != path.stat().st_size:
         raise StorageError(
-            "the object is not as long as the file that was written into it",
+            "the object has another size than the file that was written into it",
             kind="size",
             where=uri,
             found=facts.size_bytes,
@@ -426,7 +414,7 @@ def delete(uris: Sequence[str]) -> None:
     for uri in uris:
         store, key = _open(uri)
         try:
-            _tried(uri, lambda store=store, key=key: store.delete(key))  # type: ignore[misc]
+            _tried(uri, functools.partial(store.delete, key))
         except StorageError as error:
             if error.kind != "missing":
                 raise
@@ -448,7 +436,7 @@ def _open(uri: str) -> tuple[Any, str]:
 
 
 def _tried(uri: str, call: Callable[[], Got]) -> Got:
-    """Return the result of a call. obstore repeats failed requests; this repeats calls whose answer broke off."""
+    """Return the result of a call. Repeat it if its answer broke off, which obstore does not."""
     for attempt in range(1, TRIES + 1):
         try:
             return call()

@@ -1,4 +1,4 @@
-"""Output folders: written in place on this machine, or by way of a local folder if they are in object storage."""
+"""Output folders. They are written in place on this machine, or through a local folder to object storage."""
 
 import contextlib
 import tempfile
@@ -9,8 +9,7 @@ from framedex.errors import OutputError, StorageError
 from framedex.storage.objects import Facts, delete, exists, fetch, put, upload
 from framedex.storage.places import Place, Stored
 
-WRITABLE = ("s3://", "gs://", "az://")
-SINGLE_BYTES = 64 << 20  # up to this size, a file is written with one request, which the store can refuse
+SINGLE_BYTES = 64 << 20  # the size up to which a file is written with one request, which a store can refuse
 
 
 class Output:
@@ -33,9 +32,9 @@ class Output:
 
 
 class StoredOutput(Output):
-    """A folder of object storage. It replaces nothing that another run wrote.
+    """A folder of object storage, in which this run does not replace the objects of other runs.
 
-    Each object is written only where none exists, or in place of the exact object that was taken.
+    Each object must be new, or replace the exact object that was taken.
     """
 
     def __init__(self, stored: Stored, local: Path) -> None:
@@ -74,24 +73,23 @@ class StoredOutput(Output):
 
 
 def write_new(path: Path, uri: str) -> Facts:
-    """Write a file as a new object. Raises StorageError of kind `exists` if there is one already.
+    """Write a file as a new object. Raises StorageError of kind `exists` if the object exists already.
 
-    Stores check a condition only for an object that is written with one request. Before a file is written in parts,
-    this function looks whether the object exists.
+    Stores check this condition only for objects that are written with one request. Before writing a file in parts, this
+    function checks it with a request of its own.
     """
     if path.stat().st_size <= SINGLE_BYTES:
         return put(uri, path.read_bytes())
-    there = exists(uri)
-    if there is not None:
+    if exists(uri) is not None:
         raise StorageError("something has been written there already", kind="exists", where=uri)
     return upload(path, uri)
 
 
 def check_writable(where: Place) -> None:
-    """Raise OutputError if nothing can be written to a place."""
-    if isinstance(where, Stored) and not where.uri.startswith(WRITABLE):
+    """Raise OutputError if a place is read-only: a web server or the Hub."""
+    if isinstance(where, Stored) and not where.uri.startswith(("s3://", "gs://", "az://")):
         raise OutputError(
-            "web servers and the Hub are not written to", where=where.uri, allowed="s3://, gs://, az:// or a folder"
+            "cannot write to a web server or the Hub", where=where.uri, allowed="s3://, gs://, az:// or a folder"
         )
 
 

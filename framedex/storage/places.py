@@ -1,9 +1,7 @@
-"""Files and folders to read, on this machine or in object storage. Only the functions here distinguish the two.
+"""Files and folders to read, on this machine or in object storage, and the locations of sources.
 
-Where the sources of an index or a dataset lie now, and in which stores they may lie.
-
-Anybody may have written an index or a dataset. The uris in it must not make this machine send requests to servers that
-its user did not choose, or read files of this machine for a dataset that came from elsewhere.
+Anybody may have written an index or a dataset. Its uris must not make this machine send requests to servers that the
+user did not choose, or read files of this machine for a dataset that came from elsewhere.
 """
 
 from __future__ import annotations
@@ -30,12 +28,12 @@ from framedex.storage.objects import Facts, at_once, exists, head, listing, whol
 from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader
 from framedex.storage.uris import absolute, checked, goes_up, is_inside, is_remote, joined, local_path, split
 
-MAX_BYTES = 1 << 28  # of a file that is read at once
+MAX_BYTES = 1 << 28  # files that are read at once are headers and listings; larger ones would fill the memory
 END_BYTES = 8  # the last bytes of a Parquet file: the size of its metadata, and PAR1
-MAX_FOOTER_BYTES = 1 << 29  # of metadata
-FOOTER_BYTES = 64 << 10  # at the end of a Parquet file, which pyarrow reads first
-KEPT_BYTES = 1 << 20  # per open file: its last row groups
-COPIED_BYTES = 8 << 20  # per read of a copy
+MAX_FOOTER_BYTES = 1 << 29  # pyarrow reads metadata of any size that a file states
+FOOTER_BYTES = 64 << 10  # the size of the first request for a Parquet file, which fits most metadata
+KEPT_BYTES = 1 << 20  # the memory per open file: its last row groups
+COPIED_BYTES = 8 << 20  # as the largest request (`objects.MAX_BYTES`)
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -43,13 +41,13 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A file or folder in object storage, with the part of pathlib.Path that reading an index or a dataset needs.
+    """A file or folder in object storage, with the methods of pathlib.Path that reading an index or a dataset needs.
 
-    A missing object raises FileNotFoundError; all other errors are StorageError.
+    A missing object raises FileNotFoundError. All other errors are StorageError.
 
     Attributes:
-        uri: Its uri.
-        cache: A cache for ranges of Parquet files. None: no cache.
+        uri: The uri.
+        cache: A cache for ranges of Parquet files. If None, they are not cached.
     """
 
     uri: str
@@ -77,10 +75,10 @@ class Stored:
         return exists(self.uri) is not None
 
     def is_dir(self) -> bool:
-        return False  # a store has only objects
+        return False  # stores have only objects
 
     def names(self) -> list[str]:
-        """Return the names of all objects below, relative to this place, sorted."""
+        """Return the sorted names of all objects below this place, relative to it."""
         return [uri[len(self.uri) + 1 :] for uri, _ in listing(self.uri)]
 
     def read_bytes(self) -> bytes:
@@ -103,9 +101,10 @@ Place = Path | Stored
 
 
 def place(name: str | os.PathLike[str] | Stored, cache: DiskCache | None = None) -> Place:
-    """Return the folder or file with this path or uri. A uri of the Hub gets the commit that its revision names now.
+    """Return the folder or file with this path or uri. The revision in a uri of the Hub becomes its current commit.
 
-    Raises SourceError if the uri must not be recorded.
+    Raises:
+        SourceError: The uri has a secret or is malformed.
     """
     if isinstance(name, Stored):
         return name
@@ -119,14 +118,14 @@ def local_of(where: Place) -> Path | None:
 
 
 def names_in(where: Place) -> list[str]:
-    """Return the sorted names in a folder, or nothing if it does not exist. For a store: of all objects below."""
+    """Return the sorted names in a folder. For a store, these are all objects below. The folder may be missing."""
     if isinstance(where, Stored):
         return where.names()
     return sorted(path.name for path in where.iterdir()) if where.is_dir() else []
 
 
 def state_of(where: Place) -> str:
-    """Return a text that changes when a file is written again. Raises FileNotFoundError, StorageError."""
+    """Return a text that changes when a file is replaced. Raises FileNotFoundError, StorageError."""
     if isinstance(where, Stored):
         return where.facts().tag
     status = where.stat()
@@ -158,7 +157,7 @@ def small_text(where: Place) -> str:
 
 
 def small_bytes(where: Place) -> bytes:
-    """Return the content of a small file. Raises OSError, also for a file that is not small, and StorageError."""
+    """Return the content of a file of up to MAX_BYTES. Raises OSError, StorageError."""
     if isinstance(where, Stored):
         return where.read_bytes()
     with open_regular(where) as file:
@@ -169,7 +168,7 @@ def small_bytes(where: Place) -> bytes:
 
 
 def read_each(where: Place, read: Callable[[Item], Read], items: Sequence[Item]) -> list[Read]:
-    """Return the result of `read` for each item, in order. If each read costs a request, the reads run in parallel."""
+    """Return the result of `read` for each item, in order. Reads of object storage run in parallel."""
     return list(at_once(read, items)) if isinstance(where, Stored) else list(map(read, items))
 
 
@@ -193,13 +192,13 @@ def parquet_file(where: Place, *, read_dictionary: Sequence[str] = ()) -> pq.Par
 
     Args:
         where: The file.
-        read_dictionary: Columns of texts that are read as they are encoded, with each text once.
+        read_dictionary: Columns of texts that stay dictionary-encoded, with each text once.
 
     Raises:
         FileNotFoundError: And other file errors, StorageError, pa.ArrowException.
     """
     encoded = list(read_dictionary) or None
-    if isinstance(where, Stored):  # requests the columns of a row group together
+    if isinstance(where, Stored):  # `pre_buffer` requests the columns of a row group together
         return pq.ParquetFile(where.open(), pre_buffer=True, read_dictionary=encoded)
     with open_regular(where) as file:
         _check_footer(file, where)
@@ -207,7 +206,7 @@ def parquet_file(where: Place, *, read_dictionary: Sequence[str] = ()) -> pq.Par
 
 
 def _check_footer(file: BinaryIO, where: Path) -> None:
-    """Raise OSError if the metadata of a Parquet file, whose size stands before its last four bytes, are large."""
+    """Raise OSError if the metadata of a Parquet file are too large. Their size is before the last four bytes."""
     if file.seek(0, os.SEEK_END) >= END_BYTES:
         file.seek(-END_BYTES, os.SEEK_END)
         end = file.read(END_BYTES)
@@ -236,12 +235,12 @@ MAX_SHOWN = 5  # stores in a message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Which sources may be read.
+    """The sources that may be read.
 
     Attributes:
-        root: Where the sources lie now, if they moved: a folder that replaces the recorded root, or a mapping {old
-            prefix: new prefix} that applies to absolute paths. Any of these may be in object storage.
-        allow_remote: Whether sources may lie outside of the store of the index or dataset.
+        root: The new location of the sources, if they moved: a folder that replaces the recorded root, or a mapping
+            {old prefix: new prefix} of absolute paths. Any of these may be in object storage.
+        allow_remote: Whether sources may be in other stores than the index or dataset.
     """
 
     root: Root | None = None
@@ -252,15 +251,15 @@ OWN_STORE = Access()
 
 
 class Locations:
-    """Where the sources of an index or a dataset lie.
+    """The locations of the sources of an index or a dataset.
 
-    Sources may lie in the same store: the same bucket, web server or repository of the Hub; for an index or a dataset
-    on a disk, this machine. They may also lie where `access.root` leads.
+    Sources must be in the same store: the same bucket, web server or repository of the Hub, or this machine. They may
+    also be in the locations of `access.root`.
 
     Args:
-        place: The index or dataset, a path or uri.
+        place: The path or uri of the index or dataset.
         recorded: The root that was indexed.
-        access: Which sources may be read.
+        access: The sources that may be read.
 
     Raises:
         FramedexError: The environment variable FRAMEDEX_ALLOW_REMOTE has another value than 0 or 1.
@@ -275,7 +274,7 @@ class Locations:
         self._anywhere = access.allow_remote or allowed_by_environment()
 
     def path(self, uri: str) -> str:
-        """Return where a source lies, even if it must not be read."""
+        """Return the location of a source, even if it must not be read."""
         path = joined(self._root, uri)
         for old, new in self._moved.items():
             if path == old or path.startswith(old.rstrip("/") + "/"):
@@ -284,18 +283,18 @@ class Locations:
         return path
 
     def locate(self, uri: str, uris: Callable[[], pa.ChunkedArray]) -> str:
-        """Return where a source lies.
+        """Return the location of a source.
 
         Args:
             uri: The source.
             uris: Returns the uris of all sources, for the error.
 
         Raises:
-            StorageError: It must not be read. The kind is `foreign`.
+            StorageError: The source must not be read. The kind is `foreign`.
         """
         if not self.allows(uri):
-            self.check(uris())
-            raise self._refusal({store_of(self.path(uri)): 1})  # a file beside the media
+            self.check(uris())  # the error counts all foreign sources
+            raise self._refusal({store_of(self.path(uri)): 1})  # the file is not one of the sources
         return self.path(uri)
 
     def allows(self, uri: str) -> bool:
@@ -314,25 +313,24 @@ class Locations:
         return self.allows("source")
 
     def check(self, uris: pa.ChunkedArray) -> None:
-        """Check that all of some sources may be read.
+        """Check that sources may be read.
 
         Args:
-            uris: string, their uris.
+            uris: The uris of the sources, an Arrow column of strings.
 
         Raises:
-            StorageError: One must not be read. The message has the stores that the sources lie in; the kind is
-                `foreign`.
+            StorageError: A source must not be read. The message has the stores of such sources. The kind is `foreign`.
         """
         if self._anywhere:
             return
-        if self.allows_root:  # then only absolute names can be foreign, and those that lead out of the root
+        if self.allows_root:  # only absolute names and names with ".." can leave the root, so only they are checked
             uris = uris.filter(pc.match_substring_regex(uris, r"^/|://|%|(^|/)\.\.(/|$)"))
         found = Counter(store_of(self.path(uri)) for uri in uris.to_pylist() if not self.allows(uri))
         if found:
             raise self._refusal(found)
 
     def _refusal(self, stores: Mapping[str, int]) -> StorageError:
-        """Return the error for sources that must not be read. `stores`: how many of them each store has."""
+        """Return the error for sources that must not be read. `stores` has the number of them by store."""
         ordered = sorted(stores.items(), key=lambda item: (-item[1], item[0]))
         shown = [f"{store} ({count:,} source{'s' * (count != 1)})" for store, count in ordered[:MAX_SHOWN]]
         more = len(ordered) - len(shown)
@@ -343,7 +341,7 @@ class Locations:
             found=", ".join(shown) + (f" and {more} more" if more else ""),
             allowed=self._own_store,
             remedy=f"if you trust these stores: --allow-remote, allow_remote=True or {ALLOW_REMOTE}=1; "
-            "if the sources lie elsewhere now: --root or root=",
+            "if the sources have moved: --root or root=",
         )
 
 
@@ -354,7 +352,7 @@ def store_of(place: str) -> str:
     scheme, rest = place.split("://", 1)
     store = split(f"{scheme.lower()}://{rest}")[0]
     if scheme.lower() == "hf":
-        return store.partition("@")[0]  # every commit of the repository
+        return store.partition("@")[0]  # all commits of a repository are one store
     return store.lower() if scheme.lower() in ("http", "https") else store
 
 

@@ -1,7 +1,4 @@
-"""Reads an object piece by piece with few requests, as a function of (offset, length) or as a file.
-
-A bounded cache of byte ranges on a local disk. All processes of a machine that name the same folder share it.
-"""
+"""Reading objects piece by piece with few requests, and a cache of byte ranges on a local disk."""
 
 from __future__ import annotations
 
@@ -26,13 +23,11 @@ from framedex.storage.objects import ByteRange, Facts, coalesce, fetch, fetch_en
 Fetch = Callable[[str, Sequence[tuple[int, int]], Facts], list[memoryview]]
 Read = Callable[[int, int], bytes]  # (offset, length) → bytes, fewer at the end
 
-FIRST_BYTES = 256 << 10  # of an object, read by the request that returns its facts
-BLOCK_BYTES = 128 << 10  # are read if fewer are needed
-NEXT_BYTES, MAX_NEXT_BYTES = (
-    256 << 10,
-    1 << 20,
-)  # are read where the previous read ended; a quarter more each time
-TAIL_BYTES = 512 << 10  # at the end are read at once: often, several parts of it are needed
+FIRST_BYTES = 256 << 10  # the first request, which also returns the facts, reads the headers of most containers
+BLOCK_BYTES = 128 << 10  # the least size of a request, since reading more costs little beside the latency
+# A read that continues the previous one requests a quarter more each time, since it probably goes on.
+NEXT_BYTES, MAX_NEXT_BYTES = 256 << 10, 1 << 20
+TAIL_BYTES = 512 << 10  # the end of an object is read at once, since several parts of it are often needed
 KEPT_BYTES = 64 << 20
 
 
@@ -41,15 +36,16 @@ class ObjectReader:
 
     Args:
         uri: The object.
-        facts: The facts that the object must have. None: those of the first request.
-        part: The range that is read as if it were an object of its own; needs `facts`. None: the whole object.
+        facts: The facts that the object must have. Defaults to the facts in the answer to the first request.
+        part: The range to read as if it were an object of its own, which needs `facts`. Defaults to the whole object.
         fetch_ranges: Fetches ranges of the object.
-        first_bytes: How many bytes the first request reads if `facts` is None.
-        kept_bytes: The maximum of bytes that are kept in memory.
-        most_requests: The number of requests after which StorageError of kind `requests` is raised. None: no limit.
+        first_bytes: The size of the first request if `facts` is None.
+        kept_bytes: The maximum number of bytes that are kept in memory.
+        most_requests: The number of requests after which StorageError of kind `requests` is raised. If None, requests
+            are not limited.
 
     Raises:
-        StorageError: A request failed. Of kind `changed` if the object is another one.
+        StorageError: A request failed. The kind is `changed` if the object was replaced.
     """
 
     def __init__(
@@ -66,7 +62,7 @@ class ObjectReader:
         self.uri, self._fetch, self._most_kept = uri, fetch_ranges, kept_bytes
         self.requests, self._most_requests = 0, most_requests
         self._next = NEXT_BYTES
-        # The error that was raised, for callers of libraries that replace it with another one.
+        # The error that was raised. Libraries between this reader and its caller may replace it with their own error.
         self.failure: StorageError | None = None
         self._kept: list[tuple[int, memoryview]] = []
         self._kept_bytes = 0
@@ -80,7 +76,7 @@ class ObjectReader:
 
     @classmethod
     def from_end(cls, uri: str, length: int, *, kept_bytes: int = KEPT_BYTES) -> ObjectReader:
-        """Return a reader that requests the end of the object first, where some formats describe their contents."""
+        """Return a reader that requests the end of the object first, where some formats have their metadata."""
         try:
             data, facts = fetch_end(uri, length)
         except StorageError as error:
@@ -104,13 +100,13 @@ class ObjectReader:
                 begin, block, self._next = offset, BLOCK_BYTES, NEXT_BYTES
             else:
                 block, self._next = self._next, min(self._next * 5 // 4, MAX_NEXT_BYTES)
-            if size - begin <= TAIL_BYTES:  # the rest of the object, and the block before it
+            if size - begin <= TAIL_BYTES:  # read the rest of the object, and the block before it
                 before = max((at + len(data) for at, data in self._kept if at + len(data) <= begin), default=0)
                 self._get([(max(begin - BLOCK_BYTES, before), size)])
             else:
                 self._get([(begin, min(max(end, begin + block), size))])
             found = self._find(offset, end)
-            assert found is not None  # just read
+            assert found is not None  # it was just read
         return bytes(found)
 
     def prepare(self, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:
@@ -118,11 +114,11 @@ class ObjectReader:
         wanted = [(at, at + size) for at, size in zip(offset.tolist(), length.tolist(), strict=True)]
         missing = [place for place, (begin, end) in enumerate(wanted) if end > begin and self._find(begin, end) is None]
         if missing:
-            made = coalesce(offset[missing], length[missing], gap=BLOCK_BYTES, waste=np.inf)
-            self._get(list(zip(made.begin.tolist(), made.end.tolist(), strict=True)))
+            joined = coalesce(offset[missing], length[missing], gap=BLOCK_BYTES, waste=np.inf)
+            self._get(list(zip(joined.begin.tolist(), joined.end.tolist(), strict=True)))
 
     def forget(self) -> None:
-        """Drop all bytes that are kept."""
+        """Drop all kept bytes."""
         self._kept, self._kept_bytes = [], 0
 
     def _get(self, ranges: list[tuple[int, int]]) -> None:
@@ -147,10 +143,7 @@ class ObjectReader:
         return None
 
     def _kept_until(self, offset: int) -> int | None:
-        """Return the end of the kept piece that contains an offset or ends there, and may still grow.
-
-        None: there is no such piece.
-        """
+        """Return the end of the kept piece that contains an offset or ends there, and may still grow, or None."""
         pieces = ((at, at + len(data)) for at, data in self._kept if len(data) <= self._most_kept // 2)
         return max((end for at, end in pieces if at <= offset <= end), default=None)
 
@@ -161,7 +154,7 @@ class ObjectReader:
             for place, (at, before) in enumerate(self._kept)
             if at + len(before) == begin and len(before) <= self._most_kept // 2
         ]
-        if ending:  # if there are several, the one that begins first
+        if ending:  # of several pieces, extend the longest
             at, before = self._kept.pop(min(ending, key=lambda place: self._kept[place][0]))
             self._kept_bytes -= len(before)
             begin, data = at, memoryview(bytes(before) + bytes(data))
@@ -172,12 +165,12 @@ class ObjectReader:
 
 
 class RangedFile(io.RawIOBase):
-    """What is read in ranges as a readable file, for libraries that need one.
+    """A readable file over a function that reads ranges, for libraries that need a file.
 
     Args:
         read: Reads ranges.
-        size_bytes: How many bytes there are.
-        name: Of the file. libavformat detects formats by its ending, too.
+        size_bytes: The size of the file.
+        name: The name of the file. libavformat also detects formats by the ending.
     """
 
     def __init__(self, read: Read, size_bytes: int, name: str) -> None:
@@ -224,18 +217,18 @@ class ObjectFile(RangedFile):
 TOTAL_NAME = "total"  # the file with the cache's size in bytes; its lock is the cache's lock
 ASIDE = ".writing-"
 SUFFIX = ".range"
-KEPT_SHARE = 0.9  # of `most_bytes` after the oldest ranges were removed
-ABANDONED_SECONDS = 3600.0  # after this time, an unfinished file is removed
-PAUSE_SECONDS = 60.0  # without writes after the disk refused one
-CHECK_BYTES = 4
+KEPT_SHARE = 0.9  # a full cache shrinks to this share, so that it does not search for old ranges at each write
+ABANDONED_SECONDS = 3600.0  # an unfinished file of this age belongs to a process that was killed
+PAUSE_SECONDS = 60.0  # after the disk refused a write; a full disk would slow down each read otherwise
+CHECK_BYTES = 4  # a CRC-32 behind each range
 LOG = logging.getLogger("framedex.storage")
 
 
 class DiskCache:
     """A cache of object ranges in files of a folder. The least recently used ranges are removed first. Picklable.
 
-    A cached range is used only for the exact object that it was read from, never for a replacement. If nothing can be
-    written, reading continues without the cache.
+    All processes of a machine that name the same folder share the cache. A cached range is used only for the exact
+    object that it was read from, never for a replacement. If the cache cannot be written, reading continues without it.
 
     Args:
         folder: The folder. It is created if it is missing.
@@ -251,7 +244,7 @@ class DiskCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError("the cache's folder cannot be made", where=str(folder), found=error.strerror) from error
+            raise OutputError("cannot create the cache's folder", where=str(folder), found=error.strerror) from error
 
     def fetch_many(self, uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
         """Return the bytes of ranges (begin, end) of an object. Ranges that are not cached are read from the store."""
@@ -294,17 +287,13 @@ class DiskCache:
             aside.rename(path)
         except OSError as error:
             self._not_before = time.monotonic() + PAUSE_SECONDS
-            LOG.warning(
-                "the cache in %s takes no more (%s); going on without it for %g s",
-                self.folder,
-                error.strerror,
-                PAUSE_SECONDS,
-            )
+            text = "the cache in %s cannot be written (%s); it is not used for new ranges for %g s"
+            LOG.warning(text, self.folder, error.strerror, PAUSE_SECONDS)
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Count this many bytes as used. If that exceeds the limit, remove the least recently used ranges first."""
+        """Add to the cache's size. If that exceeds the limit, remove the least recently used ranges first."""
         with self._total() as file:
             text = os.pread(file, 64, 0)
             total = int(text) if text.strip().isdigit() else self._remove_oldest(self.most_bytes)
@@ -322,7 +311,7 @@ class DiskCache:
             os.close(file)
 
     def _remove_oldest(self, most: int) -> int:
-        """Remove the least recently used ranges until at most this many bytes are left. Return how many are left."""
+        """Remove the least recently used ranges until at most `most` bytes are left. Return how many bytes are left."""
         entries: list[tuple[float, int, Path]] = []
         for path in self.folder.glob("??/*"):
             with contextlib.suppress(OSError):

@@ -19,24 +19,32 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from framedex.errors import FramedexError, StorageError
 
-REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # further servers that redirects may lead to
-MAX_REDIRECTS = 3  # of one request; a server that renamed an object needs one
+REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # names further servers that redirects may lead to
+MAX_REDIRECTS = 3  # per request; a server that renamed an object needs one
 REDIRECTING = frozenset({301, 302, 303, 307, 308})
-AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+AGAIN = frozenset({408, 429, 500, 502, 503, 504})  # statuses of temporary failures
 PORTS = {"http": 80, "https": 443}
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 15.0
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 15.0  # between two tries, as obstore waits
 CHUNK_BYTES = 1 << 20
-MAX_IDLE = 32  # connections that are kept open
-CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+MAX_IDLE = 32  # connections that are kept open, one per thread that waits for stores
 NO_TIME = datetime.fromtimestamp(0, UTC)
 
 Origin = tuple[str, str, int]  # scheme, host, port
-Connection = tuple[http.client.HTTPConnection, dict[str, str]]  # with the headers for its proxy
+Connection = tuple[http.client.HTTPConnection, dict[str, str]]  # a connection, and the headers for its proxy
+
+
+class Response(NamedTuple):
+    """A server's response to one request, before its status is checked."""
+
+    status: int
+    reason: str
+    headers: http.client.HTTPMessage
+    content: bytes
 
 
 class NotFoundError(Exception):
@@ -88,7 +96,7 @@ def allowed_origins() -> frozenset[Origin]:
             raise FramedexError(
                 f"{REDIRECTS} names servers",
                 found=text,
-                allowed="https://host or https://host:port, several with spaces",
+                allowed="https://host or https://host:port, separated by spaces",
             )
     return frozenset(found)
 
@@ -119,8 +127,7 @@ class WebStore:
         """
         wanted = options["range"]
         most = wanted["suffix"] if isinstance(wanted, dict) else wanted[1] - wanted[0]
-        said = f"-{most}" if isinstance(wanted, dict) else f"{wanted[0]}-{wanted[1] - 1}"
-        headers = {"Range": f"bytes={said}"}
+        headers = {"Range": f"bytes=-{most}" if isinstance(wanted, dict) else f"bytes={wanted[0]}-{wanted[1] - 1}"}
         if "if_match" in options:
             headers["If-Match"] = options["if_match"]
         return self._request("GET", key, headers, most)
@@ -144,19 +151,14 @@ class WebStore:
         address = f"{self._name}/{quote(key)}"
         home = origin_of(urlsplit(address))
         for _ in range(MAX_REDIRECTS + 1):
-            status, reason, found, content = self._exchange(method, urlsplit(address), headers, most)
-            if status not in REDIRECTING:
-                return answer_of(method, key, headers, status, reason, found, content)
-            address = _next(address, found.get("Location"), home)
-        raise _not_followed("the server redirects in circles, or more often than is followed", self._name, address)
+            response = self._exchange(method, urlsplit(address), headers, most)
+            if response.status not in REDIRECTING:
+                return answer_of(method, key, headers, response)
+            address = _next(address, response.headers.get("Location"), home)
+        raise _not_followed("the server redirects in circles, or too often", self._name, address)
 
-    def _exchange(
-        self, method: str, address: SplitResult, headers: dict[str, str], most: int
-    ) -> tuple[int, str, http.client.HTTPMessage, bytes]:
-        """Return (status, reason, headers, content) of one request. Raises OSError, HTTPException.
-
-        `most` is the maximum of bytes of content.
-        """
+    def _exchange(self, method: str, address: SplitResult, headers: dict[str, str], most: int) -> Response:
+        """Return the response to one request, with at most `most` bytes of content. Raises OSError, HTTPException."""
         origin = origin_of(address)
         target = address.path + (f"?{address.query}" if address.query else "")
         with self._connection(origin) as (connection, by_proxy):
@@ -169,17 +171,17 @@ class WebStore:
                 content += chunk
                 if time.monotonic() > deadline:
                     raise self._late()
-            response.read(0)  # `read1` leaves a response open whose content is complete, and the connection with it
+            response.read(0)  # closes a complete response, which `read1` leaves open
             if len(content) > most:
                 connection.close()  # the rest of the answer is not read
                 if response.status == 206:
-                    raise http.client.HTTPException("more bytes came than were asked for")
-            return response.status, response.reason, response.headers, bytes(content)
+                    raise http.client.HTTPException("the server sends more bytes than requested")
+            return Response(response.status, response.reason, response.headers, bytes(content))
 
     def _begun(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
-        """Return the answer to a request when its headers are read. Raises OSError, HTTPException.
+        """Read the headers of a response. Raises OSError, HTTPException.
 
-        A socket limits the time of each read, and a server may send line after line.
+        A timer limits the time of all headers, since the socket's time limit applies to each line.
         """
         late = threading.Event()
 
@@ -222,7 +224,7 @@ class WebStore:
 
 
 def _connect(origin: Origin, seconds: float) -> Connection:
-    """Return a connection to a server, through the proxy in the environment. It opens at its first request."""
+    """Return a connection to a server, through the proxy in the environment. The first request opens it."""
     scheme, host, port = origin
     proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
     through = urlsplit(proxy if proxy is None or "://" in proxy else f"http://{proxy}")
@@ -231,8 +233,8 @@ def _connect(origin: Origin, seconds: float) -> Connection:
         near_host, near_port = str(through.hostname), through.port or PORTS["http"]
     headers: dict[str, str] = {}
     if proxy and through.username:
-        said = f"{unquote(str(through.username))}:{unquote(str(through.password or ''))}"
-        headers = {"Proxy-Authorization": f"Basic {base64.b64encode(said.encode()).decode()}"}
+        login = f"{unquote(str(through.username))}:{unquote(str(through.password or ''))}"
+        headers = {"Proxy-Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
     if scheme == "http":
         plain = http.client.HTTPConnection(near_host, near_port, timeout=seconds)
         return plain, {"Host": f"{host}:{port}"} | headers if proxy else {}
@@ -244,28 +246,21 @@ def _connect(origin: Origin, seconds: float) -> Connection:
     return connection, {}
 
 
-def answer_of(
-    method: str,
-    key: str,
-    headers: dict[str, str],
-    status: int,
-    reason: str,
-    found: http.client.HTTPMessage,
-    content: bytes,
-) -> Answer:
+def answer_of(method: str, key: str, headers: dict[str, str], response: Response) -> Answer:
     """Return an answer with the object's metadata. Raises the errors that `errors.as_storage_error` knows."""
+    status, reason, found, content = response
     if status not in (200, 206):
         raise ERRORS.get(status, AnswerError)(f"status code: {status} {reason}", status)
     if status == 200 and "Range" in headers and method == "GET":
         raise NotSupportedError("the server does not answer range requests")
     size = found.get("Content-Length", "")
     if status == 206:
-        match = CONTENT_RANGE.fullmatch(found.get("Content-Range", ""))
+        match = re.fullmatch(r"bytes \d+-\d+/(\d+)", found.get("Content-Range", ""))
         if match is None:
-            raise NotSupportedError("the server does not say which range it sends")
-        size = match[3]
+            raise NotSupportedError("the server's answer lacks its range")
+        size = match[1]
     if not size.isdigit():
-        raise NotSupportedError("the server does not say how long the object is")
+        raise NotSupportedError("the server's answer lacks the object's size")
     modified = NO_TIME
     with contextlib.suppress(ValueError):
         modified = email.utils.parsedate_to_datetime(found.get("Last-Modified", ""))
@@ -294,5 +289,5 @@ def _not_followed(what: str, address: str, found: str) -> StorageError:
         where=address.partition("?")[0],
         found=f"{to.scheme}://{to.netloc.rpartition('@')[2]}{to.path}",
         allowed=f"up to {MAX_REDIRECTS} redirects within the same scheme, host and port, and to those in {REDIRECTS}",
-        remedy=f"name the other address itself, or set {REDIRECTS}=scheme://host:port where it is to be trusted",
+        remedy=f"name the other address itself, or set {REDIRECTS}=scheme://host:port if you trust it",
     )

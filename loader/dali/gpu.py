@@ -1,11 +1,8 @@
-"""Batches of clips as CUDA tensors, finished on a stream of the loader's own.
+"""Batches of clips as CUDA tensors: decoding with DALI, and finishing on a stream of the loader's own.
 
-Decodes fetched clips on a GPU with one set of DALI pipelines: movies on NVDEC, images on nvJPEG.
-
-DALI uses the memory of its results again once their tensors are dropped, although torch's work on them may not have
-begun. So nothing of DALI's is delivered: frames are copied, and the copies are complete before the results are dropped.
-
-What torch reports about a GPU: whether it can be used, and whether its memory is full.
+One set of DALI pipelines decodes movies on NVDEC and images on nvJPEG. DALI reuses the memory of its results once their
+tensors are dropped, although torch's work on them may not have begun. So its results are never delivered: frames are
+copied, and the copies are complete before the results are dropped.
 """
 
 import contextlib
@@ -38,10 +35,10 @@ class GpuDecoder:
     """Decodes clips on one GPU. Threads may call it.
 
     Args:
-        device_id: number of the GPU.
-        batch_size: clips per batch.
-        threads: threads of the pipeline for images.
-        scaled: whether frames are scaled, each clip to its own `size`.
+        device_id: The number of the GPU.
+        batch_size: Clips per batch.
+        threads: Threads of the pipeline for images.
+        scaled: Whether frames are scaled, each clip to its own `size`.
     """
 
     def __init__(self, *, device_id: int, batch_size: int, threads: int, scaled: bool) -> None:
@@ -49,16 +46,17 @@ class GpuDecoder:
         self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
-        """Return uint8 [F, H, W, 3] per clip, zeros where padded. Raises RuntimeError if DALI does."""
+        """Decode clips: uint8 [F, H, W, 3] each, with zeros for padding. Raises RuntimeError if DALI fails."""
         movies = [place for place, clip in enumerate(clips) if clip.movie is not None]
         images = [place for place, clip in enumerate(clips) if clip.images is not None]
         begun = time.perf_counter()
-        of_movies = _copied(self._decode_movies([clips[place] for place in movies]), [clips[place] for place in movies])
+        movie_clips, image_clips = [clips[place] for place in movies], [clips[place] for place in images]
+        movie_frames = _copied(self._decode_movies(movie_clips), movie_clips)
         report.add_seconds(nvdec=time.perf_counter() - begun)
         begun = time.perf_counter()
-        of_images = _copied(self._decode_images([clips[place] for place in images]), [clips[place] for place in images])
+        image_frames = _copied(self._decode_images(image_clips), image_clips)
         report.add_seconds(nvjpeg=time.perf_counter() - begun)
-        frames = dict(zip(movies + images, of_movies + of_images, strict=True))
+        frames = dict(zip(movies + images, movie_frames + image_frames, strict=True))
         return [frames[place] for place in range(len(clips))]
 
     def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
@@ -79,7 +77,7 @@ class GpuDecoder:
         return [by_clip[number] for number in range(len(clips))]
 
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
-        """Return uint8 [unique, H, W, 3] per clip."""
+        """Decode clips of images: uint8 [unique, H, W, 3] each."""
         if not clips:
             return []
         counts = [len(clip.images.content) for clip in clips if clip.images is not None]
@@ -101,7 +99,7 @@ def tensors_of(output: Any) -> list[Tensor]:
 
 
 def owned_tensors(output: Any) -> list[Tensor]:
-    """Return copies of the tensors of a DALI tensor list on the GPU, which are complete."""
+    """Return complete copies of the tensors of a DALI tensor list on the GPU."""
     tensors = tensors_of(output)
     copies = [tensor.clone() for tensor in tensors]
     torch.cuda.current_stream().synchronize()
@@ -109,14 +107,14 @@ def owned_tensors(output: Any) -> list[Tensor]:
 
 
 def _copied(decoded: list[Tensor], clips: list[Fetched]) -> list[Tensor]:
-    """Return copies of decoded frames as their clips have them. The copies are complete."""
+    """Return complete copies of decoded frames, arranged for their clips."""
     copies = [arranged(frames, clip) for frames, clip in zip(decoded, clips, strict=True)]
     torch.cuda.current_stream().synchronize()  # only then may DALI's memory, `decoded`, be dropped
     return copies
 
 
 def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
-    """Return a copy of the frames of a clip, upright, cut and at their places, zeros where padded."""
+    """Return a copy of a clip's frames, upright, cropped and in order, with zeros for padding."""
     assert clip.order is not None
     if clip.cutout is None:
         frames = _in_order(decoded[None], clip.order)[0]
@@ -130,7 +128,7 @@ def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
 
 
 def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
-    """Return a copy of [windows, unique, H, W, 3] as [windows, F, H, W, 3], zeros where padded."""
+    """Return a copy of [windows, unique, H, W, 3] as [windows, F, H, W, 3], with zeros for padding."""
     frames = unique[:, torch.from_numpy(np.maximum(order, 0)).to(unique.device)]
     if (order == PAD).any():
         frames[:, torch.from_numpy(order == PAD).to(unique.device)] = 0
@@ -138,7 +136,7 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
 
 
 GIBIBYTE = 1 << 30
-# The messages of torch, DALI and NVDEC. Each has a RuntimeError of its own.
+# torch, DALI and NVDEC raise RuntimeErrors that differ only in their messages.
 OUT_OF_MEMORY = re.compile(
     r"out[ _]of[ _]memory|cudaErrorMemoryAllocation|CUDA allocation failed|bad_alloc", re.IGNORECASE
 )
@@ -146,7 +144,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def check_cuda(device_id: int) -> None:
-    """Raise FramedexError, with what was found and what to do, if torch cannot use the GPU."""
+    """Raise FramedexError with a remedy if torch cannot use the GPU."""
     if torch.version.cuda is None:
         raise _unusable(
             f"torch {torch.__version__}, a build without CUDA",
@@ -162,7 +160,7 @@ def check_cuda(device_id: int) -> None:
             "there is no such GPU",
             found=f"cuda:{device_id}",
             allowed="cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}",
-            remedy=f"name one of these; {VISIBLE} says which GPUs a process sees",
+            remedy=f"name one of these; {VISIBLE} sets the GPUs that a process sees",
         )
 
 
@@ -171,27 +169,27 @@ def _unusable(found: str, remedy: str) -> FramedexError:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of torch, DALI or NVDEC says that the GPU's memory is full."""
+    """Return whether an error of torch, DALI or NVDEC means that the GPU's memory is full."""
     return isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def free_memory(device_id: int) -> str:
-    """Return how much of a GPU's memory is free, in words."""
+    """Return the free memory of a GPU, in words."""
     free, total = torch.cuda.mem_get_info(device_id)
     return f"{free / GIBIBYTE:.1f} of {total / GIBIBYTE:.1f} GiB free on cuda:{device_id}"
 
 
-THREADS = 2  # while one lays out its movies or copies frames, those of the other are decoded
-FEWEST_CLIPS = 8
+THREADS = 2  # while one thread builds its movies or copies frames, the GPU decodes the movies of the other
+FEWEST_CLIPS = 8  # fewer clips would leave some of the GPU's decoders idle
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnStream(PendingBatch):
-    """A batch that a CUDA stream of the loader works on.
+    """A batch in progress on a CUDA stream of the loader.
 
     Attributes:
-        event: the stream reaches it when the batch is complete.
-        device: the GPU.
+        event: The event that the stream reaches when the batch is complete.
+        device: The GPU.
     """
 
     event: torch.cuda.Event
@@ -208,7 +206,7 @@ class OnStream(PendingBatch):
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
-    """Yield the tensors of a batch: values, and those in lists and in dicts by view."""
+    """Yield the tensors of a batch, which may be in lists and in dicts by view."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | dict):
@@ -219,15 +217,15 @@ def _tensors(value: object) -> Iterator[Tensor]:
 class GpuFrames:
     """Makes batches of fetched clips on one GPU.
 
-    Threads call it, one per batch. The work runs on a stream of its own, so that it runs beside the trainer's.
+    Threads call it, one per batch. The work has a CUDA stream of its own, so that it runs in parallel to the trainer's.
 
     Args:
-        finish: what frames are made into.
-        device_id: number of the GPU.
-        batch_size: clips per batch.
-        in_progress: clips that are in progress at the same time.
-        threads: threads of DALI's pipelines for images and transforms.
-        scaled: whether frames are scaled, each clip to its own `size`.
+        finish: The form of the delivered frames.
+        device_id: The number of the GPU.
+        batch_size: Clips per batch.
+        in_progress: Clips that are in progress at the same time.
+        threads: Threads of DALI's pipelines for images and transforms.
+        scaled: Whether frames are scaled, each clip to its own `size`.
     """
 
     def __init__(
@@ -246,7 +244,7 @@ class GpuFrames:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Put work on the loader's own stream."""
+        """Run the GPU work inside on the loader's own stream."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
 
@@ -255,29 +253,29 @@ class GpuFrames:
         return OnStream(content=content, event=self._stream.record_event(), device=self._device)
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return how much GPU memory is free if an error of torch, DALI or NVDEC says that it is full, else None."""
+        """Return the free GPU memory in words if an error means that it is full, else None."""
         return free_memory(self._device.index) if is_out_of_memory(error) else None
 
     def given(self, clip: Fetched) -> Tensor:
         """Return the frames that a worker decoded, on the GPU."""
         assert clip.frames is not None
-        # torch has few operations for uint16 on a GPU, so that its bits are int16 on the way (`_one`).
+        # torch has few operations for uint16 on a GPU, so its bits are int16 until `_one` is done.
         frames = clip.frames.view(np.int16) if clip.frames.dtype == np.uint16 else clip.frames
         return torch.from_numpy(frames).to(self._device)
 
     def finish(self, frames: list[Tensor]) -> Tensor | list[Tensor]:
         """Return a batch's frames as delivered."""
         if self._transformer is not None:
-            self._stream.synchronize()  # DALI reads these frames on a stream of its own
+            self._stream.synchronize()  # DALI reads these frames on another stream
             frames = owned_tensors(self._transformer.run(frames))
         return collated("frames", frames, self._finish.collate, self._one)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Transform a batch's audio and remove it from the items; return an empty dict if there is no transform."""
+        """Transform a batch's audio and remove it from the items. Without a transform, return an empty dict."""
         if self._audio is None:
             return {}
-        made = owned_tensors(self._audio.run([item.pop("audio") for item in items]))
-        return {"audio": collated("audio", made, self._finish.collate, lambda clip: clip)}
+        clips = owned_tensors(self._audio.run([item.pop("audio") for item in items]))
+        return {"audio": collated("audio", clips, self._finish.collate, lambda clip: clip)}
 
     def _one(self, frames: Tensor) -> Tensor:
         if self._finish.normalize is not None:
@@ -290,11 +288,12 @@ class GpuFrames:
 
 
 def at_once(in_progress: int, *, is_cached: bool) -> tuple[int, int]:
-    """Return the fewest clips for which a run of DALI is worth its time, and the most that a run takes.
+    """Return the minimum and maximum number of clips for a run of DALI.
 
     Args:
-        in_progress: clips that are in progress at the same time; a quarter of them may be waited for.
-        is_cached: whether movies cost no time. Else clips are joined, and more of them at once are better.
+        in_progress: Clips that are in progress at the same time. A run may wait for a quarter of them.
+        is_cached: Whether the driver's answers are cached, so that movies take no time of their own. Otherwise clips
+            are joined into movies, and larger runs are better.
     """
     fewest, most = (FEWEST_CLIPS, MOVIES_AT_ONCE) if is_cached else (MOVIES_AT_ONCE, FEWEST_CLIPS * MOVIES_AT_ONCE)
     return max(1, min(fewest, in_progress // 4)), most
@@ -306,13 +305,13 @@ def collated(
     """Return a batch of finished tensors.
 
     Args:
-        name: the batch's key, for errors.
-        clips: one tensor per clip.
-        collate: what to do if shapes differ, as in `collate_clips`.
-        finish: applied to each tensor, or to all of them stacked.
+        name: The batch's key, for errors.
+        clips: One tensor per clip.
+        collate: The treatment of different shapes, as in `collate_clips`.
+        finish: The function that finishes each tensor, or all of them stacked.
 
     Raises:
-        FramedexError: shapes differ, and `collate` is "error".
+        FramedexError: Shapes differ, and `collate` is "error".
     """
     if collate == "list":
         return [finish(clip) for clip in clips]

@@ -1,4 +1,4 @@
-"""Caches what DALI requests from the video driver again and again: the driver's capabilities, and decoders.
+"""A cache of the video driver's answers and decoders, which DALI requests again and again.
 
 DALI 2.4 calls `cuvidGetDecoderCaps` for each movie. The driver takes about 8 ms to answer. Creating a decoder takes
 about 75 ms, and DALI destroys decoders if there are more than 100. The driver handles one such call at a time on the
@@ -21,10 +21,10 @@ from pathlib import Path
 from framedex.errors import FramedexError
 
 SOURCE = Path(__file__).with_name("nvdec_cache.c")
-DRIVER, ASKED_BY = "libnvcuvid.so.1", "libnvcuvid.so"  # the driver's own name, and the one that DALI asks for
+DRIVER, ASKED_BY = "libnvcuvid.so.1", "libnvcuvid.so"  # the driver's own name, and the name that DALI loads
 COMPILERS = ("cc", "gcc", "clang")
-SECONDS = 60  # how long a compiler may take
-SWITCH = "FRAMEDEX_NVDEC_CACHE"  # "off": DALI calls the driver each time
+SECONDS = 60  # the time limit of a compiler, which needs less than one second
+SWITCH = "FRAMEDEX_NVDEC_CACHE"  # with "off", DALI calls the driver each time
 LOG = logging.getLogger("framedex.loader")
 
 
@@ -41,8 +41,8 @@ def cache_nvdec() -> bool:
         load_library()
     except (FramedexError, OSError, subprocess.SubprocessError) as error:
         LOG.warning(
-            "NVDEC will be slower: DALI asks the video driver what it can decode for each movie, about 8 ms, "
-            "and its answers could not be cached: %s\n  to go without, and without this message, set %s=off",
+            "NVDEC will be slower: DALI queries the video driver for each movie, which takes about 8 ms, "
+            "and the answers could not be cached: %s\n  to use no cache, without this message, set %s=off",
             error,
             SWITCH,
         )
@@ -54,9 +54,9 @@ def load_library() -> ctypes.CDLL:
     """Compile the library, load it under the name that DALI looks for, and return it.
 
     Raises:
-        FramedexError: there is no compiler, the compiler failed, or the driver was already loaded under that name.
-        OSError: loading failed.
-        SubprocessError: the compiler took too long.
+        FramedexError: A compiler is missing or failed, or the driver was already loaded under that name.
+        OSError: Loading failed.
+        SubprocessError: The compiler took too long.
     """
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         library = ctypes.CDLL(str(compiled(Path(folder))))
@@ -73,8 +73,8 @@ def compiled(folder: Path) -> Path:
     """Compile the library in a folder and return its path.
 
     Raises:
-        FramedexError: there is no compiler, or it failed.
-        SubprocessError: it took too long.
+        FramedexError: A compiler is missing or failed.
+        SubprocessError: The compiler took too long.
     """
     compiler = _compiler()
     driver, library = folder / DRIVER, folder / "nvdec_cache.so"
@@ -91,7 +91,7 @@ def _compiler() -> str:
     found = next(filter(None, map(shutil.which, [named] if named else COMPILERS)), None)
     if found is None:
         raise FramedexError(
-            "there is no C compiler",
+            "a C compiler is missing",
             found=f"CC={named}" if named else "none of " + ", ".join(COMPILERS),
             remedy="install one (apt install gcc libc6-dev)",
         )

@@ -3,10 +3,10 @@
 Each pipeline takes one batch and returns one tensor per sample. A pipeline for DALI Proxy does all of this in one. DALI
 declares a pipeline invalid after any error in it. It is then built again for the next batch.
 
-DALI 2.4's video decoder frees its buffers while its own copies out of them are pending on its stream, and what is freed
-can be used again at once (docs/decisions/0028-dali-memory.md). Two rules keep this harmless. Memory that is free stays
-mapped (`DALI_USE_VMM`). And no two runs are in progress on a GPU at the same time, so that whoever uses the memory next
-does so after the copies, on the same stream.
+DALI 2.4's video decoder frees its buffers while its own copies out of them are pending on its stream, and freed memory
+can be used again at once (docs/decisions/0028-dali-memory.md). Two rules keep this harmless. Free memory stays mapped
+(`DALI_USE_VMM`). And only one run is in progress on a GPU at a time, so that the memory is used again only after the
+copies, on the same stream.
 """
 
 import os
@@ -33,6 +33,7 @@ except ModuleNotFoundError as error:
 
 Transform = Callable[[Any], Any]
 
+# Per run of a pipeline. 16 movies keep all decoders of a GPU busy, and nvJPEG is fastest with many images.
 MOVIES_AT_ONCE, IMAGES_AT_ONCE = 16, 1024
 FRAMES, AUDIO = "FHWC", "Ct"  # layouts of a transform's input
 _one_run: defaultdict[int | None, threading.Lock] = defaultdict(threading.Lock)  # per GPU
@@ -117,14 +118,15 @@ def clip_pipeline(
 ) -> Any:
     """Return a DALI pipeline for a DALIServer that receives the clips of `ClipDataset.with_proxy`.
 
-    It has one batch in progress: with more, DALI could overwrite frames (docs/decisions/0028-dali-memory.md).
+    It has one batch in progress. With more, DALI could overwrite frames (docs/decisions/0028-dali-memory.md).
 
     Args:
-        batch_size: clips per batch.
-        size: (height, width) to which frames are scaled. The dataset's size must be the same.
-        transform: a function of DALI operations, frames → frames. Its input is uint8 FHWC on the GPU.
-        device_id: number of the GPU.
-        threads: threads of the pipeline.
+        batch_size: Clips per batch.
+        size: (height, width) to which frames are scaled, which must equal the dataset's size. If None, frames keep
+            their size.
+        transform: A function of DALI operations from frames to frames. Its input is uint8 FHWC on the GPU.
+        device_id: The number of the GPU.
+        threads: Threads of the pipeline.
     """
     cache_nvdec()
     options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
@@ -140,10 +142,10 @@ class _Pipeline:
         self._built: Any = None
 
     def run(self, feeds: Mapping[str, Any]) -> Any:
-        """Return the tensor list of the only output. Raises RuntimeError as DALI does.
+        """Return the tensor list of the only output. Raises RuntimeError if DALI fails.
 
-        Threads may call it. DALI copies its input. The output is complete, and is not a buffer that a later run
-        overwrites: outputs of DALI's dynamic executor live as long as they are referenced.
+        Threads may call it. DALI copies its input. The output is complete, and later runs do not overwrite it: outputs
+        of DALI's dynamic executor live as long as they are referenced.
         """
         with _one_run[self._options["device_id"]]:
             try:
@@ -160,16 +162,16 @@ class _Pipeline:
 
 
 class MovieDecoder:
-    """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` per run, each in a thread of its own if there are enough cores.
+    """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` per run. Each movie has a thread of its own if cores suffice.
 
     Args:
-        scaled: whether each movie is scaled to a size.
-        batch_size: clips per batch.
-        device_id: number of the GPU.
+        scaled: Whether each movie is scaled to a size.
+        batch_size: Clips per batch.
+        device_id: The number of the GPU.
 
     Attributes:
-        most_packets: how many packets of several clips are joined in one movie at most, where each movie costs time. 0:
-            movies cost no time, and clips are not joined.
+        most_packets: The maximum number of packets in a movie of several clips. It is 0 if the driver's answers are
+            cached: then movies take no time of their own, and clips are not joined.
     """
 
     def __init__(self, *, scaled: bool, batch_size: int, device_id: int) -> None:
@@ -180,20 +182,20 @@ class MovieDecoder:
         self._pipeline = _Pipeline(_movies, scaled, batch_size=self._most, threads=threads, device_id=device_id)
 
     def run(self, movies: Sequence[MovieFeed], sizes: Sequence[Size | None]) -> list[Any]:
-        """Return one tensor list on the GPU per run.
+        """Decode movies.
 
         Args:
-            movies: the inputs of each movie.
-            sizes: (height, width) to which each is scaled, if movies are scaled.
+            movies: The inputs of each movie.
+            sizes: (height, width) to which each movie is scaled, if movies are scaled.
 
         Returns:
-            Tensor lists with uint8 [unique, H, W, 3] per movie of the run.
+            A tensor list on the GPU per run, with uint8 [unique, H, W, 3] per movie of the run.
 
         Raises:
             RuntimeError: DALI fails.
         """
         outputs = []
-        for part in even_parts(len(movies), self._most):  # several batches' clips may come together
+        for part in even_parts(len(movies), self._most):  # the clips of several batches may need more than one run
             inputs = [movie.inputs() for movie in movies[part]]
             feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
             outputs.append(self._pipeline.run(feeds | _sizes(sizes[part], self._scaled)))
@@ -204,9 +206,9 @@ class ImageDecoder:
     """Decodes JPEGs on the GPU.
 
     Args:
-        scaled: whether each image is scaled to a size.
-        threads: threads of the pipeline.
-        device_id: number of the GPU.
+        scaled: Whether each image is scaled to a size.
+        threads: Threads of the pipeline.
+        device_id: The number of the GPU.
     """
 
     def __init__(self, *, scaled: bool, threads: int, device_id: int) -> None:
@@ -214,14 +216,14 @@ class ImageDecoder:
         self._pipeline = _Pipeline(_images, scaled, batch_size=IMAGES_AT_ONCE, threads=threads, device_id=device_id)
 
     def run(self, images: Sequence[NDArray[np.uint8]], sizes: Sequence[Size | None]) -> list[Any]:
-        """Return tensor lists on the GPU, of `IMAGES_AT_ONCE` images each.
+        """Decode images, `IMAGES_AT_ONCE` per run.
 
         Args:
-            images: the JPEGs, uint8 [bytes] each.
-            sizes: (height, width) to which each is scaled, if images are scaled.
+            images: The JPEGs, uint8 [bytes] each.
+            sizes: (height, width) to which each image is scaled, if images are scaled.
 
         Returns:
-            Tensor lists with uint8 [H, W, 3] per image.
+            A tensor list on the GPU per run, with uint8 [H, W, 3] per image.
 
         Raises:
             RuntimeError: DALI fails.
@@ -231,7 +233,10 @@ class ImageDecoder:
 
 
 def even_parts(count: int, most: int) -> list[slice]:
-    """Return slices that divide `count` things into parts of at most `most`, whose lengths differ by at most one."""
+    """Return slices that divide a sequence of `count` elements into parts of at most `most`.
+
+    The lengths of parts differ by at most one, so that the runs take about the same time.
+    """
     parts = -(-count // most)
     return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
@@ -244,11 +249,11 @@ class Transformer:
     """Runs a function of DALI operations over clips.
 
     Args:
-        transform: the function.
+        transform: The function.
         layout: FRAMES or AUDIO.
-        batch_size: clips per batch.
-        threads: threads of the pipeline.
-        device_id: number of the GPU. None: on the CPU.
+        batch_size: Clips per batch.
+        threads: Threads of the pipeline.
+        device_id: The number of the GPU. If None, the function runs on the CPU.
     """
 
     def __init__(self, transform: Transform, *, layout: str, batch_size: int, threads: int, device_id: int | None):
@@ -258,19 +263,19 @@ class Transformer:
         )
 
     def run(self, clips: Sequence[Any]) -> Any:
-        """Return a tensor list of the function's results, one array on the device per clip. Raises RuntimeError."""
+        """Return a tensor list with the function's result for each clip, on the device. Raises RuntimeError."""
         return self._pipeline.run({"given": list(clips)})
 
 
 def transformers(
     transform: Transform | None, audio_transform: Transform | None, **options: Any
 ) -> tuple[Transformer | None, Transformer | None]:
-    """Return what transforms frames and what transforms sound, each None if it is not requested.
+    """Return the transformers of frames and of sound, which are None without a function.
 
     Args:
-        transform: the function for frames.
-        audio_transform: the function for sound.
-        options: as for Transformer.
+        transform: The function for frames.
+        audio_transform: The function for sound.
+        options: The other arguments of Transformer.
     """
     return (
         None if transform is None else Transformer(transform, layout=FRAMES, **options),

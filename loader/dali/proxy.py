@@ -1,4 +1,4 @@
-"""Clips for DALI Proxy: workers of a torch DataLoader fetch them, a pipeline in the main process decodes on the GPU."""
+"""Clips for DALI Proxy: a torch DataLoader's workers fetch them, and a pipeline in the main process decodes them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,17 +28,17 @@ NO_MOVIE = MovieFeed(
 class ProxiedDataset:
     """The clips of a dataset, with `frames` from a DALI pipeline (`clip_pipeline`) in the main process. Picklable.
 
-    A pipeline that fails fails its whole batch. So the worker finds out which clips are not available, and which the
+    An error in the pipeline loses a whole batch. So the worker checks which clips are available, and which clips the
     rules for NVDEC exclude. It decodes the excluded clips itself, and they pass through the pipeline as raw frames.
 
     Args:
-        dataset: the clips.
-        proxy: the `proxy` of a DALIServer that runs `clip_pipeline`.
-        pixels: how frames are delivered. The pipeline can only stretch them to a size.
-        device_id: number of the GPU that decodes.
+        dataset: The clips.
+        proxy: The `proxy` of a DALIServer that runs `clip_pipeline`.
+        pixels: The options for frames. The pipeline can only stretch them to a size.
+        device_id: The number of the GPU that decodes.
 
     Raises:
-        FramedexError: frames are to be cut, transformed or laid out, which the pipeline does not do.
+        FramedexError: The options crop, transform or lay out frames, which the pipeline does not do.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ProxiedDataset:
         self._dataset, self._proxy = dataset, proxy
         if not pixels.is_plain:
             raise FramedexError(
-                "a pipeline for DALI Proxy stretches frames to a size, and does nothing else of itself",
+                "a pipeline for DALI Proxy can only stretch frames to a size",
                 found="a dataset with framing, layout, dtype or transform",
                 allowed="size=(height, width)",
                 remedy="crop, mirror and lay out in the pipeline: clip_pipeline(transform=…)",
@@ -60,9 +60,9 @@ class ProxiedDataset:
         return len(self._dataset)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return an item as ClipDataset does. The DataLoader's batch turns its `frames`, a reference, into a tensor.
+        """Return an item with the keys and errors of ClipDataset.
 
-        Raises as ClipDataset does.
+        Its `frames` are a reference, which becomes a tensor in the DataLoader's batch.
         """
         fetched = self._fetch(ClipRequest(number=number, on_gpu=True))
         if isinstance(fetched, Fault):
@@ -71,7 +71,7 @@ class ProxiedDataset:
 
 
 def proxy_inputs(clip: Fetched) -> dict[str, NDArray[Any]]:
-    """Return the inputs of `clip_pipeline` by name. Inputs of the branch that is not taken hold a placeholder."""
+    """Return the inputs of `clip_pipeline` by name. The inputs of the branch that is not taken are placeholders."""
     if clip.movie is None or clip.order is None:
         assert clip.frames is not None  # a clip without a movie was decoded
         movie, order, mask, frames = NO_MOVIE, NO_ORDER, NO_FRAMES, clip.frames

@@ -1,6 +1,6 @@
-"""What a Parquet file says of each frame of a clip: states, actions and other columns beside a video.
+"""Tables with a row per frame: states, actions and other columns beside a video, in Parquet files.
 
-A row of a listing names such a file in its column `frame_table`, relative to the root of the index, and the row of its
+A listing names such a file in its column `frame_table`, relative to the root of the index, and the row of its
 stretch's first frame in `frame_row`. The stretch is the range that the policy sampled, or the whole video.
 """
 
@@ -27,15 +27,15 @@ from framedex.storage.reader import DiskCache
 
 FrameColumns = Sequence[str] | Mapping[str, Sequence[float] | None]
 
-TIME, NUMBER = "timestamp", "frame_index"  # columns that a table may have: seconds and numbers within the stretch
-MAX_FILES = 64  # that are kept open
-MAX_KEPT_BYTES = 256 << 20  # of columns, in each worker
+TIME, NUMBER = "timestamp", "frame_index"  # optional columns: seconds and numbers within the stretch
+MAX_FILES = 64  # files that are kept open; LeRobot stores a few hundred episodes per file
+MAX_KEPT_BYTES = 256 << 20  # in each worker, so that many workers fit into memory
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows [begin, end) of a table: those of a clip's stretch."""
+    """Rows [begin, end) of a table, which belong to a clip's stretch."""
 
     path: str
     begin: int
@@ -46,10 +46,10 @@ class FrameTables:
     """Reads columns of frames' tables for clips; picklable.
 
     Args:
-        wanted: names of columns; or for each name, times in seconds from the clip's anchor, or None for the clip's own
-            frames.
-        locate: returns where a file lies, by its path relative to the root of the index.
-        cache: for tables in object storage.
+        wanted: The names of columns, or a mapping from names to times in seconds from the clip's anchor. If the times
+            of a column are None, it is read for the clip's own frames.
+        locate: Returns the location of a file, by its path relative to the root of the index.
+        cache: A cache for tables in object storage.
     """
 
     def __init__(self, wanted: FrameColumns, locate: Callable[[str], str], cache: DiskCache | None) -> None:
@@ -73,13 +73,13 @@ class FrameTables:
         """Return the columns for a clip, by name.
 
         Returns:
-            For the clip's own frames, [F, …]: zeros where `frame_index` is -1. For times, [times, …], and bool [times]
-            under the column's name with `_mask` behind it: False where the stretch has no row within half a row's
-            duration of that time; the value is that of the nearest row.
+            For the clip's own frames, [F, …], with zeros where `frame_index` is -1. For times, [times, …] with the
+            values of the nearest rows, and bool [times] under the column's name with the suffix `_mask`. The mask is
+            False if the nearest row is more than half a row's duration away.
 
         Raises:
-            FramedexError: the clip has no table, or the table lacks a column.
-            FormatError: the table cannot be read, or its rows are not those of the clip's frames.
+            FramedexError: The clip lacks a table, or the table lacks a column.
+            FormatError: The table cannot be read, or does not belong to the clip's frames.
         """
         found: dict[str, NDArray[Any]] = {}
         with self._lock:
@@ -96,7 +96,7 @@ class FrameTables:
         table, row = clip.columns.get(FRAME_TABLE), clip.columns.get(FRAME_ROW)
         if table is None or row is None or clip.stretch is None:
             raise FramedexError(
-                "the clip has no table of its frames",
+                "the clip lacks a table of its frames",
                 where=clip.clip_id,
                 found=f"{FRAME_TABLE}: {table}, {FRAME_ROW}: {row}",
                 remedy=f"list columns {FRAME_TABLE} and {FRAME_ROW} beside the uri, and select clips by a policy",
@@ -115,7 +115,7 @@ class FrameTables:
             numbers = self._column(rows, NUMBER)
             if not np.array_equal(numbers, np.arange(stop - first)):
                 raise FormatError(
-                    "the table's rows are not those of the clip's stretch",
+                    "the table's rows do not belong to the clip's stretch",
                     where=f"{rows.path}, rows {rows.begin} to {rows.end}, column {NUMBER}",
                     found=f"{numbers[0]} to {numbers[-1]}",
                     allowed=f"0 to {stop - first - 1}",
@@ -126,9 +126,9 @@ class FrameTables:
     def _at(
         self, rows: _Rows, values: NDArray[Any], seconds: NDArray[np.float64], clip: Clip
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return a column at some times from the clip's anchor, and which of these times have a row."""
+        """Return a column at some times from the clip's anchor, and whether each of these times has a row."""
         times = self._column(rows, TIME).astype(np.float64)
-        # The first place of a clip may be padding by a constant, which is no frame.
+        # The first place of a clip may be padding by a constant, which does not show a frame.
         anchor = int(clip.frames[clip.frames >= 0][0]) if clip.anchor_frame is None else clip.anchor_frame
         assert clip.stretch is not None  # as checked before
         wanted = times[anchor - clip.stretch[0]] + seconds
@@ -154,10 +154,8 @@ class FrameTables:
             stop = first + file.metadata.row_group(group).num_rows
             if first < rows.end and stop > rows.begin:
                 values = self._values(rows.path, group, name)
-                need, most = (
-                    values.nbytes // len(values) * (rows.end - rows.begin),
-                    usual_clip_bytes() // 2,
-                )  # parts, and then all
+                need = values.nbytes // len(values) * (rows.end - rows.begin)
+                most = usual_clip_bytes() // 2  # `concatenate` needs the parts and the result
                 if need > most:
                     raise FormatError(
                         f"column {name!r} of a clip's stretch takes too much memory",
@@ -194,7 +192,7 @@ class FrameTables:
 
 
 def checked_columns(wanted: FrameColumns) -> dict[str, NDArray[np.float64] | None]:
-    """Return the times of each wanted column, float64; None for a clip's own frames. Raises FramedexError."""
+    """Return the times of each wanted column, float64, or None for a clip's own frames. Raises FramedexError."""
     if isinstance(wanted, str) or not wanted:
         raise FramedexError(
             "frame_columns is a list of columns, or a mapping {column: times in seconds}", found=repr(wanted)
@@ -216,27 +214,24 @@ def checked_columns(wanted: FrameColumns) -> dict[str, NDArray[np.float64] | Non
 
 
 def _of_frames(values: NDArray[Any], clip: Clip) -> NDArray[Any]:
-    """Return the rows of a clip's frames; zeros for padding by a constant."""
+    """Return the rows of a clip's frames, with zeros for padding by a constant."""
     assert clip.stretch is not None  # as checked before
-    padded = clip.frames < 0
-    found = values[np.where(padded, 0, clip.frames - clip.stretch[0])]
-    if padded.any():
-        found[padded] = np.zeros((), values.dtype)
+    is_padding = clip.frames < 0
+    found = values[np.where(is_padding, 0, clip.frames - clip.stretch[0])]
+    found[is_padding] = 0
     return found
 
 
 def _as_array(column: pa.Array) -> NDArray[Any]:
-    """Return a column of numbers, of yes and no, or of lists of these that have one length, as an array.
+    """Convert a column of numbers, booleans, or lists of one length to an array.
 
     Raises:
-        ValueError: the column is of another type, a value is missing, or lists have different lengths.
+        ValueError: The column has another type, a value is missing, or lists have different lengths.
     """
     if column.null_count:
         raise ValueError(f"{column.null_count} values are missing")
     if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         inner = _as_array(column.flatten())
-        if len(column) and len(inner) % len(column):
-            raise ValueError("its lists have different lengths")
         length = len(inner) // max(1, len(column))
         if not isinstance(column, pa.FixedSizeListArray) and set(column.value_lengths().to_pylist()) - {length}:
             raise ValueError("its lists have different lengths")

@@ -1,4 +1,4 @@
-"""The header of a dataset, read and checked."""
+"""The header of a dataset: reading and checking it."""
 
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -18,7 +18,7 @@ from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
 from framedex.storage.places import Place
 
 REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"
-ORDER_BYTES = 48  # the order of an epoch takes so much memory for each clip
+ORDER_BYTES = 48  # the memory per clip of an epoch's order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,17 +26,17 @@ class DatasetHeader:
     """The contents of a dataset's header.
 
     Attributes:
-        root: the folder of the sources.
-        images: how frames were stored (`--pack images`), else None.
-        encode: how clips were encoded (`--encode`), else None.
-        ffmpeg: the versions of FFmpeg's libraries that made the index.
-        labels: the numbers that the values of a column have, else None.
-        views: the views that clips have, and what becomes of clips that lack one; None if each clip stands alone.
+        root: The folder of the sources.
+        images: The options for stored frames (`--pack images`), or None.
+        encode: The options for encoded clips (`--encode`), or None.
+        ffmpeg: The versions of FFmpeg's libraries that made the index.
+        labels: The column of labels and the numbers of its values, or None.
+        views: The names of the views, and the treatment of clips that lack one. None if each clip stands alone.
         own: framedex's own columns of `clips`.
-        filed: the user's columns that have a file of all clips. None: the dataset is older than these files, and
+        filed: The user's columns that have a file of all clips. None for a dataset that is older than these files: its
             columns are read from the parts, which takes some seconds for a million clips.
-        first: by table, the number of the first row of each part, and behind them the number of all rows.
-        proves: whether videos of codecs that are not parsed were proven when they were indexed.
+        first: The number of the first row of each part and then the number of all rows, by table.
+        proves: Whether videos of codecs that are not parsed were proven when they were indexed.
     """
 
     root: str
@@ -66,7 +66,7 @@ def read_header(path: Place) -> DatasetHeader:
                 raise ValueError(f"{rows[-1]:,} rows of {folder}; {most:,} are allowed")
         return DatasetHeader(
             root=stored["root"],
-            images=_images(stored.get("images")),
+            images=None if (images := stored.get("images")) is None else ImageOptions(**images | _limits(images)),
             encode=_encode(stored.get("encode")),
             ffmpeg=stored.get("index_ffmpeg") or [],
             labels=stored_labels(stored.get("labels")),
@@ -81,7 +81,7 @@ def read_header(path: Place) -> DatasetHeader:
 
 
 def _views(stored: dict[str, Any] | None) -> tuple[list[str], schema.Missing] | None:
-    """Return the views that clips have, and what becomes of clips that lack one, as the header says."""
+    """Return the names of the views, and the treatment of clips that lack one. Raises ValueError."""
     if stored is None:
         return None
     names, missing = stored["names"], stored["missing"]
@@ -92,13 +92,8 @@ def _views(stored: dict[str, Any] | None) -> tuple[list[str], schema.Missing] | 
     return list(names), missing
 
 
-def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
-    """Return how frames were stored, as the header says."""
-    return None if stored is None else ImageOptions(**stored | _limits(stored))
-
-
 def _encode(stored: dict[str, Any] | None) -> EncodeOptions | None:
-    """Return how clips were encoded, as the header says. The encoder that it names does not matter to readers."""
+    """Return the options for encoded clips, without the name of the encoder, which readers do not need."""
     if stored is None:
         return None
     own = {name: value for name, value in stored.items() if name != "encoder"}
@@ -106,12 +101,9 @@ def _encode(stored: dict[str, Any] | None) -> EncodeOptions | None:
 
 
 def _limits(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the limits of the size of stored frames. Raises ValueError for values that are no sizes."""
+    """Return the size of stored frames. Raises ValueError for a malformed size."""
     size = None if stored["size"] is None else tuple(stored["size"])
-    if any(
-        type(side) not in (int, type(None)) for side in (*(size or ()), stored.get("short_side"), stored.get("box"))
-    ):
-        raise ValueError(f"frames of size {size}")
-    if size is not None and len(size) != 2:
+    sides = (*(size or ()), stored.get("short_side"), stored.get("box"))
+    if any(type(side) not in (int, type(None)) for side in sides) or (size is not None and len(size) != 2):
         raise ValueError(f"frames of size {size}")
     return {"size": size}

@@ -1,11 +1,11 @@
-"""Reads a dataset's manifest: one clip at a time, without ever holding it in memory, or columns of all clips."""
+"""A dataset's manifest: reading one clip at a time, or columns of all clips. The whole manifest is never in memory."""
 
 import contextlib
 import difflib
 import functools
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,30 +56,28 @@ GROUP_ROWS = {
     MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
 }
 SCHEMAS = {CLIPS_FOLDER: CLIPS, RECIPES_FOLDER: RECIPES, MEDIA_FOLDER: MEDIA}
-NO_COLUMNS = pa.schema([])
-ROW_BYTES = 500  # a tar takes so much memory in Python
-KEPT_GROUPS = 4  # row groups that are kept in memory
-OPEN_PARTS = 256  # how many parts' footers are kept; a footer is about 1 MB in memory
-CLOSE_MATCHES = 3  # how many names are suggested for one that does not exist
-SEARCHED_FOR_CLOSE = 100_000  # how many clips are searched for these names
+ROW_BYTES = 500  # the memory of a tar's row in Python
+KEPT_GROUPS = 4  # row groups that are kept in memory, of clips, recipes and media
+OPEN_PARTS = 256  # footers that are kept, of about 1 MB each
+SEARCHED_FOR_CLOSE = 100_000  # clips that are searched for similar names, which takes about a second
 
 
 class Manifest(ClipSource):
     """A dataset, in a folder or in object storage, opened for reading. It is picklable; open files are not pickled.
 
     Args:
-        path: the dataset.
-        access: which sources may be read.
-        cache: a cache for what is read from a dataset in object storage.
+        path: The dataset.
+        access: The sources that may be read.
+        cache: A cache for a dataset in object storage.
 
     Attributes:
-        header: the contents of its header.
-        labels: the numbers that the values of a column have, else None.
-        ffmpeg: the versions of FFmpeg's libraries that made the index, as in `Index.ffmpeg`.
+        header: The contents of its header.
+        labels: The column of labels and the numbers of its values, or None.
+        ffmpeg: The versions of FFmpeg's libraries that made the index, as in `Index.ffmpeg`.
 
     Raises:
-        FormatError: there is no dataset at `path`, or it is damaged.
-        StorageError: the sources below the root must not be read, and clips are not in tars.
+        FormatError: The dataset does not exist, or is damaged.
+        StorageError: The sources below the root must not be read, and clips are not in tars.
     """
 
     def __init__(
@@ -104,13 +102,13 @@ class Manifest(ClipSource):
 
     @property
     def media_count(self) -> int:
-        """How many media the clips come from."""
+        """The number of media from which the clips were planned."""
         return int(self._first[MEDIA_FOLDER][-1])
 
     def _open(self) -> None:
-        # These caches belong to this process alone; see __getstate__.
+        # These caches belong to this process and are not pickled (`__getstate__`).
         self._lock = threading.Lock()
-        self._heavy = set[tuple[int, int]]()  # row groups of `clips`, by part and number, whose rows are checked each
+        self._heavy = set[tuple[int, int]]()  # (part, row group) of `clips` whose rows may take much memory in Python
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
         self._group = functools.lru_cache(KEPT_GROUPS)(self._read_group)
         self._constants = functools.lru_cache(OPEN_PARTS)(self._find_constants)
@@ -125,7 +123,7 @@ class Manifest(ClipSource):
         self._open()
 
     def checksum(self) -> int:
-        """Return the CRC-32 of the dataset's header, which holds a digest of all of its clips."""
+        """Return the CRC-32 of the dataset's header, which contains a digest of all clips."""
         return zlib.crc32(self._header_bytes)
 
     @property
@@ -137,7 +135,7 @@ class Manifest(ClipSource):
         return constant_columns(self._part(CLIPS_FOLDER, 0), shard) != {"shard": None}
 
     def locate(self, uri: str) -> str:
-        """Return where a source lies. Raises StorageError if it must not be read."""
+        """Return the location of a source. Raises StorageError if it must not be read."""
         return self._locations.locate(uri, self._uris)
 
     def check_locations(self) -> None:
@@ -155,9 +153,9 @@ class Manifest(ClipSource):
         """Return clip `number`, which is the same in every epoch.
 
         Raises:
-            IndexError: there is no such clip.
-            FormatError: its rows have values that are not possible.
-            StorageError: its source must not be read.
+            IndexError: The clip does not exist.
+            FormatError: Its rows have impossible values.
+            StorageError: Its source must not be read.
         """
         at, recipe_at = self._at(CLIPS_FOLDER, number), self._at(RECIPES_FOLDER, number)
         with self._lock:  # pyarrow's readers are not safe for several threads at once
@@ -186,24 +184,21 @@ class Manifest(ClipSource):
         return {field.name: field.type for field in schema if field.name not in self.header.own}
 
     def clip_id(self, number: int) -> str:
-        """Return the name of clip `number`, whose row may be damaged.
-
-        Returns:
-            The name, or "" if the name is damaged too.
+        """Return the name of clip `number`, or "" if the name is damaged. Other values of its row may be damaged.
 
         Raises:
-            IndexError: there is no such clip.
+            IndexError: The clip does not exist.
         """
         with contextlib.suppress(FormatError, ValueError), self._lock:
             return str(self._row(CLIPS_FOLDER, number)["clip_id"][0].as_py() or "")
         return ""
 
     def failures(self) -> Iterator[Failure]:
-        """Yield nothing: what could not be planned is listed in failures.parquet."""
+        """Return an empty iterator, since the failures of planning are in failures.parquet."""
         return iter(())
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
-        """Return one row of a table that is written in parts, each in row groups of GROUP_ROWS."""
+        """Return one row of a table with parts, each of which has row groups of GROUP_ROWS."""
         first = self._first[folder]
         if not 0 <= number < first[-1]:
             raise IndexError(f"row {number} of {first[-1]} {folder}")
@@ -211,7 +206,7 @@ class Manifest(ClipSource):
         return self._group(folder, part, group).slice(row, 1)
 
     def _group_of(self, folder: str, number: int) -> tuple[int, int, int]:
-        """Return the part and the row group that a row of a table lies in, and its place there."""
+        """Return (part, row group, place in the row group) of a row of a table."""
         part = self._part_of(folder, number)
         return part, *divmod(number - int(self._first[folder][part]), GROUP_ROWS[folder])
 
@@ -240,7 +235,7 @@ class Manifest(ClipSource):
         return rows
 
     def _find_constants(self, part: int) -> dict[str, Any]:
-        """Return the columns that are the same for all media of a part, with their values. Reads only its footer."""
+        """Return the columns with one value for all media of a part, and these values. Reads only the part's footer."""
         file = self._part(MEDIA_FOLDER, part)
         with reading(self._file(MEDIA_FOLDER, part), REMEDY):
             return constant_columns(file, MEDIA)
@@ -253,15 +248,11 @@ class Manifest(ClipSource):
             )
 
     def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
-        try:
+        where = self._file(folder, part)
+        with reading(where, REMEDY):
             self._check_unchanged()
             file = parquet_file(part_path(self.path / folder, part))
             schema = file.schema_arrow
-        except (OSError, pa.ArrowException, ValueError) as error:
-            raise FormatError(
-                "a part of the dataset is missing or damaged", where=str(self.path), found=error, remedy=REMEDY
-            ) from error
-        where = self._file(folder, part)
         known = SCHEMAS[folder]
         if folder == CLIPS_FOLDER:
             known = pa.schema([field for field in known if field.name in self.header.own])
@@ -270,13 +261,13 @@ class Manifest(ClipSource):
         return file
 
     def _check_rows(self, footer: pq.FileMetaData, folder: str, part: int, where: str) -> None:
-        """Raise FormatError if a part does not have the rows and row groups by which its rows are found."""
+        """Raise FormatError if the number of rows or row groups of a part is not the expected one."""
         rows, most = int(np.diff(self._first[folder])[part]), GROUP_ROWS[folder]
         groups = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
         if [count for count in groups if count] != expected:
             raise FormatError(
-                f"has other rows than {HEADER} says",
+                f"has another number of rows than in {HEADER}",
                 where=where,
                 found=f"{sum(groups)} in {len(groups)} groups",
                 allowed=f"{rows} in groups of {most}",
@@ -295,16 +286,13 @@ class Manifest(ClipSource):
     @functools.cached_property
     def _shards(self) -> list[ByteSource]:
         """The tars of the dataset."""
-        try:
+        where = str(self.path / SHARDS_NAME)
+        with reading(where, REMEDY):
             table = read_all(self.path / SHARDS_NAME, row_bytes=ROW_BYTES)
-            check_columns(table.schema, SHARDS, str(self.path / SHARDS_NAME), REMEDY)
+            check_columns(table.schema, SHARDS, where, REMEDY)
             rows = table.select(SHARDS.names).to_pylist()
-        except (OSError, pa.ArrowException, ValueError) as error:
-            raise FormatError(
-                f"{SHARDS_NAME} is missing or damaged", where=str(self.path), found=error, remedy=REMEDY
-            ) from error
         for number, row in enumerate(rows):
-            at = RowAt(file=str(self.path / SHARDS_NAME), row=number, remedy=REMEDY)
+            at = RowAt(file=where, row=number, remedy=REMEDY)
             check_row(row, SHARD_RULES, at)
             if not SHARD_NAME.fullmatch(row["name"]):
                 raise at.wrong("name", repr(row["name"]), "a tar in the dataset's folder shards")
@@ -320,18 +308,16 @@ class Manifest(ClipSource):
 
     @property
     def columns(self) -> list[str]:
-        """The user's columns; none if there is no clip."""
+        """The user's columns. A dataset without clips does not record them."""
         return super().columns if len(self) else []
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of all clips, as `ClipSource.column`. One that has a file of its own needs no other file."""
-        if self.header.filed is not None and name in self.header.filed:
-            return self._user_column(name)
-        return super().column(name)
+        """Return a column of all clips, as `ClipSource.column`. A column with a file of its own is read from there."""
+        return self._user_column(name) if name in (self.header.filed or ()) else super().column(name)
 
     def _user_column(self, name: str) -> pa.ChunkedArray:
-        if self.header.filed is not None and name in self.header.filed:
-            return self._filed_column(COLUMNS_NAME, name, NO_COLUMNS)
+        if name in (self.header.filed or ()):
+            return self._filed_column(COLUMNS_NAME, name, pa.schema([]))
         return self._part_column(name)
 
     def _field(self, name: str) -> pa.ChunkedArray:
@@ -347,71 +333,61 @@ class Manifest(ClipSource):
     def _clip_field(self, name: str) -> pa.ChunkedArray:
         if name in CLIP_FIELDS:
             return self._clip_column(name)
-        lists = "mask" if name == "wanted_frames" else FRAME_FIELDS[name]  # as long as the frames, and smaller
+        # The mask is as long as the wanted frames, and smaller.
+        lists = "mask" if name == "wanted_frames" else FRAME_FIELDS[name]
         return frame_field(name, self._part_column(lists))
 
     def _filed_column(self, file: str, name: str, schema: pa.Schema) -> pa.ChunkedArray:
-        """Return a column of a file of all clips. `schema`: the columns that it must have."""
+        """Return a column of a file of all clips. `schema` has the columns that the file must have."""
         where = str(self.path / file)
         with reading(where, REMEDY):
             self._check_unchanged()
             try:
                 opened = parquet_file(self.path / file, read_dictionary=[name])
             except KeyError as error:
-                raise ValueError(f"there are no plain values {name!r}") from error
-            check_columns(_plain_schema(opened.schema_arrow), schema, where, REMEDY)
-            rows, names = opened.metadata.num_rows, opened.schema_arrow.names
-            if rows == len(self) and name in names:
+                raise ValueError(f"the column {name!r} is missing or nested") from error
+            fields = opened.schema_arrow
+            decoded = [field.with_type(plain(pa.chunked_array([], field.type)).type) for field in fields]
+            check_columns(pa.schema(decoded), schema, where, REMEDY)
+            rows = opened.metadata.num_rows
+            if rows == len(self) and name in fields.names:
                 check_file(opened, [name])  # texts stay encoded
-                table = opened.read([name])
-            else:
-                table = None
-        if table is None:
-            found = counted(rows, "row") if name in names else f"no column {name!r}"
-            raise FormatError(
-                "does not belong to the dataset",
-                where=where,
-                found=found,
-                allowed=f"{counted(len(self), 'row')} with a column {name!r}",
-                remedy=REMEDY,
-            )
-        return table[name]
+                return opened.read([name])[name]
+        raise FormatError(
+            "does not belong to the dataset",
+            where=where,
+            found=counted(rows, "row") if name in fields.names else f"no column {name!r}",
+            allowed=f"{counted(len(self), 'row')} with a column {name!r}",
+            remedy=REMEDY,
+        )
 
     def _clip_column(self, name: str) -> pa.ChunkedArray:
         """Return a column of `clips`, of all clips. Raises KeyError."""
-        if self.header.filed is not None:
-            in_fields = name in FIELDS.names and name in CLIPS.names
-            if in_fields or name in self.header.filed:
-                file, schema = (FIELDS_NAME, FIELDS) if in_fields else (COLUMNS_NAME, NO_COLUMNS)
-                return plain(self._filed_column(file, name, schema))
-        return self._part_column(name)
+        if self.header.filed is not None and name in FIELDS.names and name in CLIPS.names:
+            return plain(self._filed_column(FIELDS_NAME, name, FIELDS))
+        column = self._user_column(name)
+        return plain(column) if name in (self.header.filed or ()) else column
 
     def _part_column(self, name: str) -> pa.ChunkedArray:
         """Return a column of `clips` from its parts. Raises KeyError."""
-        parts = []
-        for part in range(len(self._first[CLIPS_FOLDER]) - 1):
-            with self._lock, reading(f"{self._file(CLIPS_FOLDER, part)}, column {name}", REMEDY):
-                opened = self._open_part(CLIPS_FOLDER, part)  # does not keep the footer
-                if name not in opened.schema_arrow.names and name in self.header.own:  # a nullable column was left out
-                    column = pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
-                else:
-                    column = read_file(opened, part_path(self.path / CLIPS_FOLDER, part), [name], threads=False)[name]
-            parts.append(column)
+        parts = [table[name] for table in self._part_tables(CLIPS_FOLDER, [name], self.header.own)]
         return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
     def _media(self, names: Sequence[str]) -> pa.Table:
         """Return columns of `media`."""
-        tables = []
-        for part in range(len(self._first[MEDIA_FOLDER]) - 1):
-            with self._lock, reading(self._file(MEDIA_FOLDER, part), REMEDY):
-                opened = self._open_part(MEDIA_FOLDER, part)
-                read = read_file(opened, part_path(self.path / MEDIA_FOLDER, part), names, threads=False)
-            columns = [
-                read[name] if name in read.column_names else pa.nulls(len(read), MEDIA.field(name).type)
-                for name in names
-            ]
-            tables.append(pa.table(columns, list(names)))
-        return pa.concat_tables(tables)
+        return pa.concat_tables(list(self._part_tables(MEDIA_FOLDER, names, MEDIA.names)))
+
+    def _part_tables(self, folder: str, names: Sequence[str], own: Collection[str]) -> Iterator[pa.Table]:
+        """Yield columns of each part of a table. Columns of `own` may be missing, which means that they are null."""
+        for part in range(len(self._first[folder]) - 1):
+            with self._lock, reading(f"{self._file(folder, part)}, column {', '.join(names)}", REMEDY):
+                opened = self._open_part(folder, part)  # unlike `_part`, this does not keep the footer
+                missing = [name for name in names if name in own and name not in opened.schema_arrow.names]
+                here = [name for name in names if name not in missing]
+                table = read_file(opened, part_path(self.path / folder, part), here, threads=False)
+            rows, schema = opened.metadata.num_rows, SCHEMAS[folder]
+            nulls = {name: pa.nulls(rows, schema.field(name).type) for name in missing}
+            yield pa.table({name: nulls[name] if name in nulls else table[name] for name in names})
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row in `media` of every clip's medium. Reads only that column."""
@@ -428,20 +404,20 @@ class Manifest(ClipSource):
         A clip that is not in a tar has the number of the last tar before it, or -1.
 
         Raises:
-            FramedexError: no clip is in a tar.
+            FramedexError: The dataset does not have tars.
         """
-        rows = self._own_tars()
+        rows = self._row_numbers("shard")
         if len(rows) and rows.max() < 0:
-            raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
+            raise FramedexError("the dataset does not have tars", where=str(self.path), remedy="--pack makes them")
         return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
 
     def views(self) -> ViewsOfClips | None:
-        """Return which clips are views of one clip of several views; None if each clip stands alone.
+        """Return the grouping of clips that are views of one clip, or None if each clip stands alone.
 
         Reads two columns.
 
         Raises:
-            FormatError: the columns contradict each other or the header.
+            FormatError: The columns contradict each other or the header.
         """
         if self.header.views is None:
             return None
@@ -456,19 +432,17 @@ class Manifest(ClipSource):
         _, first, count = np.unique(item * len(names) + view, return_index=True, return_counts=True)
         if (count > 1).any():
             at = self._at(CLIPS_FOLDER, int(first[np.argmax(count > 1)]))
-            raise at.wrong(
-                "view_name", "a view that another clip of the same multiview_id is", "one clip for each view"
-            )
+            raise at.wrong("view_name", "the view of another clip with the same multiview_id", "one clip for each view")
         return ViewsOfClips(names=names, missing=missing, item=item, view=view)
 
     def packed_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the tar of every clip, of a dataset whose clips are all in tars. Reads one column.
+        """Return int64 [clips]: the tar of every clip, if all clips are in tars. Reads one column.
 
         Raises:
-            FramedexError: a clip is not in a tar.
-            FormatError: a number is that of no tar.
+            FramedexError: A clip is not in a tar.
+            FormatError: A clip has the number of a tar that does not exist.
         """
-        rows = self._own_tars()
+        rows = self._row_numbers("shard")
         outside = int(np.count_nonzero(rows < 0))
         if outside:
             raise FramedexError(
@@ -483,9 +457,9 @@ class Manifest(ClipSource):
             raise at.wrong("shard", rows.max(), f"0 to {len(self._shards) - 1}")
         return rows
 
-    def _own_tars(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the tar of every clip, -1 for a clip that is not in one."""
-        rows: NDArray[np.int64] = self._clip_column("shard").fill_null(-1).to_numpy().astype(np.int64)
+    def _row_numbers(self, name: str) -> NDArray[np.int64]:
+        """Return int64 [clips]: a column of `clips` with the numbers of rows, and -1 for null."""
+        rows: NDArray[np.int64] = self._clip_column(name).fill_null(-1).to_numpy().astype(np.int64)
         return rows
 
     def find_all(self, name: str) -> list[int]:
@@ -502,20 +476,15 @@ class Manifest(ClipSource):
         row = pc.index(names, clip_id).as_py()
         if row >= 0:
             return int(row)
-        close = difflib.get_close_matches(clip_id, names.slice(0, SEARCHED_FOR_CLOSE).to_pylist(), CLOSE_MATCHES)
-        remedy = f"names like it: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has them all"
-        raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
-
-
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of columns that are not encoded by dictionaries."""
-    return pa.schema([field.with_type(plain(pa.chunked_array([], field.type)).type) for field in schema])
+        close = difflib.get_close_matches(clip_id, names.slice(0, SEARCHED_FOR_CLOSE).to_pylist())
+        remedy = f"names like it: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has all names"
+        raise FramedexError("the dataset lacks the clip", where=str(self.path), found=clip_id, remedy=remedy)
 
 
 def constant_columns(file: pq.ParquetFile, schema: pa.Schema) -> dict[str, Any]:
-    """Return the columns of integers, booleans and strings that hold one value, or only nulls, in a whole file.
+    """Return the columns of integers, booleans and strings that have one value, or only nulls, in a whole file.
 
-    Only the file's footer is used. A column is left out if the footer does not say enough about it.
+    Only the file's footer is used. A column is left out if its statistics in the footer are incomplete.
     """
     metadata = file.metadata
     groups = [checked_group(file, number) for number in range(metadata.num_row_groups)]

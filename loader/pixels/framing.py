@@ -1,10 +1,7 @@
-"""Framing: to which size frames are scaled when they are loaded, and which part of them is delivered.
+"""Framing: the size to which frames are scaled when they are loaded, and the part of them that is delivered.
 
-The sizes that vision-language models want: multiples of a patch, with bounded pixels per frame and per clip.
-
-Framing and the sizes of many clips' pictures → the sizes of what is delivered, without reading any clip.
-
-Framing and the size of a clip's pictures → how they are scaled and cut, with draws that depend on the clip alone.
+This includes the sizes of vision-language models, which are multiples of a patch with a bounded number of pixels.
+Delivered sizes follow from the sizes of pictures, without reading clips. Random draws depend only on the clip.
 """
 
 import math
@@ -20,34 +17,33 @@ from framedex.sharder.decoding.cutout import Cutout, Window
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.sampling import below, draws
 
-# Of qwen-vl-utils 0.0.14, in pixels of `factor` × `factor`.
-MIN_TOKENS, MAX_TOKENS = 128, 768  # of a frame
+# These constants are from qwen-vl-utils 0.0.14. A token has `factor` × `factor` pixels.
+MIN_TOKENS, MAX_TOKENS = 128, 768  # per frame
 MAX_TOKENS_OF_CLIP, SHARE_FOR_VIDEO = 128_000, 0.9
 MIN_ROOM = 1.05  # the limit of a frame is at least this many times `min_pixels`
-MAX_RATIO = 200  # of the longer side to the shorter one
+MAX_RATIO = 200  # the longer side divided by the shorter one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmartResize:
-    """Sizes as Qwen2-VL, Qwen2.5-VL and Qwen3-VL want them: proportions are kept as nearly as the multiples allow.
+    """The frame sizes of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. They keep proportions as far as the multiples allow.
 
-    Both sides are multiples of `factor`, and the pixels of a frame lie between two limits, the upper one of which
-    becomes smaller for long clips. The numbers are those of `qwen_vl_utils.fetch_video` (0.0.14). The one exception are
-    long, thin pictures, of which that function makes pictures without rows: they keep a side of `factor`, and may have
-    more pixels than the limit.
+    Both sides are multiples of `factor`. The number of pixels of a frame has a lower and an upper limit, and the upper
+    one decreases for long clips. The sizes equal those of `qwen_vl_utils.fetch_video` (0.0.14), except for long, thin
+    pictures: that function scales them to 0 rows, and here they keep a side of `factor` and may exceed the limit.
 
     Attributes:
-        factor: sides are multiples of it: the patch times the patches that are merged. 28 for Qwen2-VL and Qwen2.5-VL,
-            32 for Qwen3-VL, 14 for patches that are not merged.
-        min_pixels: least pixels of a frame. None: 128 × factor².
-        max_pixels: most pixels of a frame. None: 768 × factor². It has no effect above the limit that `total_pixels`
-            sets.
-        total_pixels: most pixels of a clip, where `frames_merged` frames count as one. None: 115,200 × factor². A
-            frame always has room for 1.05 × `min_pixels`, so that long clips may have more.
-        frames_merged: how many frames in a row the model merges.
+        factor: The number of which sides are multiples: the size of a patch times the number of patches that are merged
+            along a side. 28 for Qwen2-VL and Qwen2.5-VL, 32 for Qwen3-VL, 14 for patches that are not merged.
+        min_pixels: The minimum of pixels per frame. Defaults to 128 × factor².
+        max_pixels: The maximum of pixels per frame. Defaults to 768 × factor². The limit that follows from
+            `total_pixels` applies as well.
+        total_pixels: The maximum of pixels per clip, where `frames_merged` frames count as one. Defaults to
+            115,200 × factor². A frame may always have 1.05 × `min_pixels`, so long clips may have more.
+        frames_merged: The number of consecutive frames that the model merges.
 
     Raises:
-        FramedexError: a value is not allowed.
+        FramedexError: A value is not allowed.
     """
 
     factor: int = 28
@@ -68,16 +64,16 @@ class SmartResize:
                 "max_pixels is below min_pixels",
                 found=most,
                 allowed=f"{least} or more",
-                remedy="set min_pixels, too; without it, it is 128 × factor²",
+                remedy="set min_pixels, too; its default is 128 × factor²",
             )
 
     @property
     def least_pixels(self) -> int:
-        """Least pixels of a frame."""
+        """The minimum of pixels per frame."""
         return MIN_TOKENS * self.factor**2 if self.min_pixels is None else self.min_pixels
 
     def most_pixels(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return float64 [clips]: the most pixels that each frame of a clip of so many frames may have."""
+        """Return float64 [clips]: the maximum of pixels per frame for clips with the given numbers of frames."""
         area = self.factor**2
         total = MAX_TOKENS_OF_CLIP * area * SHARE_FOR_VIDEO if self.total_pixels is None else self.total_pixels
         limit = np.minimum(float(MAX_TOKENS * area), total / frames * self.frames_merged)
@@ -91,20 +87,19 @@ def smart_sizes(
     """Return (heights, widths), int64 [clips] each, to which the frames of clips are scaled.
 
     Args:
-        rule: the limits.
-        heights: int64 [clips], of the pictures.
-        widths: int64 [clips], of the pictures.
-        frames: int64 [clips], the frames of each clip, padding included.
+        rule: The limits.
+        heights, widths: int64 [clips], the sizes of the pictures.
+        frames: int64 [clips], the number of frames of each clip, with padding.
 
     Raises:
-        FramedexError: a picture is more than 200 times as long as it is wide.
+        FramedexError: A picture is more than 200 times as long as it is wide.
     """
     longer, shorter = np.maximum(heights, widths), np.minimum(heights, widths)
     too_thin = np.flatnonzero(longer > MAX_RATIO * shorter)
     if len(too_thin):
         first = too_thin[0]
         raise FramedexError(
-            "smart_resize does not take pictures of these proportions",
+            "smart_resize does not support these proportions",
             found=f"{widths[first]} × {heights[first]}",
             allowed=f"a longer side of at most {MAX_RATIO} times the shorter one",
         )
@@ -124,42 +119,42 @@ def smart_sizes(
 
 Resize = Literal["stretch", "fit", "crop"]
 Position = Literal["center", "random", "three", "five", "ten"]
-CROPS: dict[str, int] = {"three": 3, "five": 5, "ten": 10}  # crops of a clip, by position
-RATIO = (3 / 4, 4 / 3)  # of random-resized crops, as in torchvision
+CROPS: dict[str, int] = {"three": 3, "five": 5, "ten": 10}  # the number of crops by position
+RATIO = (3 / 4, 4 / 3)  # torchvision's default for random-resized crops
 SIZES = ("size", "short_side", "long_side", "smart_resize")  # at most one is given
 MAX_SIDE = 1 << 16  # pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Framing:
-    """To which size frames are scaled, and which part of them is delivered.
+    """The size to which frames are scaled, and the part of them that is delivered.
 
-    `size` alone changes proportions (`resize="stretch"`); all other ways keep them. Frames are scaled first, whole, and
-    cut then. All frames of a clip, and all views of a clip of several views, are cut and mirrored in the same way.
-    Random draws depend only on the seed of the dataset, the epoch and the clip's name, not on workers, ranks or the
-    device.
+    `size` alone changes proportions (`resize="stretch"`). All other options keep them. Whole frames are scaled first,
+    and then cropped. All frames of a clip, and all views of a clip of several views, are cropped and mirrored in the
+    same way. Random draws depend only on the dataset's seed, the epoch and the clip's name, not on workers, ranks or
+    the device.
 
     Attributes:
         size: (height, width) of the delivered frames.
-        resize: how `size` is reached. "stretch" scales both sides, and changes proportions. "fit" scales until the
-            frame fits in, and fills the rest with zeros on both sides. "crop" scales until the frame covers the size,
-            and cuts off what stands out on both sides.
-        short_side: pixels of the shorter side. The longer one follows, rounded down as in torchvision. (least, most) is
-            drawn at random from that range for each clip, both ends included; it needs `crop`.
-        long_side: pixels of the longer side. The shorter one follows, rounded down.
-        smart_resize: sizes for vision-language models, by the clip's own proportions and length.
-        crop: (height, width) that is cut out of the scaled frames. Without any of the sizes above, it is cut out of the
+        resize: How frames reach `size`. "stretch" scales both sides, and changes proportions. "fit" scales the frame
+            until it fits, and pads it with zeros on both sides. "crop" scales the frame until it covers the size, and
+            crops it on both sides.
+        short_side: The length of the shorter side in pixels. The longer side follows, rounded down as in torchvision.
+            With (least, most), the length is drawn for each clip from that range, with both ends; this needs `crop`.
+        long_side: The length of the longer side in pixels. The shorter side follows, rounded down.
+        smart_resize: Sizes for vision-language models, which depend on the clip's proportions and length.
+        crop: (height, width) of a crop of the scaled frames. Without any of the sizes above, it is cut out of the
             frames as they are stored, before they are converted to RGB.
-        position: where `crop` is cut. "center". "random": at a place that is drawn for each clip. "three": at both ends
-            and in the middle of the longer side. "five": in the corners and in the center. "ten": "five", and the same
-            mirrored. The last three give an axis of the crops in front of the frames: [crops, F, …].
-        scale: (least, most) share of the area of a random-resized crop, such as (0.08, 1.0): a part of the frame is
-            drawn, which becomes `size`.
-        ratio: (least, most) ratio of width to height of that part. None: (3/4, 4/3).
-        flip: probability that a clip is mirrored left to right.
+        position: The position of `crop`. "center" is the middle, and "random" is drawn for each clip. "three" stands
+            for three crops, at both ends and in the middle of the longer side. "five" stands for the corners and the
+            center, and "ten" for "five" and its mirror image. These three add an axis in front: [crops, F, …].
+        scale: (least, most) share of the area of a random-resized crop, such as (0.08, 1.0). A part of the frame is
+            drawn and scaled to `size`.
+        ratio: (least, most) ratio of width to height of a random-resized crop. Defaults to (3/4, 4/3).
+        flip: The probability that a clip is mirrored left to right.
 
     Raises:
-        FramedexError: a value is not allowed, or values contradict each other.
+        FramedexError: A value is not allowed, or values contradict each other.
     """
 
     size: Size | None = None
@@ -186,13 +181,9 @@ class Framing:
 
     def _check_sides(self) -> None:
         side = self.short_side
-        if isinstance(side, tuple | list):
-            if len(side) != 2 or not all(map(_is_side, side)) or side[0] > side[1]:
-                raise FramedexError("short_side is a number of pixels, or (least, most)", found=repr(side))
-        elif side is not None and not _is_side(side):
-            raise FramedexError(
-                "short_side is a number of pixels, or (least, most)", found=repr(side), allowed="1 or more"
-            )
+        ends = side if isinstance(side, tuple) else (1, 1) if side is None else (side, side)
+        if len(ends) != 2 or not all(map(_is_side, ends)) or ends[0] > ends[1]:
+            raise FramedexError("short_side is a number of pixels, or (least, most)", found=repr(side))
         if self.long_side is not None and not _is_side(self.long_side):
             raise FramedexError("long_side is a number of pixels", found=repr(self.long_side), allowed="1 or more")
         if self.smart_resize is not None and not isinstance(self.smart_resize, SmartResize):
@@ -203,7 +194,7 @@ class Framing:
     def _check_together(self) -> None:
         given = [name for name in SIZES if getattr(self, name) is not None]
         if len(given) > 1:
-            raise FramedexError("several arguments say how large frames become", found=", ".join(given), allowed="one")
+            raise FramedexError("several arguments set the size of frames", found=", ".join(given), allowed="one")
         if self.resize != "stretch" and (self.size is None or self.crop is not None):
             raise FramedexError(f"resize={self.resize!r} needs size=(height, width), and has no crop")
         if self.position != "center" and self.crop is None:
@@ -249,18 +240,18 @@ class Framing:
 
     @property
     def crops(self) -> int | None:
-        """How many crops each clip has. None: there is no axis of the crops."""
+        """The number of crops per clip, or None if frames do not have an axis of crops."""
         return CROPS.get(self.position)
 
     @property
     def is_plain(self) -> bool:
-        """Whether frames are at most stretched to a size: nothing is cut, filled or drawn."""
+        """Whether frames are at most stretched to a size, and not cropped, padded, mirrored or drawn."""
         return self == Framing(size=self.size)
 
     @property
     def fixed_size(self) -> Size | None:
-        """(height, width) of all delivered frames. None: clips differ."""
-        return self.crop if self.crop is not None else self.size
+        """(height, width) of all delivered frames, or None if clips differ."""
+        return self.crop or self.size
 
 
 def framing_of(size: Size | None, framing: Framing | None) -> Framing:
@@ -270,9 +261,7 @@ def framing_of(size: Size | None, framing: Framing | None) -> Framing:
     if not isinstance(framing, Framing):
         raise FramedexError("framing is a Framing", found=repr(framing), remedy="framedex.Framing(short_side=256)")
     if size is not None:
-        raise FramedexError(
-            "size and framing both say how large frames become", remedy="framing=Framing(size=…, resize=…)"
-        )
+        raise FramedexError("size and framing both set the size of frames", remedy="framing=Framing(size=…, resize=…)")
     return framing
 
 
@@ -302,13 +291,12 @@ def delivered_sizes(framing: Framing, heights: Sides, widths: Sides, frames: Sid
     """Return (heights, widths), int64 [clips] each, of the frames that are delivered.
 
     Args:
-        framing: the user's choice.
-        heights: int64 [clips], of the clips' pictures, turned upright if they are delivered so.
-        widths: int64 [clips], of the same.
-        frames: int64 [clips], the frames of each clip, padding included.
+        framing: The user's choice.
+        heights, widths: int64 [clips], the sizes of the pictures, upright if they are delivered upright.
+        frames: int64 [clips], the number of frames of each clip, with padding.
 
     Raises:
-        FramedexError: `smart_resize` does not take the proportions of a picture.
+        FramedexError: `smart_resize` does not support the proportions of a picture.
     """
     if framing.fixed_size is not None:
         height, width = framing.fixed_size
@@ -322,14 +310,12 @@ def scaled_sizes(
     """Return (heights, widths), int64 [clips] each, to which whole frames are scaled before they are cut.
 
     Args:
-        framing: the user's choice, without random-resized crops.
-        heights: as for `delivered_sizes`.
-        widths: as for `delivered_sizes`.
-        frames: as for `delivered_sizes`.
-        short_side: the length that was drawn, if `framing` has a range of them.
+        framing: The user's choice, without random-resized crops.
+        heights, widths, frames: See `delivered_sizes`.
+        short_side: The drawn length, if `framing` has a range of lengths.
 
     Raises:
-        FramedexError: as `delivered_sizes`.
+        FramedexError: See `delivered_sizes`.
     """
     if framing.smart_resize is not None:
         return smart_sizes(framing.smart_resize, heights, widths, frames)
@@ -346,16 +332,9 @@ def scaled_sizes(
     side = short_side or framing.short_side or framing.long_side
     if side is None:
         return heights, widths
-    assert isinstance(side, int)  # the length that was drawn is given for a range
+    assert isinstance(side, int)  # the caller passes the drawn length for a range
     reference = np.maximum(heights, widths) if framing.long_side is not None else np.minimum(heights, widths)
     return np.maximum(1, heights * side // reference), np.maximum(1, widths * side // reference)
-
-
-def scaled_size(framing: Framing, size: Size, frames: int, *, short_side: int | None) -> Size:
-    """Return (height, width) to which the frames of one clip are scaled: `scaled_sizes` of one clip."""
-    one = [np.array([value], np.int64) for value in (*size, frames)]
-    heights, widths = scaled_sizes(framing, one[0], one[1], one[2], short_side=short_side)
-    return int(heights[0]), int(widths[0])
 
 
 def _rounded(numerator: Sides, denominator: Sides) -> Sides:
@@ -363,19 +342,19 @@ def _rounded(numerator: Sides, denominator: Sides) -> Sides:
     return (2 * numerator + denominator) // (2 * denominator)
 
 
-TRIES = 10  # of a random-resized crop, as in torchvision
-MAX_PIXELS, MAX_SCALED_SIDE = 1 << 28, 1 << 15  # of a scaled picture; libswscale refuses larger ones
-UNIT = 2.0**-53  # the distance of numbers that `uniform` returns
+TRIES = 10  # attempts to draw a random-resized crop that fits, as in torchvision
+MAX_PIXELS, MAX_SCALED_SIDE = 1 << 28, 1 << 15  # libswscale refuses to scale to larger pictures
+UNIT = 2.0**-53  # float64 has 53 bits, so that these are all multiples that it represents below 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """Where random numbers of a clip come from.
+    """The source of a clip's random numbers.
 
     Attributes:
-        seed: the seed of the dataset.
-        epoch: the epoch.
-        name: the name of the clip; views of one clip share a name.
+        seed: The seed of the dataset.
+        epoch: The epoch.
+        name: The name of the clip, which all of its views share.
     """
 
     seed: int
@@ -392,7 +371,7 @@ class Draw:
         return [(number >> 11) * UNIT for number in self.numbers(purpose, count)]
 
     def up_to(self, purpose: str, *most: int) -> list[int]:
-        """Return a whole number from 0 to each of the given ones, both included."""
+        """Return a whole number for each limit, from 0 to the limit, with both ends."""
         drawn = draws(self.seed, self.name, purpose, first=0, count=len(most), epoch=self.epoch)
         return [int(below(drawn[place : place + 1], limit + 1)[0]) for place, limit in enumerate(most)]
 
@@ -401,14 +380,14 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     """Return how the frames of a clip are scaled and cut.
 
     Args:
-        framing: the user's choice.
-        size: (height, width) of the clip's pictures, turned upright if they are delivered so.
-        frames: how many frames the clip has, padding included.
-        draw: where random numbers come from.
+        framing: The user's choice.
+        size: (height, width) of the clip's pictures, upright if they are delivered upright.
+        frames: The number of frames of the clip, with padding.
+        draw: The source of random numbers.
 
     Raises:
-        FramedexError: a crop is larger than the scaled picture, that picture would be too large, or the picture's
-            proportions are not allowed.
+        FramedexError: A crop is larger than the scaled picture, the scaled picture would be too large, or the picture's
+            proportions are not supported.
     """
     found = _cutout(framing, size, frames, draw)
     height, width = found.scaled
@@ -426,7 +405,13 @@ def _cutout(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     is_flipped = framing.flip > 0 and draw.uniform("flip", 1)[0] < framing.flip
     if framing.scale is not None:
         return _random_resized(framing, size, draw, is_flipped=is_flipped)
-    scaled = scaled_size(framing, size, frames, short_side=_drawn_side(framing, draw))
+    drawn = None
+    if isinstance(framing.short_side, tuple):
+        least, most = framing.short_side
+        drawn = least + draw.up_to("short side", most - least)[0]
+    one = [np.array([value], np.int64) for value in (*size, frames)]
+    heights, widths = scaled_sizes(framing, one[0], one[1], one[2], short_side=drawn)
+    scaled = int(heights[0]), int(widths[0])
     if framing.crop is not None:
         places = _places(framing, scaled, framing.crop, draw)
         windows = tuple(Window(top, left, mirrored != is_flipped) for top, left, mirrored in places)
@@ -435,16 +420,8 @@ def _cutout(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     return Cutout(scaled=scaled, size=shown, windows=(Window(*_middle(scaled, shown), is_flipped),))
 
 
-def _drawn_side(framing: Framing, draw: Draw) -> int | None:
-    """Return the length of the shorter side that is drawn for a clip, if it is drawn."""
-    if not isinstance(framing.short_side, tuple):
-        return None
-    least, most = framing.short_side
-    return least + draw.up_to("short side", most - least)[0]
-
-
 def _middle(full: Size, part: Size) -> tuple[int, int]:
-    """Return (top, left) of a part in the middle of a frame, as torchvision's `center_crop` and its padding have it."""
+    """Return (top, left) of a part in the middle of a frame, rounded as in torchvision's `center_crop` and padding."""
     top, left = (
         round((whole - side) / 2) if whole >= side else -((side - whole) // 2)
         for whole, side in zip(full, part, strict=True)
@@ -453,7 +430,7 @@ def _middle(full: Size, part: Size) -> tuple[int, int]:
 
 
 def _places(framing: Framing, full: Size, part: Size, draw: Draw) -> list[tuple[int, int, bool]]:
-    """Return (top, left, whether it is mirrored) of each crop. Raises FramedexError if the frame is too small."""
+    """Return (top, left, is_mirrored) of each crop. Raises FramedexError if the frame is too small."""
     down, right = full[0] - part[0], full[1] - part[1]
     if down < 0 or right < 0:
         raise FramedexError(
@@ -476,7 +453,7 @@ def _places(framing: Framing, full: Size, part: Size, draw: Draw) -> list[tuple[
 
 
 def _random_resized(framing: Framing, size: Size, draw: Draw, *, is_flipped: bool) -> Cutout:
-    """Return the cutout of a part of random area and proportions: that of the drawn part that `size` is made of."""
+    """Draw a random-resized crop, and return the cutout that scales it to `size`."""
     assert framing.size is not None
     (top, left), part = _random_part(framing, size, draw)
     scaled = [round(full * out / own) for full, out, own in zip(size, framing.size, part, strict=True)]
@@ -486,7 +463,7 @@ def _random_resized(framing: Framing, size: Size, draw: Draw, *, is_flipped: boo
 
 
 def _random_part(framing: Framing, size: Size, draw: Draw) -> tuple[tuple[int, int], Size]:
-    """Return ((top, left), (height, width)) of a part of a picture, drawn as torchvision's RandomResizedCrop draws."""
+    """Draw a part of a picture as torchvision's RandomResizedCrop does. Return ((top, left), (height, width))."""
     assert framing.scale is not None
     height, width = size
     ratio = RATIO if framing.ratio is None else framing.ratio
@@ -498,6 +475,7 @@ def _random_part(framing: Framing, size: Size, draw: Draw) -> tuple[tuple[int, i
         if 0 < part[0] <= height and 0 < part[1] <= width:
             top, left = draw.up_to("place of the resized crop", height - part[0], width - part[1])
             return (top, left), part
+    # All attempts failed, so take the largest part with an allowed ratio from the middle.
     proportion = min(max(width / height, ratio[0]), ratio[1])
     part = min(height, max(1, round(width / proportion))), min(width, max(1, round(height * proportion)))
     return ((height - part[0]) // 2, (width - part[1]) // 2), part

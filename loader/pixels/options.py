@@ -1,9 +1,4 @@
-"""How frames are decoded, and what they are like when they are delivered, as one checked record.
-
-The order of the axes of frames.
-
-Calls the user's transform of a clip's frames, with random numbers that depend only on the seed, epoch and clip.
-"""
+"""The options for decoding and delivering frames, as one checked record, and calls of the user's transform."""
 
 from __future__ import annotations
 
@@ -30,33 +25,33 @@ from framedex.sharder.decoding.video import DEEP, RGB, Size, decode_deep, decode
 from framedex.sharder.reading import EncodedClip
 
 Layout = Literal["FHWC", "FCHW", "CFHW"]
-# Where the channels go, which lie in the last axis of decoded frames: its number, counted from the end.
+# The axis of channels by layout. It is counted from the end, since an axis of crops may be in front.
 CHANNEL_AXIS: dict[Layout, int] = {"FHWC": -1, "FCHW": -3, "CFHW": -4}
 
 
 def laid_out(frames: NDArray[Any], layout: Layout) -> NDArray[Any]:
-    """Return decoded frames, [F, H, W, C] with any axes in front, in another layout, contiguous."""
+    """Change the layout of decoded frames, […, F, H, W, C]. The result is contiguous."""
     return frames if layout == "FHWC" else np.ascontiguousarray(np.moveaxis(frames, -1, CHANNEL_AXIS[layout]))
 
 
 Transform = Callable[[Any], Any]
-NUMPY_SEED_BITS = 32  # of numpy's global generator
 
 
 def transformed(frames: NDArray[Any], transform: Transform, draw: Draw) -> Any:
-    """Return what a transform makes of a clip's frames: a torch tensor where torch is installed, otherwise an array.
+    """Call a transform with a clip's frames, and return its result.
 
     Args:
-        frames: the frames in the layout that the transform takes.
-        transform: the user's function.
-        draw: seeds the global generators of Python, numpy and torch during the call.
+        frames: The frames in the layout of the transform. The transform gets a torch tensor if torch is installed.
+        transform: The user's function.
+        draw: Seeds the global generators of Python, numpy and torch during the call.
 
     Raises:
-        TransformError: the transform raises an exception.
+        TransformError: The transform raises an exception.
     """
+    torch = _torch()
     with _seeded(draw):
         try:
-            return transform(_tensor(frames))
+            return transform(frames if torch is None else torch.from_numpy(frames))
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             raise TransformError(
@@ -67,10 +62,10 @@ def transformed(frames: NDArray[Any], transform: Transform, draw: Draw) -> Any:
 
 
 def sendable(value: Any) -> Any:
-    """Return the result of a transform as it is sent to another process: tensors as arrays.
+    """Return the result of a transform in the form in which it is sent to other processes: tensors as arrays.
 
     Raises:
-        TransformError: numpy has no such numbers.
+        TransformError: numpy lacks the tensor's type.
     """
     torch = _torch()
     if torch is None or not isinstance(value, torch.Tensor):
@@ -101,13 +96,8 @@ def check_transform(transform: object, *, workers: int = 0) -> None:
         ) from error
 
 
-def _tensor(frames: NDArray[Any]) -> Any:
-    torch = _torch()
-    return frames if torch is None else torch.from_numpy(frames)
-
-
 def _torch() -> Any:
-    """Return torch, or None where it is not installed."""
+    """Return torch, or None if it is not installed."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -122,33 +112,32 @@ def _seeded(draw: Draw) -> Iterator[None]:
     """Seed the global generators of Python, numpy and torch (on the CPU), and restore their states afterwards."""
     (number,) = draw.numbers("transform", 1)
     torch = _torch()
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    of_torch = None if torch is None else torch.get_rng_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    torch_state = None if torch is None else torch.get_rng_state()
     try:
         random.seed(number)
-        np.random.seed(number >> (64 - NUMPY_SEED_BITS))
+        np.random.seed(number >> 32)  # numpy's global generator takes 32 bits
         if torch is not None:
             torch.default_generator.manual_seed(number)  # `torch.manual_seed` would also seed GPUs
         yield
     finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
         if torch is not None:
-            torch.set_rng_state(of_torch)
+            torch.set_rng_state(torch_state)
 
 
 Dtype = Literal["uint8", "uint16", "raw"]
-MAX_SEED = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelOptions:
-    """How frames are decoded, and what they are like when they are delivered.
+    """The options for decoding and delivering frames.
 
     The fields have the names of ClipDataset's arguments, which explains them.
 
     Raises:
-        FramedexError: a value is not allowed.
+        FramedexError: A value is not allowed.
     """
 
     framing: Framing = field(default_factory=Framing)
@@ -171,19 +160,19 @@ class PixelOptions:
         if self.layout is not None:
             check_choices(layout=(self.layout, get_args(Layout)))
         check_transform(self.transform)
-        if type(self.seed) is not int or not 0 <= self.seed < MAX_SEED:
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise FramedexError("seed is out of range", found=repr(self.seed), allowed="0 to 2**64 - 1")
         if self.clip_bytes is not None and (type(self.clip_bytes) is not int or self.clip_bytes < 1):
             raise FramedexError("clip_bytes is a number of bytes", found=repr(self.clip_bytes), allowed="1 or more")
 
     @classmethod
     def of(cls, size: Size | None = None, framing: Framing | None = None, **others: Any) -> PixelOptions:
-        """Return the options that the arguments of a dataset mean. Raises FramedexError."""
+        """Return the options for the arguments of a dataset. Raises FramedexError."""
         return cls(framing=framing_of(size, framing), **others)
 
     @property
     def axes(self) -> Layout:
-        """The layout of frames: the one that was chosen, else that of torchvision if there is a transform."""
+        """The layout of frames. The default for a transform is torchvision's layout."""
         return self.layout or ("FHWC" if self.transform is None else "FCHW")
 
     @property
@@ -196,20 +185,19 @@ class PixelOptions:
         return self if size is None and framing is None else replace(self, framing=framing_of(size, framing))
 
     def draw(self, clip: Clip, epoch: int) -> Draw:
-        """Return where the random numbers of a clip come from. Views of one clip have the same ones."""
-        name = clip.multiview_id or clip.clip_id
-        return Draw(seed=self.seed, epoch=epoch, name=name)
+        """Return the source of a clip's random numbers. All views of a clip have the same numbers."""
+        return Draw(seed=self.seed, epoch=epoch, name=clip.multiview_id or clip.clip_id)
 
     def cutout(self, size: Size, frames: int, draw: Draw) -> Cutout:
         """Return how the frames of a clip are scaled and cut. Called before a clip is decoded.
 
         Args:
-            size: (height, width) of the pictures, upright if they are delivered so.
-            frames: how many frames the clip has.
-            draw: where random numbers come from.
+            size: (height, width) of the pictures, upright if they are delivered upright.
+            frames: The number of frames of the clip.
+            draw: The source of random numbers.
 
         Raises:
-            FramedexError: pictures of this size cannot be framed so.
+            FramedexError: The framing is not possible for pictures of this size.
         """
         try:
             return cutout_of(self.framing, size, frames, draw)
@@ -222,9 +210,9 @@ class PixelOptions:
         """Raise DecodeError if a clip would take more memory than `clip_bytes`. Called before the clip is read.
 
         Args:
-            clip: the clip, whose packets and audio count.
-            cutout: how its frames are scaled and cut, or None if they are not decoded.
-            read_bytes: how many bytes are read at once, if these are more than the packets.
+            clip: The clip. Its packets and audio count.
+            cutout: How its frames are scaled and cut, or None if they are not decoded.
+            read_bytes: The number of bytes that are read at once, which may exceed the packets.
         """
         packets = int(clip.recipe.packet_size.sum(dtype=np.int64))
         packets += sum(len(clip.medium.states[number]) for number in clip.recipe.run_state.tolist())
@@ -253,14 +241,14 @@ class PixelOptions:
             )
 
     def decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout) -> NDArray[Any]:
-        """Return a clip's frames, [F, H, W, C] or [crops, F, H, W, C]. Raises as `frames`."""
+        """Decode a clip's frames, [F, H, W, C] or [crops, F, H, W, C]. Raises DecodeError."""
         if self.dtype == "uint8":
             return decode_rgb(clip, encoded, cutout=cutout, threads=self.threads)
         decode = decode_deep if self.dtype == "uint16" else decode_raw
         return decode(clip, encoded, cutout, threads=self.threads)
 
     def finished(self, frames: NDArray[Any], draw: Draw) -> Any:
-        """Return decoded frames in their layout, transformed. Raises TransformError."""
+        """Return decoded frames in the delivered layout, transformed. Raises TransformError."""
         own = laid_out(frames, self.axes)
         return own if self.transform is None else transformed(own, self.transform, draw)
 
@@ -268,10 +256,10 @@ class PixelOptions:
         """Return the frames of a clip that consists of padding, before `finished`.
 
         Args:
-            medium: a medium like that which it would show.
-            size: (height, width) of the pictures that it would have.
-            frames: how many there are.
-            draw: where random numbers come from.
+            medium: A medium with the same format.
+            size: (height, width) of the pictures before framing.
+            frames: The number of frames.
+            draw: The source of random numbers.
         """
         cutout = self.cutout(size, frames, draw)
         self._check_parts([self._frame_bytes(cutout, frames)], draw.name)

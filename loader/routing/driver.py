@@ -1,16 +1,16 @@
-"""What the NVIDIA driver says its video decoder supports, queried through libcuda and libnvcuvid (NVDECODE API)."""
+"""The formats that an NVIDIA GPU decodes, queried from the driver through libcuda and libnvcuvid (NVDECODE API)."""
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1")  # the driver's libraries, by their ABI names
+LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1")  # the ABI names of the driver's libraries
 CODECS = {"h264": 4, "hevc": 8, "vp8": 9, "vp9": 10, "av1": 11}  # cudaVideoCodec
-CHROMA_FORMATS = (0, 1, 2, 3)  # cudaVideoChromaFormat, numbered as chroma_format_idc
 DEPTHS = (8, 10, 12)
 SUCCESS = 0  # CUDA_SUCCESS
-MACROBLOCK = 256  # pixels
+MACROBLOCK = 256  # pixels of 16 × 16, in which the driver counts the size of a picture
 
 Format = tuple[str, int, int]  # codec, chroma_format_idc, bits
 
@@ -41,12 +41,9 @@ class DecoderLimits:
     """The sizes of coded pictures that a decoder accepts.
 
     Attributes:
-        least_width: in pixels.
-        least_height: in pixels.
-        most_width: in pixels.
-        most_height: in pixels.
-        most_macroblocks: width × height / MACROBLOCK, at most.
-        engines: how many of the device's engines decode such pictures.
+        least_width, least_height, most_width, most_height: The bounds in pixels.
+        most_macroblocks: The maximum of width × height / MACROBLOCK.
+        engines: The number of the device's engines that decode such pictures.
     """
 
     least_width: int
@@ -59,18 +56,18 @@ class DecoderLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSupport:
-    """What a device decodes.
+    """The formats that a device decodes.
 
     Attributes:
-        limits: limits by (codec, chroma_format_idc, bits).
-        reason: why nothing is known, else None.
+        limits: The limits by (codec, chroma_format_idc, bits).
+        reason: Why the limits are unknown, or None if they are known.
     """
 
     limits: Mapping[Format, DecoderLimits] = field(default_factory=dict)
     reason: str | None = None
 
     def lack(self, codec: str, chroma_format: int, bits: int, width: int, height: int) -> str | None:
-        """Return why the device does not decode such pictures, or None if it does."""
+        """Return the reason why the device does not decode such pictures, or None if it does."""
         if self.reason is not None:
             return self.reason
         limits = self.limits.get((codec, chroma_format, bits))
@@ -90,10 +87,13 @@ class DriverSupport:
 
 @functools.lru_cache
 def driver_support(device_id: int = 0) -> DriverSupport:
-    """Ask the driver what a device decodes. The device's number is that of CUDA.
+    """Query the formats that a device decodes from the driver.
+
+    Args:
+        device_id: CUDA's number of the device.
 
     Returns:
-        The limits, or the reason why there is no usable driver or device.
+        The limits, or the reason why the driver or the device cannot be used.
     """
     try:
         cuda, cuvid = (ctypes.CDLL(name) for name in LIBRARIES)
@@ -112,34 +112,26 @@ def driver_support(device_id: int = 0) -> DriverSupport:
         if (code := cuda.cuCtxPushCurrent_v2(context)) != SUCCESS:
             return DriverSupport(reason=f"CUDA device {device_id}: its context cannot be used, error {code}")
         try:
-            return DriverSupport(limits=_ask_all(cuvid))
+            return DriverSupport(limits=_query_limits(cuvid))
         finally:
             cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
     finally:
         cuda.cuDevicePrimaryCtxRelease_v2(device)
 
 
-def _ask_all(cuvid: ctypes.CDLL) -> dict[Format, DecoderLimits]:
+def _query_limits(cuvid: ctypes.CDLL) -> dict[Format, DecoderLimits]:
+    """Query the limits of all formats that the driver supports."""
     found = {}
-    for codec, number in CODECS.items():
-        for chroma_format in CHROMA_FORMATS:
-            for bits in DEPTHS:
-                caps = DecodeCaps(codec=number, chroma_format=chroma_format, bits_minus_8=bits - 8)
-                limits = limits_of(caps) if cuvid.cuvidGetDecoderCaps(ctypes.byref(caps)) == SUCCESS else None
-                if limits is not None:
-                    found[codec, chroma_format, bits] = limits
+    # cudaVideoChromaFormat has the numbers of chroma_format_idc: 0 to 3.
+    for codec, chroma_format, bits in itertools.product(CODECS, range(4), DEPTHS):
+        caps = DecodeCaps(codec=CODECS[codec], chroma_format=chroma_format, bits_minus_8=bits - 8)
+        limits = limits_of(caps) if cuvid.cuvidGetDecoderCaps(ctypes.byref(caps)) == SUCCESS else None
+        if limits is not None:
+            found[codec, chroma_format, bits] = limits
     return found
 
 
 def limits_of(caps: DecodeCaps) -> DecoderLimits | None:
     """Return the limits in a driver's answer, or None if it does not support such pictures."""
-    if not caps.is_supported:
-        return None
-    return DecoderLimits(
-        least_width=caps.least_width,
-        least_height=caps.least_height,
-        most_width=caps.most_width,
-        most_height=caps.most_height,
-        most_macroblocks=caps.most_macroblocks,
-        engines=caps.engines,
-    )
+    limits = {field.name: getattr(caps, field.name) for field in fields(DecoderLimits)}
+    return DecoderLimits(**limits) if caps.is_supported else None

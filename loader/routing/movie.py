@@ -1,26 +1,22 @@
-"""A clip as a tiny MP4: the sharder's box headers around the packets that were read. A movie can hold several clips.
+"""Clips as tiny MP4 files for NVDEC through DALI: the sharder's box headers around the packets that were read.
 
-Makes both decoders agree on colour: DALI converts everything with BT.601, and this corrects all other streams.
+Several clips of one stream can share a movie, so that NVDEC is set up once for many clips.
 
-The rule for both decoders is that the medium's matrix and range decide. A stream that states no matrix has that of
-BT.601, whatever its size. A stream that states no range has the limited one, as in libswscale. HDR is converted by its
-matrix alone.
+Sequence parameter sets are rewritten to full range and without cropping:
 
-Joins clips of one stream into one movie, so that NVDEC is set up once for many clips.
-
-It decides which clips go together, and keeps track of which frames belong to which clip.
-
-Rewrites sequence parameter sets into the form that is best for NVDEC through DALI: full range, and no cropping.
-
-- Full range, so that DALI does not expand the range and clips little. DALI 2.4 looks only at `video_full_range_flag`.
-  It uses BT.601 whatever the matrix is.
-- No cropping, so that DALI finds the decoder that it set up for the movie before. It stores decoders by the size of the
-  shown picture, and looks for them by the size of the coded picture (`NVDECCache` in its frames_decoder_gpu.cc).
+- Full range, so that DALI does not expand the range, and clips few colours. DALI 2.4 looks only at
+  `video_full_range_flag`, and converts with BT.601 whatever the matrix is.
+- Without cropping, so that DALI finds the decoder that it set up for the previous movie. It stores decoders by the size
+  of the shown picture, and looks for them by the size of the coded picture (`NVDECCache` in its frames_decoder_gpu.cc).
   Setting up a decoder takes as long as decoding a hundred small pictures. The shown part of a picture (`CodedPicture`)
   is cut out after decoding.
 
-FFmpeg's h264_metadata and hevc_metadata filters write these fields. They add video usability information if there is
-none, and change nothing else.
+FFmpeg's h264_metadata and hevc_metadata filters write these fields. They add video usability information if it is
+missing, and do not change anything else.
+
+Colours are corrected after decoding, so that both decoders agree. The medium's matrix and range decide. As in
+libswscale, the default matrix is BT.601, whatever the size, and the default range is limited. HDR is converted by its
+matrix alone.
 """
 
 import functools
@@ -42,9 +38,9 @@ from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.packing.mp4 import movie_header
 from framedex.sharder.reading import EncodedClip
 
-CACHED_RECORDS = 4096  # of a few hundred bytes each
+CACHED_RECORDS = 4096  # a record has a few hundred bytes, and media of one source often share it
 SCANNERS = {"h264": h264.H264Scanner, "hevc": hevc.HevcScanner}
-# Options of the filters. 0 means no cropping on that side.
+# Options of the filters: full range, and 0 cropped pixels on each side.
 WRITTEN = "video_full_range_flag=1:crop_left=0:crop_right=0:crop_top=0:crop_bottom=0"
 SEQUENCE_SET = {"h264": h264_sets.SPS, "hevc": hevc_sets.SPS}
 # The parameter sets that the filter must read, up to the sequence parameter set.
@@ -56,12 +52,9 @@ class CodedPicture:
     """A stream's coded picture, and the part of it that is shown. Sizes are in pixels.
 
     Attributes:
-        width: width of the coded picture.
-        height: height of the coded picture.
-        left: where the shown part begins, from the left.
-        top: where the shown part begins, from the top.
-        shown_width: width of the shown part.
-        shown_height: height of the shown part.
+        width, height: The size of the coded picture.
+        left, top: The distance of the shown part from the left and the top.
+        shown_width, shown_height: The size of the shown part.
     """
 
     width: int
@@ -74,16 +67,11 @@ class CodedPicture:
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
 def coded_picture(codec: str, record: bytes) -> CodedPicture | None:
-    """Return the coded picture that a record's sequences describe. None: they differ, or cannot be read."""
+    """Return the coded picture of a record's sequence parameter sets, or None if they differ or are damaged."""
     if codec not in SCANNERS:
         return None
     try:
-        units = [record[start:end] for start, end in _unit_spans(codec, record)]
-        found = {
-            _picture(codec, unit)
-            for unit in units
-            if unit and SCANNERS[codec].unit_type(unit[0]) == SEQUENCE_SET[codec]
-        }
+        found = {_picture(codec, unit) for unit in _units(codec, record, (SEQUENCE_SET[codec],))}
     except ValueError:
         return None
     return found.pop() if len(found) == 1 else None
@@ -115,7 +103,7 @@ def _picture(codec: str, unit: bytes) -> CodedPicture:
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
 def nvdec_record(codec: str, record: bytes) -> bytes | None:
-    """Return a decoder configuration record (avcC, hvcC) with the rewritten sets. None: they cannot be rewritten."""
+    """Rewrite the sets in a decoder configuration record (avcC, hvcC). Return None if that is not possible."""
     sets = nvdec_sets(codec, record)
     if not sets:
         return None
@@ -129,12 +117,11 @@ def nvdec_record(codec: str, record: bytes) -> bytes | None:
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
 def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
-    """Return the rewritten set for each of a record's sequence parameter sets, or nothing if the filter refuses one."""
+    """Return the rewritten set for each sequence parameter set of a record. It is empty if the filter refuses one."""
     if codec not in SCANNERS:
         return {}
     try:
-        units = [record[start:end] for start, end in _unit_spans(codec, record)]
-        before = [unit for unit in units if unit and SCANNERS[codec].unit_type(unit[0]) in FILTERED[codec]]
+        before = _units(codec, record, FILTERED[codec])
         packets = BitStreamFilterContext(f"{codec}_metadata={WRITTEN}", codec).filter(packet_with(join_annex_b(before)))
     except (av.error.FFmpegError, ValueError):
         return {}
@@ -150,10 +137,10 @@ def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
 
 
 def nvdec_packets(codec: str, record: bytes, encoded: EncodedClip) -> EncodedClip | None:
-    """Return length-prefixed packets in which repeated sequence parameter sets are rewritten as well.
+    """Rewrite sequence parameter sets that are repeated in length-prefixed packets.
 
     Returns:
-        The packets. None: they hold a set that the record does not have, or they cannot be parsed.
+        The packets, or None if they have a set that the record lacks, or cannot be parsed.
     """
     sets = {old.rstrip(b"\0"): new for old, new in nvdec_sets(codec, record).items()}
     length_size, unit_type = SCANNERS[codec].parse_configuration(record)[0], SCANNERS[codec].unit_type
@@ -183,6 +170,12 @@ def nvdec_packets(codec: str, record: bytes, encoded: EncodedClip) -> EncodedCli
     return replace(encoded, payload=payload, packet_first=np.concatenate([[0], np.cumsum(size)]))
 
 
+def _units(codec: str, record: bytes, types: tuple[int, ...]) -> list[bytes]:
+    """Return the NAL units of some types in a record. Raises ValueError."""
+    units = [record[start:end] for start, end in _unit_spans(codec, record)]
+    return [unit for unit in units if unit and SCANNERS[codec].unit_type(unit[0]) in types]
+
+
 def _unit_spans(codec: str, record: bytes) -> list[tuple[int, int]]:
     """Return (start, end) of each NAL unit in a record (ISO/IEC 14496-15 5.3.3.1, 8.3.3.1). Raises ValueError."""
     SCANNERS[codec].parse_configuration(record)
@@ -202,7 +195,7 @@ def _unit_spans(codec: str, record: bytes) -> list[tuple[int, int]]:
 
 Colour = Literal["close", "exact"]
 
-# Luma weights (Kr, Kb) by matrix coefficients, ISO/IEC 23091-2 table 4. libswscale takes "not stated" (2) as BT.601.
+# Luma weights (Kr, Kb) by matrix coefficients, ISO/IEC 23091-2 table 4. As in libswscale, "unspecified" (2) is BT.601.
 LUMA_WEIGHTS = {
     1: (0.2126, 0.0722),  # BT.709
     2: (0.299, 0.114),
@@ -215,24 +208,18 @@ LUMA_WEIGHTS = {
 DALI_MATRIX = 6  # the matrix that DALI 2.4's NVDEC path uses for every stream
 FULL_RANGE_FORMATS = ("yuvj420p",)
 DEEP_FORMATS = ("yuv420p10le",)
-# DALI requests 8 bits from NVDEC. Samples of 10 bits are rounded, halves up, which loses this much of 0, 1/4, 1/2 and
-# 3/4 on average. (From means measured on an H200 with DALI 2.4; tests/contract/test_gpu_colour.py measures them again.)
+# DALI requests 8 bits from NVDEC. Samples of 10 bits are rounded, halves up: the fractions 0, 1/4, 1/2 and 3/4 lose
+# this much on average. (Means on an H200 with DALI 2.4; tests/contract/test_gpu_colour.py measures them again.)
 LOST_OF_DEEP = -0.125
-BLACK = 16  # of limited range, 8 bits, ITU-T H.273 8.3
-EXPANSION = np.diag([255 / 219, 255 / 224, 255 / 224])  # of limited range to full range
+BLACK = 16  # in limited range of 8 bits, ITU-T H.273 8.3
+EXPANSION = np.diag([255 / 219, 255 / 224, 255 / 224])  # from limited range to full range
 NO_CORRECTION = np.eye(3, 4, dtype=np.float32)
-# The codecs whose header can be rewritten to say full range (`nvdec_headers`).
-REWRITABLE = ("h264", "hevc")
+REWRITABLE = ("h264", "hevc")  # the codecs whose headers can be rewritten (`nvdec_record`)
 
 
 def has_correction(color_matrix: int) -> bool:
     """Return whether pictures of this matrix can be corrected after DALI has decoded them."""
     return color_matrix in LUMA_WEIGHTS
-
-
-def is_like_dali(color_matrix: int) -> bool:
-    """Return whether this matrix is the one that DALI uses."""
-    return LUMA_WEIGHTS.get(color_matrix) == LUMA_WEIGHTS[DALI_MATRIX]
 
 
 def has_full_range(medium: Medium) -> bool:
@@ -246,31 +233,31 @@ def is_deep(medium: Medium) -> bool:
 
 
 def colour_obstacle(medium: Medium, colour: Colour = "close") -> str | None:
-    """Return why DALI's pictures of a medium cannot be corrected well enough, or None if they can.
+    """Return the reason why DALI's pictures of a medium cannot be corrected well enough, or None if they can.
 
     Args:
-        medium: the medium.
-        colour: "close" requires 40 dB PSNR against the right conversion on natural pictures, 30 dB on saturated test
-            patterns, and 2 levels on flat unsaturated patches. "exact" requires 1 level, which is rounding: only 8 bits
-            of BT.601 reach that.
+        medium: The medium.
+        colour: "close" requires 40 dB PSNR against the correct conversion on natural pictures, 30 dB on saturated test
+            patterns, and 2 levels on flat unsaturated patches. "exact" requires 1 level, which is the error of
+            rounding. Only 8 bits of BT.601 reach that.
     """
     if not has_correction(medium.color_matrix):
         return f"colour matrix {medium.color_matrix}"
     if medium.codec not in REWRITABLE and has_full_range(medium):
-        return "full range that DALI is not known to see"
-    if is_like_dali(medium.color_matrix):
+        return "full range that DALI may not recognize"
+    if LUMA_WEIGHTS[medium.color_matrix] == LUMA_WEIGHTS[DALI_MATRIX]:
         return "colours of more than 8 bits" if colour == "exact" and is_deep(medium) else None
     if colour == "exact":
         return "colours that DALI clips"
     # DALI's BT.601 conversion clips saturated colours of another matrix: 25 dB on test patterns. Samples of limited
-    # range have some room left if the header says that they have full range.
+    # range are not clipped if the header states full range.
     if has_full_range(medium) or medium.codec not in REWRITABLE:
         return "saturated colours that DALI clips"
     return None
 
 
 def rgb_from_ycc(color_matrix: int) -> NDArray[np.float64]:
-    """Return float64 [3, 3]: RGB from (Y, Cb, Cr), Y in 0…1 and Cb, Cr in -0.5…0.5 (ITU-T H.273 8.3)."""
+    """Return float64 [3, 3]: the map of (Y, Cb, Cr) to RGB. Y is 0…1, Cb and Cr are -0.5…0.5 (ITU-T H.273 8.3)."""
     red, blue = LUMA_WEIGHTS[color_matrix]
     green = 1 - red - blue
     return np.array(
@@ -286,10 +273,10 @@ def correction(color_matrix: int, *, full_range: bool, said_full: bool, deep: bo
     """Return float32 [3, 4]: the affine map of RGB in 0…255 that turns DALI's pictures into the stream's.
 
     Args:
-        color_matrix: the stream's matrix, ISO/IEC 23091-2 table 4.
-        full_range: whether the stream's samples have full range.
-        said_full: whether the movie's header says full range, whatever the stream's range is.
-        deep: whether samples have 10 bits, of which DALI sees 8.
+        color_matrix: The stream's matrix, ISO/IEC 23091-2 table 4.
+        full_range: Whether the stream's samples have full range.
+        said_full: Whether the movie's header states full range, whatever the stream's range is.
+        deep: Whether samples have 10 bits, of which DALI requests 8.
     """
     to_rgb, to_dali = rgb_from_ycc(color_matrix), rgb_from_ycc(DALI_MATRIX)
     if not full_range:
@@ -299,24 +286,24 @@ def correction(color_matrix: int, *, full_range: bool, said_full: bool, deep: bo
     zero = np.array([0 if full_range else BLACK, 0, 0])
     dali_zero = np.array([0 if said_full else BLACK, 0, 0])
     matrix = to_rgb @ np.linalg.inv(to_dali)
-    # From DALI's RGB to samples, which lost precision, and from these to RGB.
+    # DALI's RGB is converted back to samples, which lost precision, and then to RGB by the stream's own matrix.
     offset = to_rgb @ (dali_zero + (LOST_OF_DEEP if deep else 0) - zero)
     return np.column_stack([matrix, offset]).astype(np.float32)
 
 
-# HEVC unit types (H.265 table 7-1): the first one that is not of a slice, and IDR_W_RADL and IDR_N_LP. The flag is in
+# HEVC unit types (H.265 table 7-1): the first type after those of slices, and IDR_W_RADL and IDR_N_LP. The flag is in
 # the third byte of IDR units.
 FIRST_OTHER_UNIT, IDR_TYPES, NO_OUTPUT_OF_PRIOR_PICTURES = 32, (19, 20), 0x40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovieStream:
-    """What movies share that a decoder can play as one: their headers, and the processing of their pictures.
+    """The common properties of clips that can share a movie: their headers, and the processing of their pictures.
 
     Attributes:
-        codec: the codec.
-        configuration: the decoder configuration record.
-        picture: the coded picture, and what is cut out of it.
+        codec: The codec.
+        configuration: The decoder configuration record.
+        picture: The coded picture and its shown part.
         correction: float32 [3, 4] as bytes, the affine map (`MT` of fn.coord_transform) that turns DALI's RGB, 0…255,
             into the stream's.
     """
@@ -332,15 +319,14 @@ class GpuMovie:
     """A clip in the form in which NVDEC receives it.
 
     Attributes:
-        stream: what it shares with other movies of its stream.
-        payload: uint8 [bytes], its packets.
-        packet_size: int64 [packets].
+        stream: The properties that it shares with other movies of its stream.
+        payload: uint8 [bytes], the packets.
+        packet_size: int64 [packets], in bytes.
         packet_rank: int64 [packets], the output order.
-        run_first: int64 [runs], the packets where runs begin.
-        can_follow: whether it can follow other movies of its stream in one movie. DALI takes pictures as they are
-            decoded and orders them by the movie's times. So it is enough that no picture from the first one on
-            references an earlier one. In HEVC, only IDR pictures count: a CRA picture may continue from what came
-            before.
+        run_first: int64 [runs], the first packet of each run.
+        can_follow: Whether it can follow other clips in one movie. DALI takes pictures as they are decoded and orders
+            them by the movie's times. So it suffices that its pictures do not reference earlier clips. In HEVC, it must
+            begin with an IDR picture, since a CRA picture may continue the pictures before it.
     """
 
     stream: MovieStream
@@ -352,7 +338,7 @@ class GpuMovie:
 
     @property
     def correction(self) -> NDArray[np.float32]:
-        """float32 [3, 4]: as in MovieStream."""
+        """float32 [3, 4]: see `MovieStream.correction`."""
         return np.frombuffer(self.stream.correction, np.float32).reshape(3, 4)
 
     @property
@@ -362,14 +348,14 @@ class GpuMovie:
 
 
 def packets_before(movies: Sequence[GpuMovie]) -> NDArray[np.int64]:
-    """Return int64 [movies]: how many packets of earlier movies precede each movie."""
+    """Return int64 [movies]: the number of packets in the movies before each movie."""
     return np.cumsum([0, *(len(movie.packet_size) for movie in movies[:-1])])
 
 
 def joined_movie(movies: Sequence[GpuMovie]) -> NDArray[np.uint8]:
-    """Return uint8 [bytes]: a file of movies of one stream, one after another.
+    """Join movies of one stream, one after another, into one file: uint8 [bytes].
 
-    Frame n of a movie has the number n + the packets of the movies before it (`packets_before`).
+    Frame n of a movie becomes frame n + `packets_before` of the file.
     """
     stream, first = movies[0].stream, packets_before(movies)
     header = movie_header(
@@ -387,14 +373,14 @@ def joined_movie(movies: Sequence[GpuMovie]) -> NDArray[np.uint8]:
 def clip_movie(clip: Clip, encoded: EncodedClip) -> NDArray[np.uint8]:
     """Return uint8 [bytes]: a movie whose n-th presented frame is the clip's packet of rank n.
 
-    The movie has the stream's own headers. A decoder that treats it as one stream sees every run after the first
-    without a flush before it. `routes.gpu_obstacle` says when that is safe.
+    The movie has the stream's own headers. A decoder that treats it as one stream does not flush between runs, which is
+    safe for the clips that `routes.gpu_obstacle` accepts.
     """
     return plain_movie(clip, encoded).movie
 
 
 def plain_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie:
-    """Return a clip as it is in its stream: with its own headers, whole pictures and unchanged colours."""
+    """Return a clip as a movie with the stream's own headers, whole pictures and unchanged colours."""
     medium = clip.medium
     return _movie(clip, encoded, medium.extradata or b"", _whole_picture(medium), NO_CORRECTION)
 
@@ -402,9 +388,8 @@ def plain_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie:
 def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
     """Return a clip in the form for DALI, or None if it must be decoded on the CPU.
 
-    The movie of H.264 and HEVC states full range, whatever the stream or its container states. So DALI's conversion is
-    known, and little of what the correction needs is clipped. The movie also states no cropping. None is not expected
-    for a clip that `routes.gpu_obstacle` accepts.
+    The headers of H.264 and HEVC are rewritten. A clip that `routes.gpu_obstacle` accepts can be expected to have a
+    movie.
     """
     medium, configuration = clip.medium, clip.medium.extradata or b""
     picture: CodedPicture | None = _whole_picture(medium)
@@ -415,14 +400,10 @@ def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
         if written is None or packets is None or picture is None:
             return None
         configuration, encoded = written, packets
-    assert picture is not None  # else the CPU decodes
-    return _movie(
-        clip,
-        encoded,
-        configuration,
-        picture,
-        correction(medium.color_matrix, full_range=has_full_range(medium), said_full=said_full, deep=is_deep(medium)),
-    )
+    assert picture is not None  # as checked for rewritable codecs
+    full_range, deep = has_full_range(medium), is_deep(medium)
+    corrected = correction(medium.color_matrix, full_range=full_range, said_full=said_full, deep=deep)
+    return _movie(clip, encoded, configuration, picture, corrected)
 
 
 def _whole_picture(medium: Medium) -> CodedPicture:
@@ -457,22 +438,20 @@ def begins_with_idr(configuration: bytes, encoded: EncodedClip) -> bool:
     See H.265 table 7-1 and 7.3.6.1.
 
     Args:
-        configuration: the record that states the size of the length fields of units.
-        encoded: the clip's packets.
+        configuration: The record, which has the size of the length fields of units.
+        encoded: The clip's packets.
     """
     length_size, _ = hevc_sets.parse_configuration(configuration)
     packet = encoded.payload[: encoded.packet_first[1]].tobytes()
-    spans, _ = split_length_prefixed(packet, length_size)
-    types = [packet[start] >> 1 & 0x3F for start, _ in spans]
-    first = next((number for number, kind in enumerate(types) if kind < FIRST_OTHER_UNIT), None)
-    if first is None or types[first] not in IDR_TYPES:
-        return False
-    start, _ = spans[first]
-    return not packet[start + 2] & NO_OUTPUT_OF_PRIOR_PICTURES
+    for start, _ in split_length_prefixed(packet, length_size)[0]:
+        kind = packet[start] >> 1 & 0x3F
+        if kind < FIRST_OTHER_UNIT:
+            return kind in IDR_TYPES and not packet[start + 2] & NO_OUTPUT_OF_PRIOR_PICTURES
+    return False
 
 
-# Most packets of a movie of several clips, where each movie costs 8 ms before it is decoded. One of a GPU's decoders
-# decodes a movie, one picture after another, so longer movies would leave the other decoders without work
+# The maximum number of packets in a movie of several clips. Each movie costs 8 ms before it is decoded, so clips are
+# joined. One of a GPU's decoders decodes a movie, so longer movies would leave the other decoders idle
 # (benchmarks/nvdec.py).
 MAX_PACKETS = 128
 MAX_PIXELS = 500_000_000  # 1.5 GB of RGB, below the 2³¹ bytes that a 32-bit number can count
@@ -484,10 +463,10 @@ class MovieFeed:
 
     Attributes:
         content: uint8 [bytes], a tiny MP4.
-        wanted: int32 [frames], ascending frame numbers in it.
+        wanted: int32 [frames], the ascending numbers of the wanted frames.
         correction: float32 [3, 4], the affine map of RGB in 0…255 that turns DALI's colours into the stream's.
         start: int32 [2], the top left corner (y, x) of the shown part of a picture.
-        shape: int32 [2], height and width of that part.
+        shape: int32 [2], the height and width of the shown part.
     """
 
     content: NDArray[np.uint8]
@@ -509,18 +488,17 @@ class MovieFeed:
 
 
 def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) -> MovieFeed:
-    """Return clips of one stream as one movie.
+    """Join clips of one stream into one movie for DALI.
 
     Args:
-        movies: the clips.
-        wanted: int32, ascending frame numbers in each clip.
+        movies: The clips.
+        wanted: int32 each, the ascending numbers of the wanted frames in each clip.
     """
     picture = movies[0].stream.picture
+    numbers = [frames + at for frames, at in zip(wanted, packets_before(movies), strict=True)]
     return MovieFeed(
         content=joined_movie(movies),
-        wanted=np.concatenate([ones + at for ones, at in zip(wanted, packets_before(movies), strict=True)]).astype(
-            np.int32
-        ),
+        wanted=np.concatenate(numbers).astype(np.int32),
         correction=movies[0].correction,
         start=np.array([picture.top, picture.left], np.int32),
         shape=np.array([picture.shown_height, picture.shown_width], np.int32),
@@ -530,12 +508,12 @@ def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) 
 def groups(
     movies: Sequence[GpuMovie], kinds: Sequence[Hashable], *, most_packets: int = MAX_PACKETS
 ) -> list[list[int]]:
-    """Return which movies are decoded as one: groups of their numbers. Each number occurs once, in ascending order.
+    """Return groups of the numbers of movies that are decoded as one movie. Numbers ascend within a group.
 
     Args:
-        movies: the clips of a batch.
-        kinds: one value per movie. Movies of a group have the same one.
-        most_packets: limit for a group that has several movies. With 0, each movie is decoded by itself.
+        movies: The clips of a batch.
+        kinds: A value per movie. All movies of a group have the same value.
+        most_packets: The maximum number of packets of a group of several movies. With 0, movies are not joined.
     """
     found: list[list[int]] = []
     open_groups: dict[Hashable, tuple[list[int], int]] = {}

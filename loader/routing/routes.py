@@ -1,9 +1,7 @@
-"""Chooses the decoder of a clip: a pure function of the manifest, the clip's bytes, and what the driver supports.
+"""The choice of a decoder for a clip, from the manifest, the clip's bytes and the limits of the driver.
 
 NVDEC through DALI returns wrong or stale pictures without an error for some streams, and breaks its pipeline on others.
-So a clip goes there only if streams like it were shown to be decoded right. Everything else is decoded on the CPU.
-
-Which clips the CPU decodes beside a GPU if its share is fixed: pure functions of a clip's place in the epoch.
+So NVDEC decodes a clip only if similar streams were proven to be decoded correctly. The CPU decodes all other clips.
 """
 
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading import EncodedClip
 
-# What was decoded right in 1 178 planned clips on one H200 (docs/exactness.md).
+# The formats that one H200 decoded correctly in 1 178 planned clips (docs/exactness.md).
 PROVEN_PROFILES = {
     "h264": ("Constrained Baseline", "Baseline", "Main", "High"),
     "hevc": ("Main", "Main 10"),
@@ -27,8 +25,8 @@ PROVEN_FORMATS = {
     "hevc": ("yuv420p", "yuvj420p", "yuv420p10le"),
     "vp9": ("yuv420p", "yuv420p10le"),
 }
-PROVEN_CONTAINERS = ("mp4", "matroska")  # where packets are length-prefixed
-PROVEN_JPEGS = ("rgb24", None)  # colour; no format is recorded for images that framedex stored
+PROVEN_CONTAINERS = ("mp4", "matroska")  # their packets are length-prefixed
+PROVEN_JPEGS = ("rgb24", None)  # framedex does not record a format for images that it stored, which are in colour
 MIN_SIZE = {"h264": 48, "hevc": 144, "vp9": 128}
 GREATEST_SIZE = {"h264": 4096, "hevc": 8192, "vp9": 8192}
 CHROMA_420 = 1
@@ -41,35 +39,33 @@ VP9_INDEX, VP9_INDEX_MARKER = 0b111_00000, 0b110_00000  # the last byte of a sup
 def gpu_obstacle(
     clip: Clip, packets: EncodedClip | None = None, caps: DriverSupport | None = None, *, colour: Colour = "close"
 ) -> str | None:
-    """Return why a clip must not go to NVDEC, as `rule` or `rule: found`, or None if it may.
+    """Return the reason why NVDEC must not decode a clip, as `rule` or `rule: found`, or None if it may.
 
     Args:
-        clip: the clip.
-        packets: the clip's bytes. Without them, codecs for which they decide stay on the CPU.
-        caps: what the device supports. None: it was not queried, and what one H200 supported counts.
-        colour: how close colours must come (`colour_obstacle`).
+        clip: The clip.
+        packets: The clip's bytes. Without them, the CPU decodes VP9, whose hidden frames are visible only there.
+        caps: The limits of the device. If None, the formats that one H200 decoded count.
+        colour: The required accuracy of colours (`colour_obstacle`).
     """
-    for rule, found in RULES.items():
-        found_here = found(clip)
-        if found_here is not None:
-            return f"{rule}: {found_here}" if found_here else rule
+    for rule, check in RULES.items():
+        found = check(clip)
+        if found is not None:
+            return f"{rule}: {found}" if found else rule
     medium = clip.medium
     if medium.codec == "vp9" and (packets is None or has_hidden_frames(packets)):
         return "hidden frames: not known without its packets" if packets is None else "hidden frames"
-    lost = colour_obstacle(medium, colour)
-    if lost is not None:
+    if (lost := colour_obstacle(medium, colour)) is not None:
         return f"colour: {lost}"
     if caps is not None:
         coded = coded_picture(medium.codec, medium.extradata or b"")
         width, height = (medium.width, medium.height) if coded is None else (coded.width, coded.height)
-        lack = caps.lack(medium.codec, CHROMA_420, 10 if is_deep(medium) else 8, width, height)
-        if lack is not None:
+        if (lack := caps.lack(medium.codec, CHROMA_420, 10 if is_deep(medium) else 8, width, height)) is not None:
             return f"driver: {lack}"
     return None
 
 
 def nvjpeg_obstacle(clip: Clip) -> str | None:
-    """Return why a clip of images must not go to nvJPEG, or None if it may."""
+    """Return the reason why nvJPEG must not decode a clip of images, or None if it may."""
     medium = clip.medium
     if medium.codec != "mjpeg":
         return f"codec: {medium.codec}"
@@ -79,24 +75,16 @@ def nvjpeg_obstacle(clip: Clip) -> str | None:
 
 
 def has_hidden_frames(packets: EncodedClip) -> bool:
-    """Return whether any VP9 packet does not hold exactly one frame that is decoded and shown.
+    """Return whether any VP9 packet has other content than exactly one frame that is decoded and shown.
 
-    DALI pairs decoded pictures with packets. Superframes (a hidden frame and a shown one), separate hidden frames, and
-    frames that show an earlier frame again all make it return other frames.
+    DALI pairs decoded pictures with packets. It returns wrong frames after superframes (a hidden frame and a shown
+    one), separate hidden frames, and frames that show an earlier frame again.
     """
     if (packets.packet_first[1:] == packets.packet_first[:-1]).any():
         return True
     head, last = packets.payload[packets.packet_first[:-1]], packets.payload[packets.packet_first[1:] - 1]
     is_plain = (head & VP9_HEAD == VP9_PLAIN) & (head & VP9_PROFILE_3 != VP9_PROFILE_3)
     return not bool((is_plain & (last & VP9_INDEX != VP9_INDEX_MARKER)).all())
-
-
-def _unproven_codec(clip: Clip) -> str | None:
-    return None if clip.medium.codec in PROVEN_PROFILES else clip.medium.codec
-
-
-def _unproven_container(clip: Clip) -> str | None:
-    return None if clip.medium.container in PROVEN_CONTAINERS else clip.medium.container
 
 
 def _unproven_profile(clip: Clip) -> str | None:
@@ -108,10 +96,9 @@ def _unproven_profile(clip: Clip) -> str | None:
 
 def _unproven_size(clip: Clip) -> str | None:
     medium = clip.medium
-    sides, codec = (medium.width, medium.height), medium.codec
-    if all(MIN_SIZE[codec] <= side <= GREATEST_SIZE[codec] for side in sides):
-        return None
-    return f"{medium.width}x{medium.height}"
+    least, most = MIN_SIZE[medium.codec], GREATEST_SIZE[medium.codec]
+    is_proven = least <= medium.width <= most and least <= medium.height <= most
+    return None if is_proven else f"{medium.width}x{medium.height}"
 
 
 def _changing_sets(clip: Clip) -> str | None:
@@ -127,24 +114,24 @@ def _fixed_header(clip: Clip) -> str | None:
         return "a configuration record that no filter can rewrite"
     coded = coded_picture(medium.codec, record)
     if coded is None or (coded.shown_width, coded.shown_height) != (medium.width, medium.height):
-        return "a configuration record that does not say how pictures are cropped"
+        return "a configuration record with another or unknown cropping"
     return None
 
 
 def _open_start(clip: Clip) -> str | None:
-    # In H.264, DALI counts only IDR pictures as starts. In HEVC, the first run may begin at a CRA picture. A CRA
-    # picture that is spliced to the run before it continues that run's picture order count, which turns back when more
-    # than half a cycle is cut out. (100 clips with short cuts were decoded right, but that is not all clips.)
+    # In H.264, DALI accepts only IDR pictures as random access points. In HEVC, the first run may begin at a CRA
+    # picture. A CRA picture behind another run continues that run's picture order count, which turns back when more
+    # than half a cycle is cut out. (100 clips with short cuts were decoded correctly, but longer cuts were not tried.)
     is_open = clip.recipe.run_open
     return "" if is_open.any() and (clip.medium.codec == "h264" or is_open[1:].any()) else None
 
 
-# Each rule by name. It returns what excludes a clip from NVDEC, "" if the rule's name says enough, or None. Rules may
-# rely on the rules before them.
+# The rules by name. A rule returns None for a clip that NVDEC may decode, otherwise the unproven value, or "" if the
+# rule's name suffices. A rule may rely on the rules before it.
 RULES: dict[str, Callable[[Clip], str | None]] = {
     "images": lambda clip: "" if clip.medium.kind == IMAGES else None,
-    "codec": _unproven_codec,
-    "container": _unproven_container,
+    "codec": lambda clip: None if clip.medium.codec in PROVEN_PROFILES else clip.medium.codec,
+    "container": lambda clip: None if clip.medium.container in PROVEN_CONTAINERS else clip.medium.container,
     "profile": _unproven_profile,
     "monochrome or not 4:2:0": lambda clip: "" if clip.medium.chroma_format != CHROMA_420 else None,
     "size": _unproven_size,
@@ -164,18 +151,18 @@ Share = float | None
 
 
 def is_on_cpu(place: int, share: float) -> bool:
-    """Return whether the CPU decodes the clip at a place of an epoch.
+    """Return whether the CPU decodes the clip at a place of an epoch, given its share of clips.
 
-    Of any n consecutive clips, the CPU decodes n × share, give or take one.
+    The CPU decodes n × share of any n consecutive clips, rounded up or down.
     """
     return int((place + 1) * share) > int(place * share)
 
 
 def fixed_share(device: Device, decode: Decode, cpu_share: Share, workers: int) -> float | None:
-    """Return the share of clips that workers decode beside a GPU. None: each clip goes to whoever finishes it first.
+    """Return the share of clips that workers decode beside a GPU, or None if `Balance` decides for each clip.
 
     Raises:
-        FramedexError: `cpu_share` is not possible.
+        FramedexError: `cpu_share` is out of range.
     """
     if cpu_share is not None and not (isinstance(cpu_share, int | float) and 0 <= cpu_share <= 1):
         raise FramedexError("cpu_share is out of range", found=repr(cpu_share), allowed="0 to 1, or None")

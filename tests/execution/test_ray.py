@@ -206,7 +206,7 @@ def test_a_cluster_that_is_not_there_is_an_error(videos: Path, tmp_path: Path) -
         ray_command("127.0.0.1:1", *words), env=surroundings(), cwd=ROOT, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 1
-    assert "no Ray cluster can be reached" in done.stderr
+    assert "the Ray cluster cannot be reached" in done.stderr
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
 

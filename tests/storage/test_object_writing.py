@@ -155,4 +155,4 @@ class TestWriting:
 
     def test_a_web_server_is_not_written_to(self, medium: Medium, tmp_path: Path) -> None:
         said = run("index", medium("h264_single.mp4"), "--out", "https://127.0.0.1:9/I", code=2).output
-        assert "web servers and the Hub are not written to" in said
+        assert "cannot write to a web server or the Hub" in said

@@ -134,7 +134,7 @@ def test_rows_of_other_frames_are_refused(table: Path) -> None:
     with pytest.raises(FormatError, match="too short"):
         clips(table, ["action"])[0]
     pq.write_table(pa.concat_tables([rows.slice(1), rows.slice(0, 1)]), table)
-    with pytest.raises(FormatError, match="not those of the clip's stretch"):
+    with pytest.raises(FormatError, match="do not belong to the clip's stretch"):
         clips(table, ["action"])[0]
 
 
