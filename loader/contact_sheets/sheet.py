@@ -187,24 +187,22 @@ class Inspector:
         self.dataset = ClipDataset(path, root=access.root, allow_remote=access.allow_remote)
         self._longest_side = longest_side
 
-    def named(self, names: Iterable[str]) -> list[int]:
-        """Return the numbers of the clips of these names; a name that views share means all of these.
+    def find(self, names: Iterable[str]) -> list[int]:
+        """Return the numbers of the clips with these names. A name that several views share stands for all of them.
 
         Raises:
-            FramedexError: there is no such clip.
+            FramedexError: A clip does not exist.
         """
         return list(dict.fromkeys(number for name in names for number in self.dataset.manifest.find_all(name)))
 
-    def sampled(self, size: int, seed: int) -> list[int]:
+    def sample(self, size: int, seed: int) -> list[int]:
         """Return the numbers of some clips, chosen at random, each with the other views that belong to it."""
         chosen = sample_of(len(self.dataset), size=size, seed=seed)
         views = self.dataset.origin.views()
         if views is None:
             return [int(number) for number in chosen]
-        together: list[int] = []
-        for item in dict.fromkeys(views.item[chosen].tolist()):
-            together += np.flatnonzero(views.item == item).tolist()
-        return together
+        items = dict.fromkeys(views.item[chosen].tolist())
+        return [number for item in items for number in np.flatnonzero(views.item == item).tolist()]
 
     def heading(self, shown: int) -> Heading:
         """Return the facts of the dataset. Raises FormatError."""
