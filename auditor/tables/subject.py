@@ -132,8 +132,8 @@ VIEWS: dict[Kind, tuple[str, ...]] = {
 INNER = ("repeated", "superseded", "media")  # views that only other views use
 # Columns of `videos` that show whether a source is unchanged.
 OF_SOURCES = ("media_id", "uri", "kind", "container", "size_bytes", "mtime_ns", "fingerprint")
-# Columns with few different texts, and these texts, sorted. DuckDB copies and compares enums faster than texts. They
-# must be sorted, since DuckDB orders an enum by the position of its values, and queries sort by these columns.
+# Columns with few different texts, and these texts, sorted. DuckDB copies and compares enums faster than texts. DuckDB
+# orders an enum by the positions of its values, so sorted values keep the order of the texts.
 FEW_VALUES = {
     "status": sorted((OK, REFUSED, FAILED, GONE)),
     "kind": sorted((VIDEO, IMAGES)),
@@ -246,7 +246,6 @@ def reader(audited: Audited, table: str, names: Names) -> str:
     else:
         paths = [url(f"{table}/{path.name}") if names is Names.OURS else str(path) for path in audited.files(table)]
         where = f"[{', '.join(map(literal, paths))}]"
-    # A folder name such as `split=train` in the path is not a column.
     return f"read_parquet({where}, filename = {FILE_COLUMN}, file_row_number = true, union_by_name = true, {PLAIN})"
 
 
