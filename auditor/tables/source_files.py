@@ -104,7 +104,8 @@ def _file_state(path: str, row: Row) -> State:
 
 def _images_state(path: str, packets: Packets) -> State:
     """Return whether loose images are unchanged, by their checksums."""
-    assert packets.path is not None and packets.crc32 is not None  # the index has both for loose images
+    assert packets.path is not None  # the index has both for loose images
+    assert packets.crc32 is not None
     missing, others = [], []
     for name, expected in zip(packets.path, packets.crc32.tolist(), strict=True):
         try:
