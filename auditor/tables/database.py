@@ -55,7 +55,8 @@ def _plain_type(type_: Any) -> str | None:
     """Return a type as SQL with VARCHAR for the parts that Python lacks. If Python has all parts, return None."""
     if type_.id not in NESTED:
         return None if type_.id in HELD else "VARCHAR"
-    names, children = zip(*type_.children, strict=True)  # an array has its length among them
+    names = [name for name, _ in type_.children]
+    children = [part for _, part in type_.children]  # an array has its length among them
     plain = [None if isinstance(part, int) else _plain_type(part) for part in children]
     if not any(plain):
         return None
