@@ -1,6 +1,6 @@
 """`framedex.audit` and `framedex.query`: the command `framedex audit` as Python functions.
 
-A whole audit: opens an index or a dataset, adds tables, runs the checks and writes the report.
+An audit opens an index or a dataset, adds the tables that its checks need, runs the checks and writes the report.
 """
 
 import re
@@ -19,13 +19,15 @@ from framedex.errors import FramedexError, OutputError
 from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.storage.places import OWN_STORE, Access, Place, place
 
-FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
-KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}  # the view that nearly every check uses
+LIMITS = QueryLimits()
+MORE = "timeout=, memory= and spill= give it more; a LIMIT or a WHERE makes it less"
+# Nearly every check uses this view, so it is loaded into memory once.
+KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}
 
 
-def asks_frames(sql: str) -> bool:
+def uses_frames(sql: str) -> bool:
     """Return whether a query may use the views of single frames, which take longer to open."""
-    return FRAMES_VIEWS.search(sql) is not None
+    return re.search(r"\b(frames|packets|gops|frames_parts)\b", sql, re.IGNORECASE) is not None
 
 
 def check_free(path: Path | None, overwrite: bool) -> None:
@@ -49,24 +51,16 @@ def run(
     report: Path | None = None,
     pictures: bool = True,
 ) -> findings.Audit:
-    """Run all checks, or the named ones, and write a report if `report` is given."""
+    """Run all checks, or the named ones, and write a report if `report` is given. `look`: also check the files."""
     with opened(what, frames=report is not None) as audited:
-        asked = chosen(audited.kind, names)
+        asked = _select_checks(audited.kind, names)
         queries = [question.sql for question in [*asked, *findings.questions("summary", audited.kind)]]
+        queries += [findings.SHARED, findings.PARTS_OF_FILES, *OF_SOURCES, "shard"]
         if report is not None:
-            from framedex.auditor.report.page import (
-                queries as of_report,  # imports the decoders of pictures, so only on demand
-            )
+            from framedex.auditor.report import page  # imports the decoders of pictures, so only on demand
 
-            queries += of_report(audited.kind)
-        with database(
-            audited,
-            kept={
-                KEPT[audited.kind]: findings.words(
-                    [*queries, findings.SHARED, findings.PARTS_OF_FILES, *OF_SOURCES, "shard"]
-                )
-            },
-        ) as db:
+            queries += page.queries(audited.kind)
+        with database(audited, kept={KEPT[audited.kind]: findings.words(queries)}) as db:
             _add_tables(db, asked, look=look, named=bool(names), policy=policy, access=access)
             found = findings.ask_all(db, asked, summary=not names)
             if names and found.unasked:
@@ -75,16 +69,17 @@ def run(
                     "a check that is named cannot be asked", found=check.name, remedy=f"it needs {lack}"
                 )
             if report is not None:
-                from framedex.auditor.report.page import write_report
-
-                write_report(db, found, report, access=access, pictures=pictures)
+                page.write_report(db, found, report, access=access, pictures=pictures)
             return found
 
 
 def _add_tables(
     db: Database, asked: list[findings.Check], *, look: bool, named: bool, policy: PolicyLike | None, access: Access
 ) -> None:
-    """Add the tables that checks need and that an index or a dataset does not contain."""
+    """Add the tables that checks need and that an index or a dataset does not contain.
+
+    Looking at every source takes long, so `files` is added only on request, or if a check is named that needs it.
+    """
     if policy is not None and db.audited.kind != "index":
         raise FramedexError(
             "--policy asks an index; a dataset's failures say what its own policy missed", found=db.audited.kind
@@ -100,22 +95,18 @@ def _add_tables(
         add_scene_views(db, policy)
 
 
-def chosen(kind: Kind, names: tuple[str, ...]) -> list[findings.Check]:
+def _select_checks(kind: Kind, names: tuple[str, ...]) -> list[findings.Check]:
     """Return the checks with these names, or all if there are no names. Raises FramedexError for an unknown name."""
-    known = findings.checks_of(kind)
+    known = {check.name: check for check in findings.checks_of(kind)}
     for name in names:
-        if name not in {check.name for check in known}:
+        if name not in known:
             raise FramedexError(
                 f"there is no such check of {'an index' if kind == 'index' else 'a dataset'}",
                 found=name,
-                allowed=", ".join(sorted(check.name for check in known)),
-                remedy=did_you_mean(name, (check.name for check in known)),
+                allowed=", ".join(sorted(known)),
+                remedy=did_you_mean(name, known),
             )
-    return [check for check in known if not names or check.name in names]
-
-
-LIMITS = QueryLimits()
-MORE = "timeout=, memory= and spill= give it more; a LIMIT or a WHERE makes it less"
+    return [check for check in known.values() if not names or check.name in names]
 
 
 def audit(
@@ -134,13 +125,13 @@ def audit(
 
     Args:
         what: An index or a dataset: a folder, or a uri of object storage.
-        checks: The names of the checks to run. Empty: all.
+        checks: The names of the checks to run. If empty, all checks are run.
         files: Whether to check that the media still exist and are unchanged.
-        policy: For an index, report the media that are too short for this policy, and what is wrong with the views of
-            its scenes. None: this is not checked.
+        policy: For an index, also report the media that are too short for this policy, and the problems of the views
+            of its scenes.
         root: The current root of the sources, if they moved.
         allow_remote: Whether sources may lie in another store than the index or dataset: as for ClipDataset.
-        report: An .html file to write, with a .json file beside it. None: no report.
+        report: An .html file to write, with a .json file beside it.
         pictures: Whether the report shows frames of examples.
         overwrite: Whether an existing report is replaced.
 
@@ -148,7 +139,7 @@ def audit(
         The summary in sections, and the findings, the most severe first.
 
     Raises:
-        FramedexError: An argument is wrong, there is no index or dataset, or the report exists already.
+        FramedexError: An argument is wrong, the index or dataset does not exist, or the report exists already.
     """
     page = None if report is None else Path(report)
     if page is not None:
@@ -181,12 +172,12 @@ def query(
         spill: The most GiB that the query may write to the temporary folder if memory is too small.
 
     Raises:
-        FramedexError: There is no index or dataset, the query is wrong, or it reaches a limit.
+        FramedexError: The index or dataset does not exist, the query is wrong, or it reaches a limit.
     """
     check_reads(sql)
     limits = QueryLimits(seconds=timeout, memory_bytes=int(memory * GIBIBYTE), spill_bytes=int(spill * GIBIBYTE))
     with (
-        opened(place(what), frames=asks_frames(sql)) as audited,
+        opened(place(what), frames=uses_frames(sql)) as audited,
         QueryProcess(audited, limits, remedy=MORE) as queries,
     ):
         return queries.table(sql)

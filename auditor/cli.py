@@ -10,8 +10,8 @@ import orjson
 
 from framedex import options
 from framedex.auditor import findings
-from framedex.auditor.audit import asks_frames, check_free, run
-from framedex.auditor.findings import SEVERITIES, Question, Severity, checks_of, missing, questions
+from framedex.auditor.audit import LIMITS, check_free, run, uses_frames
+from framedex.auditor.findings import SEVERITIES, Severity, checks_of, missing, questions
 from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, write_database
 from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.subject import Kind, opened
@@ -21,10 +21,7 @@ from framedex.errors import FramedexError, OutputError, printable
 from framedex.sharder.cli_options import POLICY
 from framedex.storage.places import Access, Place
 
-LIMIT = re.compile(r"LIMIT (\d+)$")  # of a question
-FAILED = 3
-KINDS: tuple[Kind, ...] = get_args(Kind)
-LIMITS = QueryLimits()
+FAILED = 3  # the exit code if a finding is as severe as --fail-on
 
 EXAMPLE = """\b
 Example:
@@ -43,14 +40,14 @@ def _some_check_needs(values: options.Values, *tables: str) -> bool:
     """Return whether one of the requested checks needs one of these tables."""
     names = values["names"]
     return not names or any(
-        check.name in names and set(tables) & set(check.needs) for kind in KINDS for check in checks_of(kind)
+        check.name in names and set(tables) & set(check.needs) for kind in get_args(Kind) for check in checks_of(kind)
     )
 
 
-def _goes_to_media(values: options.Values) -> bool:
-    """Return whether the command reads the media themselves, not only what is recorded of them."""
-    looks = (values["look"] or bool(values["names"])) and _some_check_needs(values, "files")
-    return _asks_checks(values) and (looks or (values["report"] is not None and values["pictures"]))
+def _reads_media(values: options.Values) -> bool:
+    """Return whether the command reads the media themselves, in addition to the tables."""
+    reads_files = (values["look"] or bool(values["names"])) and _some_check_needs(values, "files")
+    return _asks_checks(values) and (reads_files or (values["report"] is not None and values["pictures"]))
 
 
 RULES = (
@@ -75,9 +72,7 @@ RULES = (
         when=lambda values: _some_check_needs(values, "policy_misses", "scene_views"),
         beside="a --check other than too_short and those of views",
     ),
-    options.OptionRule(
-        options=["root", "allow_remote"], when=_goes_to_media, needs="--files or --report with pictures"
-    ),
+    options.OptionRule(options=["root", "allow_remote"], when=_reads_media, needs="--files or --report with pictures"),
     options.OptionRule(
         options=["form", "out", "timeout", "memory", "spill"],
         when=lambda values: values["sql"] is not None or values["ask"] is not None,
@@ -191,7 +186,7 @@ def audit(
     pictures: bool,
     overwrite: bool,
 ) -> None:
-    """Report what an index or a dataset contains, and what is wrong with it, before anything is trained on it.
+    """Report the contents of an index or a dataset and its problems, before anything is trained on it.
 
     Findings have a severity: error (frames are missing or would be wrong), warning (likely not what you want), note
     (good to know). Each comes with examples and with the SQL behind it, which --sql takes, changed or not.
@@ -202,7 +197,7 @@ def audit(
         raise click.UsageError("give one of --sql, --ask, --duckdb and --report")
     if report is not None and report.suffix != ".html":
         raise click.UsageError("--report takes the name of an .html file")
-    beside = None if report is None else report.with_suffix(".json")
+    beside = None if report is None else report.with_suffix(".json")  # written with the page
     if "list" in names and len(names) > 1:
         raise click.UsageError("--check list lists the checks, and takes no other one")
     for path in (out, duckdb_file, report, beside):
@@ -217,9 +212,13 @@ def audit(
             memory_bytes=LIMITS.memory_bytes if memory is None else int(memory * GIBIBYTE),
             spill_bytes=LIMITS.spill_bytes if spill is None else int(spill * GIBIBYTE),
         )
-        _answer(what, sql, ask, "json" if as_json else form or _format_of(out), out, limits)
+        ending = "" if out is None else out.suffix.lower().removeprefix(".")
+        by_ending: findings.Format = next((known for known in findings.FORMATS if known == ending), "table")
+        _answer(what, sql, ask, "json" if as_json else form or by_ending, out, limits)
     elif "list" in names:
-        _list_checks(what)
+        with opened(what, frames=False) as audited:
+            for check in checks_of(audited.kind):
+                echo(f"{check.name:<18} {check.severity:<8} {check.title}")
     else:
         found = run(what, names, look=look, policy=policy, access=access, report=report, pictures=pictures)
         if as_json:
@@ -228,59 +227,47 @@ def audit(
             for line in findings.lines(found):
                 echo(line)
             if report is not None:
-                echo(f"→ {printable(str(report))}, {printable(str(report.with_suffix('.json')))}")
+                echo(f"→ {printable(str(report))}, {printable(str(beside))}")
         if fail_on is not None and any(
             SEVERITIES.index(finding.check.severity) <= SEVERITIES.index(fail_on) for finding in found.findings
         ):
             sys.exit(FAILED)
 
 
-def _format_of(out: Path | None) -> findings.Format:
-    """Return the format that the ending of a file says."""
-    ending = "" if out is None else out.suffix.lower().removeprefix(".")
-    return next((form for form in findings.FORMATS if form == ending), "table")
-
-
-def _list_checks(what: Place) -> None:
-    with opened(what, frames=False) as audited:
-        for check in checks_of(audited.kind):
-            echo(f"{check.name:<18} {check.severity:<8} {check.title}")
-
-
 def _answer(
     what: Place, sql: str | None, ask: str | None, form: findings.Format, out: Path | None, limits: QueryLimits
 ) -> None:
-    with opened(what, frames=ask is not None or asks_frames(sql or "")) as audited:
-        known: dict[str, Question] = {}
-        if ask is not None:
-            known = {question.name: question for question in questions("questions", audited.kind)}
-            if ask == "list":
-                for question in known.values():
-                    echo(f"{question.name:<24} {question.title}")
-                return
-            if ask not in known:
-                raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
-            sql = known[ask].sql
-        assert sql is not None  # either `sql` or `ask` was given
+    """Print or write the answer to a query, `sql`, or to the question of the cookbook with the name `ask`."""
+    with opened(what, frames=sql is None or uses_frames(sql)) as audited:
+        known = {question.name: question for question in questions("questions", audited.kind)}
+        if ask == "list":
+            for question in known.values():
+                echo(f"{question.name:<24} {question.title}")
+            return
+        if ask is not None and ask not in known:
+            raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
         with QueryProcess(audited, limits) as queries:
-            lack = None if ask is None else missing(queries.types, known[ask])
-            if lack is not None:
-                raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
-            if ask is not None and (limit := LIMIT.search(sql)):
-                most = counted(int(limit[1]), "row")
-                echo(f"at most {most}; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
-            if out is None and form == "table":
+            if ask is not None:
+                sql = known[ask].sql
+                lack = missing(queries.types, known[ask])
+                if lack is not None:
+                    raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
+                if limit := re.search(r"LIMIT (\d+)$", sql):
+                    most = counted(int(limit[1]), "row")
+                    echo(f"at most {most}; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
+            assert sql is not None  # either `sql` or `ask` was given
+            if out is not None:
+                rows = findings.write_answer(queries.reader(sql, plain=form != "parquet"), form, out)
+                echo(f"{counted(rows, 'row')} → {printable(str(out))}")
+            elif form == "table":
+                # One row more than is shown, so that the table can end with a line about more rows.
                 findings.print_table(queries.rows(sql, findings.SHOWN + 1, most_bytes=findings.MAX_SHOWN_BYTES))
-                return
-            answer = queries.reader(sql, plain=form != "parquet")
-            if out is None:
-                findings.print_answer(answer, form)
-                return
-            rows = findings.write_answer(answer, form, out)
-            echo(f"{counted(rows, 'row')} → {printable(str(out))}")
+            else:
+                findings.print_answer(queries.reader(sql, plain=form != "parquet"), form)
 
 
 def _write_database(what: Place, path: Path) -> None:
+    """Write a DuckDB database of the views. They name the Parquet files, which must therefore be on this machine."""
     with opened(what) as audited:
         if audited.folder != audited.place.absolute():
             raise OutputError(

@@ -1,12 +1,8 @@
-"""The findings of an audit: the summary, and the answers of the checks that found something.
+"""The queries that come with framedex, and the output of their answers.
 
-The queries that come with framedex.
-
-Each .sql file contains a title, the meaning of the answer, and the query itself.
-
-An audit as lines of text for a terminal.
-
-The answer to a query as a table, CSV, JSON or Parquet.
+Each .sql file contains a title, the meaning of the answer, and the query itself. An audit runs the queries of the
+summary and of the checks, and is printed as lines of text. The answer to a single query, also to a user's, is printed
+or written as a table, CSV, JSON or Parquet.
 """
 
 import contextlib
@@ -14,12 +10,13 @@ import os
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib.resources import files
-from itertools import repeat
+from itertools import repeat, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
@@ -35,7 +32,7 @@ from framedex.errors import FramedexError, printable
 from framedex.files.outputs import ASIDE
 
 Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # the worst one first
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # the worst one first
 FIELD = re.compile(r"(severity|needs|means|remedy): (.*)")
 
 
@@ -45,7 +42,7 @@ class Question:
 
     Attributes:
         name: The name of the query.
-        title: What it asks.
+        title: The question in words.
         sql: The query.
         needs: Views that exist only on request, or columns (`view.column`) that only some indexes or datasets have.
     """
@@ -63,7 +60,7 @@ class Check(Question):
     Attributes:
         severity: How bad a problem is.
         means: Why it matters.
-        remedy: What to do about it.
+        remedy: How to fix or avoid it.
     """
 
     severity: Severity
@@ -73,13 +70,13 @@ class Check(Question):
 
 def checks_of(kind: Kind) -> list[Check]:
     """Return all checks of an index or a dataset, the most severe first."""
-    found = [_check(name, text) for name, text in _texts("checks", kind)]
+    found = [Check(**query) for query in _read_queries("checks", kind)]
     return sorted(found, key=lambda check: (SEVERITIES.index(check.severity), check.name))
 
 
 def questions(folder: Literal["summary", "questions"], kind: Kind) -> list[Question]:
     """Return the queries of a summary or of the cookbook, in the order of their file names."""
-    return [_question(name, text) for name, text in _texts(folder, kind)]
+    return [Question(**query) for query in _read_queries(folder, kind)]
 
 
 def words(queries: Iterable[str]) -> set[str]:
@@ -87,68 +84,37 @@ def words(queries: Iterable[str]) -> set[str]:
     return {word for query in queries for word in re.findall(r"\w+", query)}
 
 
-def _texts(folder: str, kind: Kind) -> list[tuple[str, str]]:
-    here = files("framedex.auditor") / folder / kind
-    found = [entry for entry in here.iterdir() if entry.name.endswith(".sql")]
-    return sorted((entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")) for entry in found)
+def _read_queries(folder: str, kind: Kind) -> list[dict[str, Any]]:
+    """Return the attributes of each query of a folder, in the order of the file names."""
+    found: list[dict[str, Any]] = []
+    for file in sorted((files("framedex.auditor") / folder / kind).iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".sql"):
+            lines = file.read_text(encoding="utf-8").splitlines()
+            comment = list(takewhile(lambda line: line.startswith("--"), lines))
+            # A line that continues the one before is indented further.
+            joined = re.sub(r"\n--   +", " ", "\n".join(comment))
+            title, *rest = (line.removeprefix("--").strip() for line in joined.splitlines())
+            fields = {match[1]: match[2] for line in rest if (match := FIELD.fullmatch(line))}
+            needs = tuple(re.split(r",\s*", fields["needs"])) if "needs" in fields else ()
+            # A number at the beginning of a name only sets the order.
+            name = re.sub(r"^\d+_", "", file.name.removesuffix(".sql"))
+            sql = "\n".join(lines[len(comment) :]).strip()
+            found.append(fields | {"name": name, "title": title, "sql": sql, "needs": needs})
+    return found
 
 
-def _split(text: str) -> tuple[list[str], str]:
-    """Return the lines of a file's comment, with continuation lines joined, and its query."""
-    comment: list[str] = []
-    lines = text.splitlines()
-    while lines and lines[0].startswith("--"):
-        line = lines.pop(0).removeprefix("--")
-        if line.startswith("   ") and comment:
-            comment[-1] += " " + line.strip()
-        else:
-            comment.append(line.strip())
-    return comment, "\n".join(lines).strip()
-
-
-def _parsed(text: str) -> tuple[str, dict[str, str], str]:
-    """Return the title, the fields of the comment, and the query of a file."""
-    (title, *rest), sql = _split(text)
-    return title, {match[1]: match[2] for line in rest if (match := FIELD.fullmatch(line))}, sql
-
-
-def _needs(fields: dict[str, str]) -> tuple[str, ...]:
-    return tuple(part for part in re.split(r",\s*", fields.get("needs", "")) if part)
-
-
-def _question(name: str, text: str) -> Question:
-    title, fields, sql = _parsed(text)
-    return Question(name=re.sub(r"^\d+_", "", name), title=title, sql=sql, needs=_needs(fields))
-
-
-def _check(name: str, text: str) -> Check:
-    title, fields, sql = _parsed(text)
-    (severity,) = (known for known in SEVERITIES if known == fields["severity"])
-    return Check(
-        name=name,
-        title=title,
-        sql=sql,
-        needs=_needs(fields),
-        severity=severity,
-        means=fields["means"],
-        remedy=fields["remedy"],
-    )
-
-
-EXAMPLES = 5
-SHARED = "SELECT 1 FROM videos WHERE member IS NOT NULL OR video_streams > 1 LIMIT 1"  # finds a file with several media
+EXAMPLES = 5  # rows of a finding that are shown; its SQL gives the others
+# Finds whether some file has several media. Only then a uri does not identify a medium.
+SHARED = "SELECT 1 FROM videos WHERE member IS NOT NULL OR video_streams > 1 LIMIT 1"
 PARTS_OF_FILES = "SELECT media_id, member, CASE WHEN video_streams > 1 THEN stream_index END AS stream FROM videos"
 AT_ONCE = 2  # parallel queries: one runs while another is planned
-OPTION_OF = {
-    "files": "--files",
-    "policy_misses": "--policy",
-    "scene_views": "--policy, of a policy with views",
-}  # the option that adds a view that a check needs
+# The option that adds a view that a check needs.
+OPTION_OF = {"files": "--files", "policy_misses": "--policy", "scene_views": "--policy, of a policy with views"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check found.
+    """The rows that a check found.
 
     Attributes:
         check: The check.
@@ -178,9 +144,9 @@ class Audit:
         kind: `index` or `dataset`.
         place: The path or uri that was audited.
         sections: The sections of the summary.
-        findings: What the checks found, the most severe first.
-        passed: The checks that found nothing.
-        unasked: The checks that could not run, each with what it needs.
+        findings: The findings of the checks, the most severe first.
+        passed: The checks without a finding.
+        unasked: The checks that could not run, each with the option or column that it needs.
     """
 
     kind: str
@@ -228,7 +194,7 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
         answers = dict(zip(can, pool.map(find, repeat(database), can), strict=True))
     findings = [finding for finding in answers.values() if finding is not None]
     if audited.kind == "index" and database.ask(SHARED).rows:
-        findings = [_told_apart(database, finding) for finding in findings]
+        findings = [_name_parts(database, finding) for finding in findings]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.check.severity), -finding.count))
     return Audit(
         kind=audited.kind,
@@ -263,19 +229,17 @@ def find(database: Database, check: Check) -> Finding | None:
     return Finding(check=check, count=count, examples=examples) if count else None
 
 
-def _told_apart(database: Database, finding: Finding) -> Finding:
-    """Return a finding whose examples name the medium within its file, for files with several media."""
+def _name_parts(database: Database, finding: Finding) -> Finding:
+    """Return a finding whose examples also name the member or stream of a file that has several media."""
     ids = ", ".join(literal(row["media_id"]) for row in finding.examples if row.get("media_id"))
     if not ids:
         return finding
     known = {row["media_id"]: row for row in database.ask(f"{PARTS_OF_FILES} WHERE media_id IN ({ids})").records()}
     columns = [name for name in ("member", "stream") if any(row[name] is not None for row in known.values())]
-    examples = [
-        {name: row[name] for name in ("media_id", "uri")}
-        | {name: known[row["media_id"]][name] for name in columns}
-        | row
-        for row in finding.examples
-    ]
+    examples = []
+    for row in finding.examples:
+        parts = {name: known[row["media_id"]][name] for name in columns}
+        examples.append({name: row[name] for name in ("media_id", "uri")} | parts | row)
     return replace(finding, examples=examples)
 
 
@@ -284,14 +248,15 @@ def _section(database: Database, question: Question) -> Section:
     return Section(question=question, names=answer.names, rows=answer.rows)
 
 
-WIDTH = 118
-ROWS = 8  # of a table of the summary
+WIDTH = 118  # characters of a line, which fit a wide terminal and a diff of two audits
+ROWS = 8  # a summary shows the first rows of a table; --json has all
 NAMES = ("media_id",)  # columns that only programs read
-# Columns of names: the end of a long name is shown. Of other long texts, the beginning is shown.
+# Names of files differ at their end, so the end of a long name is shown. Other long texts are cut at their end.
 NAMING = {"uri", "member", "name", "clip_id", "first", "video", "folder", "file", "listed_uri"}
-LONGEST, LONGEST_SENTENCE = 48, 80  # characters of a cell
-LONGEST_TITLE = 64  # of a cell at the beginning of a row
+LONGEST, LONGEST_SENTENCE = 48, 80  # characters of a cell with a name, and of one with another text
+LONGEST_TITLE = 64  # the titles of distributions are names that must not be cut
 SENTENCES = ("totals", "traits")  # sections that are printed as one sentence
+# For each unit of a fact, a smaller unit and its factor.
 SMALLER = {
     "hours": ("minutes", 60),
     "minutes": ("seconds", 60),
@@ -299,20 +264,14 @@ SMALLER = {
     "megabytes": ("kilobytes", 1000),
     "gigabytes_read": ("megabytes_read", 1000),
     "megabytes_read": ("kilobytes_read", 1000),
-}  # for each unit of a fact, a smaller unit and its factor
-SPREAD = {
-    "least",
-    "tenth",
-    "median",
-    "nine_tenths",
-    "greatest",
-    "mean",
-}  # columns of a section about the distribution of a number
+}
+# The columns of a section about the distribution of a number.
+SPREAD = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
 
 
 def lines(audit: Audit) -> Iterator[str]:
     """Yield the lines of an audit."""
-    spreads = [section for section in audit.sections if {*section.names} >= SPREAD]
+    spreads = [section for section in audit.sections if {*section.names} >= {*SPREAD}]
     for section in audit.sections:
         if section in spreads:
             if section is spreads[0] and any(spread.rows for spread in spreads):
@@ -326,25 +285,20 @@ def lines(audit: Audit) -> Iterator[str]:
     for finding in audit.findings:
         yield from _finding(finding)
     if audit.findings:
-        counts = {
-            severity: sum(f.check.severity == severity for f in audit.findings)
-            for severity in ("error", "warning", "note")
-        }
-        said = ", ".join(f"{count} {severity}{'s' if count != 1 else ''}" for severity, count in counts.items())
-        yield f"{said}; {len(audit.passed)} checks found nothing" if audit.passed else said
-    asked = sorted({needs for _, needs in audit.unasked})
-    for needs in asked:
-        names = ", ".join(check.name for check, what in audit.unasked if what == needs)
-        yield f"not asked without {needs}: {names}"
+        counts = Counter(finding.check.severity for finding in audit.findings)
+        total = ", ".join(f"{counts[severity]} {severity}{'s' * (counts[severity] != 1)}" for severity in SEVERITIES)
+        yield f"{total}; {len(audit.passed)} checks found nothing" if audit.passed else total
+    for lack in sorted({lack for _, lack in audit.unasked}):
+        names = ", ".join(check.name for check, its_lack in audit.unasked if its_lack == lack)
+        yield f"not asked without {lack}: {names}"
 
 
 def _answer_section(section: Section) -> Iterator[str]:
     title = section.question.title
     if section.question.name in SENTENCES:
         facts = [legible(*fact) for fact in zip(section.names, section.rows[0], strict=True)]
-        said = [f"{cell(value)} {name}" for name, value in facts]
-        text = f"{title}: " + ", ".join(part.replace("_", " ") for part in said)
-        yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+        text = ", ".join(f"{cell(value)} {name}".replace("_", " ") for name, value in facts)
+        yield from textwrap.wrap(f"{title}: {text}", WIDTH, subsequent_indent="  ")
         return
     yield f"{title}:"
     yield from (f"  {line}" for line in table(section.names, section.rows[:ROWS]))
@@ -354,20 +308,17 @@ def _answer_section(section: Section) -> Iterator[str]:
 
 def _spreads(sections: Sequence[Section]) -> Iterator[str]:
     """Yield one table for all sections about the distribution of a number."""
-    columns = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
     yield "How they are spread:"
-    rows = [
-        (section.question.title, *(dict(zip(section.names, row, strict=True))[name] for name in columns))
-        for section in sections
-        for row in section.rows
-    ]
-    yield from (
-        f"  {line}" for line in table(("", "least", "10 %", "median", "90 %", "greatest", "mean"), rows, LONGEST_TITLE)
-    )
+    rows = []
+    for section in sections:
+        places = [section.names.index(name) for name in SPREAD]
+        rows += [(section.question.title, *(row[place] for place in places)) for row in section.rows]
+    names = ("", "least", "10 %", "median", "90 %", "greatest", "mean")
+    yield from (f"  {line}" for line in table(names, rows, LONGEST_TITLE))
 
 
 def legible(name: str, value: object) -> tuple[str, object]:
-    """Return a fact's name and value. If the value is less than one of its unit, a smaller unit is used."""
+    """Return a fact's name and value, in a smaller unit if the value is less than 1 in its own unit."""
     while name in SMALLER and isinstance(value, float) and 0 < value < 1:
         name, times = SMALLER[name]
         value = float(f"{value * times:.3g}")
@@ -390,30 +341,21 @@ def _finding(finding: Finding) -> Iterator[str]:
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LONGEST) -> Iterator[str]:
     """Yield the lines of a table, with numbers aligned right and all else left.
 
-    `longest` is the maximum length of a name.
+    Args:
+        names: The names of the columns.
+        rows: The values of each row.
+        longest: The maximum length of a name.
     """
-    cells = [
-        [
-            cell(value, longest) if name in NAMING else cell(value, LONGEST_SENTENCE, ends=False)
-            for name, value in zip(names, row, strict=True)
-        ]
-        for row in rows
-    ]
-    names = [printable(name) for name in names]
-    widths = [max(len(name), *(len(row[place]) for row in cells), 0) for place, name in enumerate(names)]
-    right = [
-        all(isinstance(row[place], (int, float, Decimal, type(None))) for row in rows) for place in range(len(names))
-    ]
-
-    def line(values: Sequence[str]) -> str:
-        padded = (
-            value.rjust(width) if to_right else value.ljust(width)
-            for value, width, to_right in zip(values, widths, right, strict=True)
+    columns = []
+    for place, name in enumerate(names):
+        limits: dict[str, Any] = (
+            {"longest": longest} if name in NAMING else {"longest": LONGEST_SENTENCE, "ends": False}
         )
-        return "  ".join(padded).rstrip()
-
-    yield line(names)
-    yield from (line(row) for row in cells)
+        cells = [printable(name), *(cell(row[place], **limits) for row in rows)]
+        width = max(map(len, cells))
+        is_number = all(isinstance(row[place], (int, float, Decimal, type(None))) for row in rows)
+        columns.append([text.rjust(width) if is_number else text.ljust(width) for text in cells])
+    yield from ("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
@@ -422,7 +364,7 @@ def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
     Args:
         value: Any value.
         longest: The maximum length of a text.
-        ends: Whether the end of a long text is shown. False: its first line is shown, or the beginning of that line.
+        ends: Whether the end of a long text is shown. If False, its first line or the beginning of that line is shown.
     """
     if value is None:
         return "-"
@@ -443,8 +385,8 @@ def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
 
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-SHOWN = 1000  # rows of a table on a terminal
-MAX_SHOWN_BYTES = 16_000_000  # values of such a table
+SHOWN = 1000  # a terminal shows at most this many rows of a table
+MAX_SHOWN_BYTES = 16_000_000  # all rows are in memory at once, since the widths of columns depend on all of them
 
 
 def print_table(answer: Result) -> None:
@@ -475,7 +417,8 @@ def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
     try:
         with open(aside, "wb") as file, _held_by(form):
             if form == "table":
-                shown = list(_rows(answer))
+                # Not by name, since columns of a query may share a name.
+                shown = [row for batch in answer for row in zip(*map(pa.Array.to_pylist, batch.columns), strict=True)]
                 file.writelines(f"{line}\n".encode() for line in _lines(answer.schema.names, shown))
                 rows = len(shown)
             else:
@@ -487,7 +430,7 @@ def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
 
 
 def _lines(names: list[str], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
-    """Yield the lines of a table. What EXPLAIN tells is drawn in lines, which are no cells."""
+    """Yield the lines of a table. An answer to EXPLAIN is a drawing of several lines and not a table."""
     if names == EXPLANATION:
         yield from (line for _, text in rows for line in printable(str(text), lines=True).splitlines())
     else:
@@ -505,45 +448,28 @@ def _held_by(form: Format) -> Iterator[None]:
         ) from error
 
 
-def _rows(answer: pa.RecordBatchReader) -> Iterator[tuple[object, ...]]:
-    return (tuple(row.values()) for batch in answer for row in _records(batch))
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """Return the names, with a number appended to each name that occurred before."""
-    return [
-        f"{name}_{names[:place].count(name)}" if name in names[:place] else name for place, name in enumerate(names)
-    ]
-
-
-def _records(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """Return the rows of a batch. Columns with the same name get keys of their own."""
-    names = [f"{name} {place}" for place, name in enumerate(batch.schema.names)]
-    return list(batch.rename_columns(names).to_pylist())
-
-
 def _write(answer: pa.RecordBatchReader, form: Format, file: BinaryIO | TerminalBytes) -> int:
+    """Write an answer as CSV, JSON or Parquet, batch by batch, and return the number of rows."""
     rows = 0
-    if form == "parquet":
-        with pq.ParquetWriter(file, answer.schema, compression="zstd") as writer:
-            for batch in answer:
-                writer.write_batch(batch)
-                rows += batch.num_rows
-    elif form == "csv":
-        with pyarrow.csv.CSVWriter(file, _flat(answer.schema)) as writer:
-            for batch in answer:
-                writer.write_batch(_flattened(batch))
-                rows += batch.num_rows
-    else:
+    if form == "json":
+        names = answer.schema.names
+        keys = [f"{name}_{n}" if (n := names[:place].count(name)) else name for place, name in enumerate(names)]
         file.write(b"[")
         for batch in answer:
-            for row in batch.rename_columns(_distinct(batch.schema.names)).to_pylist():
-                file.write(b",\n" if rows else b"\n")
-                file.write(
-                    escaped_json(orjson.dumps(row, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()).encode()
-                )
+            for row in batch.rename_columns(keys).to_pylist():  # else one of two columns with the same name is lost
+                text = orjson.dumps(row, default=plain, option=orjson.OPT_NON_STR_KEYS).decode()
+                file.write((b",\n" if rows else b"\n") + escaped_json(text).encode())
                 rows += 1
         file.write(b"\n]\n")
+        return rows
+    is_csv = form == "csv"
+    schema = _flat(answer.schema) if is_csv else answer.schema
+    with (
+        pyarrow.csv.CSVWriter(file, schema) if is_csv else pq.ParquetWriter(file, schema, compression="zstd") as writer
+    ):
+        for batch in answer:
+            writer.write_batch(pa.record_batch(list(map(_flatten, batch.columns)), schema=schema) if is_csv else batch)
+            rows += batch.num_rows
     return rows
 
 
@@ -551,27 +477,23 @@ def _flat(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(field.name, pa.string() if _is_nested(field.type) else field.type) for field in schema])
 
 
-def _flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch that CSV can hold: lists as JSON texts, and bytes as hexadecimal texts."""
-    columns = [
-        pa.array([None if value is None else _as_text(value) for value in column.to_pylist()], pa.string())
-        if _is_nested(column.type)
-        else column
-        for column in batch.columns
-    ]
-    return pa.record_batch(columns, schema=_flat(batch.schema))
+def _flatten(column: pa.Array) -> pa.Array:
+    """Return a column that CSV can hold: lists as JSON texts, and bytes as hexadecimal texts."""
+    if not _is_nested(column.type):
+        return column
 
+    def as_text(value: object) -> str:
+        return value.hex() if isinstance(value, bytes) else orjson.dumps(value, default=plain).decode()
 
-def _as_text(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else orjson.dumps(value, default=_plain).decode()
+    return pa.array([None if value is None else as_text(value) for value in column.to_pylist()], pa.string())
 
 
 def _is_nested(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _plain(value: object) -> object:
-    """Return a JSON value for a value whose type JSON lacks."""
+def plain(value: object, *, bits: int = 63) -> object:
+    """Return a JSON value for a value whose type JSON lacks. Whole numbers of more bits become floats."""
     if isinstance(value, Decimal):  # the type of sums of whole numbers
-        return int(value) if value == value.to_integral_value() and abs(value) < 1 << 63 else float(value)
+        return int(value) if value == value.to_integral_value() and abs(value) < 1 << bits else float(value)
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -19,8 +19,9 @@ from framedex.loader.contact_sheets.sheet_pictures import check_animation, png_s
 from framedex.storage.places import Access, Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet, ".webp": webp_sheet}
-SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")  # variables; without a screen, only browsers of a terminal could open a page
-SHEET_SIDE = 160  # pixels of the longer side of a sheet's pictures
+# Environment variables of a screen. Without a screen, only a browser of the terminal could open a page.
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
+SHEET_SIDE = 160  # default of --size for sheets
 
 RULES = (
     options.OptionRule(
@@ -107,7 +108,7 @@ def inspect(
     port: int,
     opens: bool,
 ) -> None:
-    """Draw what clips really hold: every frame with its number and time, padding, labels, and what reading it costs.
+    """Draw the contents of clips: every frame with its number and time, padding, labels, and the cost of reading it.
 
     The same dataset and options give the same sheet; --sample N shows the clips that `framedex verify --sample N`
     checks, each view with the other views that belong to it. A clip that cannot be decoded is shown with the reason.
@@ -121,9 +122,21 @@ def inspect(
         raise click.UsageError("give --out for a sheet, or --serve for a page in the web browser")
     if bool(clip_ids) == (sample is not None):
         raise click.UsageError("give either --clip or --sample")
-    _check_output(out, overwrite)
+    # Everything that can be wrong with the output is checked before anything is decoded.
+    draw = SHEETS.get(out.suffix.lower())
+    if draw is None:
+        raise FramedexError(
+            "the ending of --out says what to draw, and this is none", found=out.name, allowed=", ".join(SHEETS)
+        )
+    if out.exists() and not overwrite:
+        raise OutputError(
+            "the output file is there already", where=str(out), remedy="pass --overwrite, or choose another name"
+        )
     inspector = Inspector(what, longest_side=size or SHEET_SIDE, access=access)
-    numbers = inspector.named(clip_ids) if sample is None else inspector.sampled(sample, seed)
+    numbers = inspector.find(clip_ids) if sample is None else inspector.sample(sample, seed)
+    heading = inspector.heading(len(numbers))
+    if draw is webp_sheet:
+        check_animation(heading, map(inspector.outline, numbers), columns)
     frames, failed = 0, 0
 
     def clips() -> Iterator[ShownClip]:
@@ -131,15 +144,13 @@ def inspect(
         with progress_bar("clip") as show:
             for done, number in enumerate(numbers, 1):
                 clip = inspector.show(number)
-                frames, failed = frames + len(clip.frames), failed + (clip.error is not None)
+                frames += len(clip.frames)
                 if clip.error is not None:
+                    failed += 1
                     echo(f"failed: {printable(clip.uri)}: clip {printable(clip.clip_id)}: {clip.error}")
                 yield clip
                 show(done, len(numbers))
 
-    draw, heading = SHEETS[out.suffix.lower()], inspector.heading(len(numbers))
-    if draw is webp_sheet:
-        check_animation(heading, map(inspector.outline, numbers), columns)  # before anything is decoded
     sheet = draw(heading, clips(), columns)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_aside(out, sheet)
@@ -167,17 +178,3 @@ def _serve(what: Place, *, port: int, opens: bool, access: Access, longest_side:
 
     serve(what, port=port, access=access, longest_side=longest_side, ready=ready)
     echo("\nended", err=True)
-
-
-def _check_output(out: Path, overwrite: bool) -> None:
-    """Raise FramedexError or OutputError if a sheet cannot be written there, before anything is decoded."""
-    if out.suffix.lower() not in SHEETS:
-        raise FramedexError(
-            "the ending of --out says what to draw, and this is none",
-            found=out.name,
-            allowed=", ".join(SHEETS),
-        )
-    if out.exists() and not overwrite:
-        raise OutputError(
-            "the output file is there already", where=str(out), remedy="pass --overwrite, or choose another name"
-        )

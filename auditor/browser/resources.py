@@ -1,8 +1,7 @@
-"""What the browser's server answers: each resource is a function of the parameters of a request.
+"""The resources of the browser's server. Each is a function of the parameters of a request.
 
-The findings of an audit for the browser: all checks run once, in another process, while the page is already open.
-
-Decoded clips, kept in memory within a limit, and their pictures as files.
+All checks of the audit run once, in another process, while the page is already open. Decoded clips are kept in memory
+within a limit, and their pictures are encoded when the page asks for them.
 """
 
 import json
@@ -21,6 +20,7 @@ import orjson
 
 from framedex.auditor.browser.selections import ANSWER_BYTES, Selections, bare, wanted_of
 from framedex.auditor.browser.shown import MAX_CLIP_BYTES, Shown, whole_number
+from framedex.auditor.findings import plain
 from framedex.auditor.tables.database import EXPLANATION, Result
 from framedex.core.words import size_text
 from framedex.errors import FramedexError, printable
@@ -30,17 +30,17 @@ from framedex.storage.places import Place
 
 State = Literal["running", "done", "failed"]
 
-KEPT = ("title", "severity", "count", "means", "remedy")  # of a finding
+KEPT = ("title", "severity", "count", "means", "remedy")  # the page does not show the other attributes of a finding
 
 
 class Findings:
-    """What `framedex audit` finds. `start` begins to run it.
+    """The findings of `framedex audit`. `start` begins to run it.
 
-    A process of its own can be ended at any time, and leaves its memory and its processor to the page afterwards.
+    A process of its own can be killed at any time, and leaves its memory and its processor to the page afterwards.
 
     Args:
         place: The index or dataset.
-        link: Returns the column of a finding's rows that names clips or media; None if none does.
+        link: Returns the column of a finding's rows that identifies clips or media, if there is one.
     """
 
     def __init__(self, place: Place, link: Callable[[Sequence[str]], str | None]) -> None:
@@ -65,7 +65,7 @@ class Findings:
         self._thread.start()
 
     def close(self) -> None:
-        """End the process if it still runs."""
+        """Kill the process if it still runs."""
         if self._process is not None:
             self._process.kill()
             self._thread.join()
@@ -77,14 +77,15 @@ class Findings:
             self._found = orjson.loads(out)
             self._state = "done"
         else:
-            self._message = err.decode("utf-8", "replace").strip() or f"exit status {self._process.returncode}"
+            message = err.decode("utf-8", "replace").strip() or f"exit status {self._process.returncode}"
+            self._message = printable(message, lines=True)
             self._state = "failed"
 
     def as_json(self) -> dict[str, Any]:
-        """Return how far the checks are, and what they found."""
+        """Return the progress of the checks and their findings."""
         return {
             "state": self._state,
-            "message": None if self._message is None else printable(self._message, lines=True),
+            "message": self._message,
             "passed": len(self._found["passed"]),
             "findings": [
                 {
@@ -97,15 +98,15 @@ class Findings:
         }
 
 
-MAX_BYTES = MAX_CLIP_BYTES + (256 << 20)  # of all clips that are kept
+MAX_BYTES = MAX_CLIP_BYTES + (256 << 20)  # the largest clip and some others fit into memory together
 POSTER_SIDE = 320
 POSTER_QUALITY = 82
 
-Key = tuple[str, int | None]  # of a clip or medium, and the first frame of the part that is shown
+Key = tuple[str, int | None]  # the key of a clip or medium, and the first frame of the part that is shown
 
 
 class Items(Protocol):
-    """What a browser shows: clips of a dataset, or media of an index."""
+    """The clips of a dataset or the media of an index. `spans`: whether a part of them can be shown."""
 
     spans: bool
 
@@ -114,24 +115,20 @@ class Items(Protocol):
         ...
 
     def card(self, key: Any) -> dict[str, Any]:
-        """Return what the list says about one of them."""
+        """Return the entry of an item in the list."""
         ...
 
     def describe(self, key: Any) -> dict[str, Any]:
-        """Return everything about one of them but its pictures."""
+        """Return all facts about an item except its pictures."""
         ...
 
     def show(self, key: Any, first: int | None) -> Shown:
-        """Return one of them with its pictures."""
+        """Return an item with its pictures."""
         ...
 
 
 class Pictures:
-    """The pictures of clips. Each clip is decoded once, as long as it is kept. Threads share it.
-
-    Args:
-        items: What is decoded.
-    """
+    """The pictures of clips or media. Each is decoded once, as long as it is kept. Threads may share this object."""
 
     def __init__(self, items: Items) -> None:
         self._items = items
@@ -146,64 +143,41 @@ class Pictures:
         Args:
             key: The clip or medium.
             first: The first frame of the part of a medium.
-            wanted: Returns whether somebody still waits for it; called before it is decoded.
+            wanted: Returns whether the page still waits for it. Called before it is decoded.
 
         Raises:
-            FramedexError: it does not decode, or nobody waits for it.
+            FramedexError: It cannot be decoded, or the page no longer waits for it.
         """
         name = (key, first)
         with self._lock:
             own = self._being_decoded.setdefault(name, threading.Lock())
-        with own:
-            found = self._find(name)
-            if found is None:
-                try:
-                    with self._decoders:
-                        if not wanted():
-                            raise FramedexError("the page no longer waits for this clip")
-                        found = self._items.show(key, first)
-                    self._keep(name, found)
-                finally:
-                    with self._lock:
-                        self._being_decoded.pop(name, None)
+        with own:  # requests for the same clip wait until the first one has decoded it
+            with self._lock:
+                if name in self._kept:
+                    self._kept.move_to_end(name)
+                    return self._kept[name]
+            try:
+                with self._decoders:
+                    if not wanted():
+                        raise FramedexError("the page no longer waits for this clip")
+                    found = self._items.show(key, first)
+                with self._lock:
+                    self._kept[name] = found
+                    while len(self._kept) > 1 and sum(one.size_bytes for one in self._kept.values()) > MAX_BYTES:
+                        self._kept.popitem(last=False)
+            finally:
+                with self._lock:
+                    self._being_decoded.pop(name, None)
             return found
 
-    def _find(self, name: Key) -> Shown | None:
-        with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-            return self._kept.get(name)
 
-    def _keep(self, name: Key, found: Shown) -> None:
-        with self._lock:
-            self._kept[name] = found
-            while len(self._kept) > 1 and sum(one.size_bytes for one in self._kept.values()) > MAX_BYTES:
-                self._kept.popitem(last=False)
-
-
-def picture_file(shown: Shown, place: int) -> bytes:
-    """Return the picture at a place of a clip as a PNG file, which holds each pixel as it is.
-
-    Raises FramedexError if there is no such place.
-    """
-    if not 0 <= place < len(shown.frames):
-        raise FramedexError("the clip has no such place", found=place, allowed=f"0 to {len(shown.frames) - 1}")
-    return png(shown.pictures[place])
-
-
-def poster_file(shown: Shown) -> bytes | None:
-    """Return a small JPEG file of the first frame of a clip. None: every place is padding."""
-    picture = shown.poster()
-    return None if picture is None else jpeg(reduced(picture, POSTER_SIDE), POSTER_QUALITY)
-
-
-PAGE = 24  # clips or media
-ROWS = 1000  # of the answer to a query
-MAX_TEXT_BYTES = 4 * ANSWER_BYTES  # of the answer as JSON
-FINDING_ROWS = 50  # of what a check found, per page
+PAGE = 24  # clips or media on a page of the list: 2, 3, 4 or 6 columns fill all rows
+ROWS = 1000  # the page shows at most this many rows of an answer
+MAX_TEXT_BYTES = 4 * ANSWER_BYTES  # JSON is longer than the values, mostly by less than this
+FINDING_ROWS = 50  # rows of a finding on one page
 NOT_FINITE = {math.inf: "inf", -math.inf: "-inf"}  # numbers that JSON lacks, beside NaN
-EXACT_DIGITS = 15  # of a decimal number, which JavaScript holds
-VALUES = 50  # of a column
+EXACT_DIGITS = 15  # JavaScript represents decimal numbers of up to 15 digits exactly
+VALUES = 50  # values of a column that the page suggests
 
 JSON, PNG, JPEG, WAV = "application/json", "image/png", "image/jpeg", "audio/wav"
 
@@ -242,17 +216,17 @@ def as_json(value: object) -> Answer:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Decimal):  # the type of sums of whole numbers
-        return int(value) if value == value.to_integral_value() and abs(value) < 1 << 53 else float(value)
-    return f"{value[:32].hex()}{'…' if len(value) > 32 else ''}" if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return f"{value[:32].hex()}{'…' if len(value) > 32 else ''}"
+    return plain(value, bits=53)
 
 
 def _cell(value: object, *, lines: bool = False) -> object:
-    """Return a value of a table: text without control characters; numbers that JavaScript holds exactly, or as text.
+    """Return a value of a table. Numbers that JavaScript cannot represent exactly become text.
 
     Args:
         value: The value.
-        lines: Whether the line ends of a text are kept.
+        lines: Whether the line ends of a text are kept. Other control characters become escapes.
     """
     if isinstance(value, str):
         return printable(value, lines=lines)
@@ -283,9 +257,9 @@ class Resources:
     """The resources of a browser over an index or a dataset.
 
     Args:
-        selections: Which clips or media are shown.
-        items: What is known about each of them.
-        findings: What an audit found.
+        selections: The keys of the clips or media that a request selects.
+        items: The facts and pictures of each of them.
+        findings: The findings of an audit.
     """
 
     def __init__(self, selections: Selections, items: Items, findings: Findings) -> None:
@@ -308,23 +282,20 @@ class Resources:
         }
 
     def _subject(self, _: Request) -> Answer:
-        columns = [{"name": name, "type": type_} for name, type_ in self._selections.types.items()]
         return as_json(
             {
                 "kind": self._selections.kind,
                 "total": self._selections.total,
-                "columns": columns,
+                "columns": [{"name": name, "type": type_} for name, type_ in self._selections.types.items()],
                 "first_column": self._items.first_column(),
                 "spans": self._items.spans,
             }
         )
 
     def _values(self, request: Request) -> Answer:
-        values = self._selections.values(request.query.get("column", ""), VALUES + 1)
-        told = [
-            {"value": value, "text": None if value is None else printable(value), "count": n} for value, n in values
-        ]
-        return as_json({"values": told[:VALUES], "more": len(told) > VALUES})
+        found = self._selections.values(request.query.get("column", ""), VALUES + 1)
+        values = [{"value": value, "text": value and printable(value), "count": n} for value, n in found[:VALUES]]
+        return as_json({"values": values, "more": len(found) > VALUES})
 
     def _items_page(self, request: Request) -> Answer:
         wanted, first = _page_of(request.body)
@@ -351,11 +322,11 @@ class Resources:
         return _bounded(as_json(self._table(answer) | {"more": more}))
 
     def _table(self, answer: Result) -> dict[str, Any]:
-        lines = answer.names == EXPLANATION
+        is_drawing = answer.names == EXPLANATION  # of a query plan, in several lines
         cut = f"the answer is cut after {size_text(ANSWER_BYTES)}; choose fewer columns or shorter texts"
         return {
             "columns": [printable(name) for name in answer.names],
-            "rows": [[_cell(value, lines=lines) for value in row] for row in answer.rows[:ROWS]],
+            "rows": [[_cell(value, lines=is_drawing) for value in row] for row in answer.rows[:ROWS]],
             "cut": cut if answer.cut else None,
             "names_items": self._selections.link(answer.names) is not None,
         }
@@ -366,36 +337,43 @@ class Resources:
 
     def _item(self, request: Request) -> Answer:
         key, first = _key_of(request)
-        told = self._items.describe(key)
-        if told["error"] is None:
+        item = self._items.describe(key)
+        if item["error"] is None:
             try:
-                told |= self._pictures.shown(key, first, request.is_waiting).as_json()
+                item |= self._pictures.shown(key, first, request.is_waiting).as_json()
             except FramedexError as error:
-                told["error"] = error.text()
-        return as_json(told)
+                item["error"] = error.text()
+        return as_json(item)
+
+    def _shown(self, request: Request) -> Shown:
+        """Return the clip or medium of a request, decoded. Raises FramedexError."""
+        return self._pictures.shown(*_key_of(request), request.is_waiting)
 
     def _picture(self, request: Request) -> Answer:
+        """Return the picture at a place of a clip as a PNG file, which keeps each pixel exactly."""
         place = _whole(request.query, "place")
-        shown = self._pictures.shown(*_key_of(request), request.is_waiting)
-        return Answer(content=picture_file(shown, place), type_=PNG)
+        shown = self._shown(request)
+        if not 0 <= place < len(shown.frames):
+            raise FramedexError("the clip has no such place", found=place, allowed=f"0 to {len(shown.frames) - 1}")
+        return Answer(content=png(shown.pictures[place]), type_=PNG)
 
     def _poster(self, request: Request) -> Answer:
-        content = poster_file(self._pictures.shown(*_key_of(request), request.is_waiting))
-        if content is None:
+        """Return a small picture of the first frame of a clip."""
+        poster = self._shown(request).poster()
+        if poster is None:
             raise FramedexError("every place of the clip is padding")
-        return Answer(content=content, type_=JPEG)
+        return Answer(content=jpeg(reduced(poster, POSTER_SIDE), POSTER_QUALITY), type_=JPEG)
 
     def _sound(self, request: Request) -> Answer:
-        sound = self._pictures.shown(*_key_of(request), request.is_waiting).sound
+        sound = self._shown(request).sound
         if sound is None:
             raise FramedexError("the clip has no sound")
         return Answer(content=sound.wav(), type_=WAV)
 
 
 def _key_of(request: Request) -> tuple[str, int | None]:
-    """Return the key of a clip or medium, and the first frame of the part that is wanted."""
-    first = _whole(request.query, "first") if "first" in request.query else None
-    return request.query.get("key", ""), first
+    """Return the key of a clip or medium, and the first frame of the part that is shown."""
+    return request.query.get("key", ""), _whole(request.query, "first") if "first" in request.query else None
 
 
 def _whole(query: Mapping[str, str], name: str) -> int:
@@ -408,7 +386,7 @@ def _whole(query: Mapping[str, str], name: str) -> int:
 
 
 def _page_of(body: Any) -> tuple[dict[str, Any], int]:
-    """Return the selection of a request for a page of it, and the page's number. Raises FramedexError."""
+    """Return the selection and the page number of a request. Raises FramedexError."""
     if not isinstance(body, dict) or not isinstance(body.get("wanted"), dict) or type(body.get("page")) is not int:
         raise FramedexError("a page of a selection has other keys or types", allowed="wanted, page")
     if not 0 <= body["page"] < 1 << 40:

@@ -1,7 +1,4 @@
-"""Which clips or media are shown, and in which order: filters, a finding or a query → their keys, kept in memory.
-
-Filters of clips or media by column, as conditions of SQL. Pure.
-"""
+"""The clips or media that the browser shows: filters, a finding or a query select their keys, in order."""
 
 import threading
 from collections import OrderedDict
@@ -112,9 +109,9 @@ LINKS: dict[Kind, tuple[str, ...]] = {
     "dataset": ("clip", "clip_id", "media_id", "uri"),
 }
 ORDERS: dict[Kind, tuple[str, ...]] = {"index": ("uri", "media_id"), "dataset": ("clip",)}
-KEPT = 8  # selections
-LIMITS = QueryLimits(seconds=120.0)  # of a query
-ANSWER_BYTES = 16_000_000  # of the values of an answer
+KEPT = 8  # selections in memory, for a user who goes back and forth between some of them
+LIMITS = QueryLimits(seconds=120.0)  # shorter than on the command line, since the page waits
+ANSWER_BYTES = 16_000_000  # the page would show more values only slowly
 STOP_SECONDS = 0.05  # between two stops, since a query may begin after the first one
 LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql has options for more"
 
@@ -220,16 +217,12 @@ class Selections:
             self._queries.stop()
 
     def _read(self, wanted: Wanted) -> pa.Array:
-        links = [self._link_of(sql) for sql in self._bases(wanted)]
-        return self._queries.table(self._sql(wanted, links)).column(0).combine_chunks()
-
-    def _bases(self, wanted: Wanted) -> list[str]:
-        """Return the queries whose rows name what is wanted."""
         found = None if wanted.finding is None else self.finding(wanted.finding).sql
-        return [sql for sql in (wanted.sql, found) if sql is not None]
+        bases = {sql: self._link_of(sql) for sql in (wanted.sql, found) if sql is not None}
+        return self._queries.table(self._sql(wanted, bases)).column(0).combine_chunks()
 
-    def _sql(self, wanted: Wanted, links: Sequence[str]) -> str:
-        """Return the query of the keys of what is wanted. `links`: the column that each base names it by."""
+    def _sql(self, wanted: Wanted, bases: Mapping[str, str]) -> str:
+        """Return the query of the selected keys. `bases`: the linking column of each query."""
         conditions = [one.condition(self.types) for one in wanted.filters]
         order = [quoted(name) for name in ORDERS[self.kind]]
         if wanted.sort is not None:
@@ -237,10 +230,10 @@ class Selections:
             order.insert(0, f"{quoted(checked_column(wanted.sort, self.types))} {direction} NULLS LAST")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         key = quoted(KEYS[self.kind])
-        if not links:
+        if not bases:
             return f"SELECT {key} FROM {VIEWS[self.kind]}{where} ORDER BY {', '.join(order)}"
         joins, tables = [], []
-        for number, (base, link) in enumerate(zip(self._bases(wanted), links, strict=True)):
+        for number, (base, link) in enumerate(bases.items()):
             tables.append(
                 f"base_{number} AS (SELECT {quoted(link)} AS _link, min(_place) AS _place{number} FROM "
                 f"(SELECT {quoted(link)}, row_number() OVER () AS _place FROM ({bare(base)}\n)) GROUP BY 1)"

@@ -1,10 +1,7 @@
-"""A clip as the browser shows it: its pictures, pixel for pixel, the place of each frame, and its sound.
+"""The clips and media that the browser shows, and the address of the browser.
 
-The clips of a dataset for the browser, as ClipDataset gives them.
-
-The media of an index for the browser: frames spread over a medium, or consecutive frames from one on.
-
-The address of the browser's pages, and which requests it refuses: only those with its token, from its own pages.
+Clips of a dataset are shown as ClipDataset returns them. Of a medium, frames are shown that are spread over it, or
+consecutive frames. Requests are refused unless they have the token of the address and come from its own page.
 """
 
 import hmac
@@ -33,7 +30,7 @@ from framedex.sharder.planning.steps import Spools
 from framedex.sharder.reading import SourceFiles
 from framedex.storage.places import Access, Place
 
-MAX_CLIP_BYTES = 512 << 20  # of a clip's pictures; those of a larger clip are scaled down
+MAX_CLIP_BYTES = 512 << 20  # the pictures of a larger clip are scaled down, so that they fit into memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +79,11 @@ class Shown:
         return self.pictures.nbytes + (0 if self.sound is None else self.sound.samples.nbytes)
 
     def poster(self) -> NDArray[np.uint8] | None:
-        """Return the picture of the first place that is not padding. None: every place is."""
-        real = [place for place, frame in enumerate(self.frames) if frame.picture is not None]
-        return self.pictures[real[0]] if real else None
+        """Return the picture of the first place that has a frame, or None if every place is padding."""
+        return next((frame.picture for frame in self.frames if frame.picture is not None), None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the page needs to play it, beside the pictures."""
+        """Return the facts that the page needs to play it."""
         height, width = self.pictures.shape[1:3]
         medium = self.clip.medium
         times = sheet.begins(self.frames).tolist()
@@ -108,12 +104,12 @@ class Shown:
 
 
 def fitting_size(medium: Medium, frames: int, longest_side: int | None) -> Size | None:
-    """Return the (height, width) at which a clip is decoded. None: as it is stored.
+    """Return the (height, width) at which a clip is decoded, or None for its stored size.
 
     Args:
-        medium: the medium of the clip.
-        frames: how many places the clip has.
-        longest_side: limit of a picture's longer side, in pixels. None: no limit.
+        medium: The medium of the clip.
+        frames: The number of places of the clip.
+        longest_side: The limit of a picture's longer side, in pixels, if there is one.
     """
     height, width = medium.height, medium.width
     scale = min(1.0, (MAX_CLIP_BYTES / max(1, 3 * height * width * frames)) ** 0.5)
@@ -127,9 +123,9 @@ def facts_of(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
     return [[printable(name), printable(text)] for name, text in pairs]
 
 
-SPREAD = 16  # frames of a medium as a whole
-CONSECUTIVE = 64  # frames from a chosen one on
-MAX_COPIED_BYTES = 1 << 30  # the size of a medium whose packets must be demuxed first
+SPREAD = 16  # the number of frames that show a medium as a whole
+CONSECUTIVE = 64  # the number of frames from a chosen one on
+MAX_COPIED_BYTES = 1 << 30  # demuxing all packets of a larger medium would take long
 
 
 class Media:
@@ -159,7 +155,9 @@ class Media:
         """Return what the list of media says about one. Raises FramedexError for a damaged row."""
         video = self._video(key)
         error = None if video["status"] == OK else f"{video['status']}: {video['error_message']}"
-        seconds = _duration(video)
+        seconds = None
+        if video["duration_pts"] and video["time_base_den"]:
+            seconds = float(video["duration_pts"] * video["time_base_num"] / video["time_base_den"])
         parts = [
             video["codec"],
             f"{video['width']} × {video['height']}" if video["width"] else None,
@@ -179,8 +177,8 @@ class Media:
     def describe(self, key: Any) -> dict[str, Any]:
         """Return everything about a medium but its pictures. Raises FramedexError."""
         video = self._video(key)
-        told = ("container", "pixel_format", "color_space", "color_range", "field_order", "pts_source")
-        facts = [(name.replace("_", " "), str(video[name])) for name in told if video.get(name) is not None]
+        names = ("container", "pixel_format", "color_space", "color_range", "field_order", "pts_source")
+        facts = [(name.replace("_", " "), str(video[name])) for name in names if video.get(name) is not None]
         card = self.card(key)
         return card | {"facts": facts_of([("medium", card["text"]), *facts]), "count": video["frame_count"] or 0}
 
@@ -206,8 +204,13 @@ class Media:
                         remedy="pack its clips into a dataset (framedex shard --pack), and browse that",
                     )
                 self._spools.make_addressable(medium)
-            frames = _frames(len(medium.timeline.pts), first)
-            name = "frames of the whole" if first is None else f"frames from {first} on"
+            count = len(medium.timeline.pts)
+            if first is None:
+                name, frames = "frames of the whole", np.unique((np.arange(SPREAD) * 2 + 1) * count // (2 * SPREAD))
+            elif first < count:
+                name, frames = f"frames from {first} on", np.arange(first, min(count, first + CONSECUTIVE))
+            else:
+                raise FramedexError("the medium has no such frame", found=first, allowed=f"0 to {count - 1}")
             mask = np.ones(len(frames), np.bool_)
             clip = medium.clip(WantedClip(clip_id=name, frames=frames, mask=mask, columns={}))
             encoded = self._sources.read(clip)
@@ -223,25 +226,10 @@ class Media:
             raise FramedexError("the index has no such medium", found=str(key)[:80]) from None
 
 
-def _duration(video: dict[str, Any]) -> float | None:
-    if not video["duration_pts"] or not video["time_base_den"]:
-        return None
-    return float(video["duration_pts"] * video["time_base_num"] / video["time_base_den"])
-
-
-def _frames(count: int, first: int | None) -> NDArray[np.int64]:
-    """Return the numbers of the frames to show. Raises FramedexError if there is no frame `first`."""
-    if first is None:
-        return np.unique((np.arange(SPREAD) * 2 + 1) * count // (2 * SPREAD))
-    if not 0 <= first < count:
-        raise FramedexError("the medium has no such frame", found=first, allowed=f"0 to {count - 1}")
-    return np.arange(first, min(count, first + CONSECUTIVE))
-
-
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
 TOKEN_BYTES = 32
-DIGITS = 18  # of the largest number in a request
+MAX_DIGITS = 18  # longer numbers of a request may not fit int64
 OWN_SITE = ("same-origin", "none")  # values of Sec-Fetch-Site: a request of the page, or of the address bar
 
 
@@ -282,19 +270,18 @@ class Address:
         hosts = {f"{name}:{self.port}" for name in NAMES}
         if host is None or host.lower() not in hosts:
             return f"this browser answers to {' and '.join(sorted(hosts))} only; a tunnel must keep the port"
-        if origin is not None and origin.lower() not in {f"http://{host}" for host in hosts}:
-            return "this request comes from another site"
-        if site is not None and site.lower() not in OWN_SITE:
+        foreign_origin = origin is not None and origin.lower() not in {f"http://{host}" for host in hosts}
+        if foreign_origin or (site is not None and site.lower() not in OWN_SITE):
             return "this request comes from another site"
         return None
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a part of a request is. None: it is none, or has too many digits."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS else None
+    """Return the number in a part of a request, or None if the text is not a number or has too many digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
-COLUMNS_OF_A_CARD = 4
+COLUMNS_OF_A_CARD = 4  # a card has room for so many; the player shows all
 
 
 class Clips:
@@ -336,14 +323,8 @@ class Clips:
     def describe(self, key: Any) -> dict[str, Any]:
         """Return everything about a clip but its pictures. Raises FramedexError."""
         clip = self._clip(key)
-        view = [] if clip.multiview_id is None else [("view", sheet.view_text(clip))]
-        facts = [
-            *view,
-            ("source", sheet.source_text(clip.medium)),
-            ("clip", sheet.clip_text(clip)),
-            ("cost", sheet.cost_text(clip)),
-        ]
-        return self.card(key) | {"columns": sheet.shown_columns(clip.columns), "facts": facts_of(facts)}
+        facts = facts_of(sheet.clip_facts(clip))
+        return self.card(key) | {"columns": sheet.shown_columns(clip.columns), "facts": facts}
 
     def show(self, key: Any, first: int | None) -> Shown:
         """Return a clip with its pictures. `first` is for media only. Raises FramedexError."""
@@ -351,13 +332,11 @@ class Clips:
         clip = self._dataset.clip(number)
         size = fitting_size(clip.medium, len(clip.mask), self._longest_side)
         item = self._dataset.resized(size)[number]
-        audio = item.get("audio")
-        has_audio = "audio_rate" in item and isinstance(audio, np.ndarray) and audio.ndim == 2
         return Shown(
             clip=clip,
             pictures=item["frames"],
             frames=sheet.shown_frames(clip, item["frames"]),
-            sound=Sound(samples=item["audio"], rate=int(item["audio_rate"])) if has_audio else None,
+            sound=Sound(samples=item["audio"], rate=int(item["audio_rate"])) if sheet.has_audio(item) else None,
         )
 
     def _clip(self, key: Any) -> Clip:

@@ -1,5 +1,6 @@
-"""Distributions of durations, rates, costs and the like: what each chart counts, and its bars."""
+"""Distributions of durations, rates, costs and the like: the query and the bars of each chart."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -11,32 +12,29 @@ from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 
 Form = Literal["numbers", "values", "names"]
-MAX_VALUES = 12  # bars of values or names; rarer ones are counted together
-MAX_BINS = 16
+MAX_VALUES = 12  # more bars of values or names do not fit; rarer ones are counted together
+MAX_BINS = 16  # narrower bars are hard to point at
 COMMON = 0.8  # if the commonest values have at least this share, they get bars, and the others are counted together
 DECADES = 2  # values that span more decades are drawn on a logarithmic axis
-FINE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # the beginnings of the bins in a decade
+FINE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # the beginnings of the bins in a decade, if there are few decades
 COARSE = (1.0, 2.0, 5.0)
 STEPS = (1.0, 2.0, 2.5, 5.0)
-DIGITS = 1e-9
-
-VIDEO = "status = 'ok' AND kind = 'video'"
-TIMED = f"{VIDEO} AND pts_source <> 'counted'"
+DIGITS = 1e-9  # smaller differences come from rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What a chart counts.
+    """The definition of a chart.
 
     Attributes:
         name: The name of the chart.
         title: The title of the chart.
         form: `numbers` are counted in bins. `values` are few different numbers with one bar each. `names` have one bar
             each.
-        axis: What `v` is, with its unit.
-        of: What is counted.
+        axis: The quantity `v` with its unit.
+        of: The counted objects, `media` or `clips`.
         sql: The query. Its column `v` has the values. For names, column `n` has their counts.
-        needs: A column, `view.column`, that only some indexes or datasets have. None: the chart needs none.
+        needs: A column, `view.column`, that only some indexes or datasets have, if the chart needs one.
     """
 
     name: str
@@ -55,7 +53,7 @@ class Bar:
     Attributes:
         label: The label of the bar.
         count: How much it counts.
-        low, high: The half-open interval of a bin. None: the bar counts one value or name.
+        low, high: The half-open interval of a bin. If None, the bar counts one value or name.
     """
 
     label: str
@@ -69,11 +67,11 @@ class Histogram:
     """The numbers of a chart.
 
     Attributes:
-        counted: What the chart counts.
+        counted: The definition of the chart.
         bars: The bars.
         total: The number of all values.
         logarithmic: Whether the axis of numbers is logarithmic.
-        zeros: The number of values that are 0, on a logarithmic axis.
+        zeros: The number of values that are 0, which a logarithmic axis does not have.
         others: The number of different values or names without a bar.
         other_count: How often those values or names occur.
         least, median, greatest: Of all values. None for names.
@@ -98,86 +96,77 @@ class Histogram:
     def as_json(self) -> dict[str, Any]:
         """Return the histogram as JSON values."""
         facts = asdict(self)
-        return {"title": self.counted.title, "axis": self.counted.axis, "of": self.counted.of} | {
-            name: value for name, value in facts.items() if name != "counted"
-        }
+        del facts["counted"]
+        return {"title": self.counted.title, "axis": self.counted.axis, "of": self.counted.of} | facts
 
 
-def _number(name: str, title: str, axis: str, value: str, where: str, *, form: Form = "numbers") -> Counted:
-    return Counted(
-        name=name, title=title, form=form, axis=axis, of="media", sql=f"SELECT {value} AS v FROM videos WHERE {where}"
-    )
+def _numbers(name: str, title: str, axis: str, query: str, *, of: str = "media", form: Form = "numbers") -> Counted:
+    return Counted(name=name, title=title, form=form, axis=axis, of=of, sql=f"SELECT {query}")
 
 
-def _clips(name: str, title: str, axis: str, value: str, where: str = "true", *, form: Form = "numbers") -> Counted:
-    return Counted(
-        name=name, title=title, form=form, axis=axis, of="clips", sql=f"SELECT {value} AS v FROM clips WHERE {where}"
-    )
-
-
-def _names(name: str, title: str, of: str, value: str, where: str, *, needs: str | None = None) -> Counted:
-    view = "videos" if of == "media" else "clips"
-    sql = f"SELECT {value} AS v, count(*) AS n FROM {view} WHERE {where} GROUP BY 1 ORDER BY n DESC, v"
+def _names(name: str, title: str, value: str, view: str, *, of: str = "media", needs: str | None = None) -> Counted:
+    sql = f"SELECT {value} AS v, count(*) AS n FROM {view} GROUP BY 1 ORDER BY n DESC, v"
     return Counted(name=name, title=title, form="names", axis="", of=of, sql=sql, needs=needs)
 
 
 SIZE = "width || ' × ' || height"
+USABLE = "videos WHERE status = 'ok'"
+VIDEOS = f"{USABLE} AND kind = 'video'"
+TIMED = f"{VIDEOS} AND pts_source <> 'counted'"  # counted timestamps have no unit
+RATE, GOP = "frames a second, on average", "packets from one start point to the next"
+SPAN, COST = "seconds from a clip's first frame to its last", "packets decoded for each frame that is wanted"
+COSTLY = "clips WHERE kind = 'video' AND distinct_frames > 0"
 CHARTS: dict[Kind, tuple[Counted, ...]] = {
     "index": (
-        _number("durations", "Durations", "seconds", "duration_seconds", TIMED),
-        _number(
-            "frame_rates",
-            "Frame rates",
-            "frames a second, on average",
-            "round(frame_rate, 2)",
-            TIMED,
-            form="values",
+        _numbers("durations", "Durations", "seconds", f"duration_seconds AS v FROM {TIMED}"),
+        _numbers("frame_rates", "Frame rates", RATE, f"round(frame_rate, 2) AS v FROM {TIMED}", form="values"),
+        _numbers("gops", "Mean GOP lengths", GOP, f"mean_gop AS v FROM {VIDEOS}"),
+        _numbers("longest_gops", "Longest GOPs", "packets of a medium's longest GOP", f"max_gop AS v FROM {VIDEOS}"),
+        _numbers(
+            "decode_cost", "Decode cost", "packets to a frame drawn at random", f"seek_packets AS v FROM {VIDEOS}"
         ),
-        _number("gops", "Mean GOP lengths", "packets from one start point to the next", "mean_gop", VIDEO),
-        _number("longest_gops", "Longest GOPs", "packets of a medium's longest GOP", "max_gop", VIDEO),
-        _number("decode_cost", "Decode cost", "packets to a frame drawn at random", "seek_packets", VIDEO),
-        _number(
-            "bit_rates", "Bit rates", "Mbit/s of the video stream", "bit_rate / 1e6", f"{TIMED} AND frame_count > 1"
+        _numbers(
+            "bit_rates",
+            "Bit rates",
+            "Mbit/s of the video stream",
+            f"bit_rate / 1e6 AS v FROM {TIMED} AND frame_count > 1",
         ),
-        _names("picture_sizes", "Picture sizes", "media", SIZE, "status = 'ok'"),
-        _names("codecs", "Codecs", "media", "codec", "status = 'ok'"),
-        _number("file_sizes", "File sizes", "megabytes", "size_bytes / 1e6", "status = 'ok'"),
+        _names("picture_sizes", "Picture sizes", SIZE, USABLE),
+        _names("codecs", "Codecs", "codec", USABLE),
+        _numbers("file_sizes", "File sizes", "megabytes", f"size_bytes / 1e6 AS v FROM {USABLE}"),
     ),
     "dataset": (
-        _clips("clip_lengths", "Clip lengths", "frames a clip", "wanted_frames", form="values"),
-        _clips(
+        _numbers(
+            "clip_lengths", "Clip lengths", "frames a clip", "wanted_frames AS v FROM clips", of="clips", form="values"
+        ),
+        _numbers(
             "spans",
             "Spans",
-            "seconds from a clip's first frame to its last",
-            "end_seconds - begin_seconds",
-            "pts_source <> 'counted'",
+            SPAN,
+            "end_seconds - begin_seconds AS v FROM clips WHERE pts_source <> 'counted'",
+            of="clips",
         ),
-        _clips(
+        _numbers(
             "padding",
             "Padding",
             "percent of a clip's frames",
-            "100 * padded_frames / wanted_frames",
-            "wanted_frames > 0",
+            "100 * padded_frames / wanted_frames AS v FROM clips WHERE wanted_frames > 0",
+            of="clips",
         ),
-        _clips(
-            "decode_cost",
-            "Decode cost",
-            "packets decoded for each frame that is wanted",
-            "decoded_packets / distinct_frames",
-            "kind = 'video' AND distinct_frames > 0",
+        _numbers(
+            "decode_cost", "Decode cost", COST, f"decoded_packets / distinct_frames AS v FROM {COSTLY}", of="clips"
         ),
-        _clips("bytes", "Bytes read", "megabytes a clip", "bytes_read / 1e6"),
-        Counted(
-            name="clips_per_video",
-            title="Clips a video",
+        _numbers("bytes", "Bytes read", "megabytes a clip", "bytes_read / 1e6 AS v FROM clips", of="clips"),
+        _numbers(
+            "clips_per_video",
+            "Clips a video",
+            "clips of one medium",
+            "count(*) AS v FROM clips GROUP BY media_id",
             form="values",
-            axis="clips of one medium",
-            of="media",
-            sql="SELECT count(*) AS v FROM clips GROUP BY media_id",
         ),
-        _names("picture_sizes", "Picture sizes", "clips", SIZE, "true"),
-        _names("splits", "Splits", "clips", "CAST(split AS VARCHAR)", "true", needs="clips.split"),
-        _names("labels", "Labels", "clips", "CAST(label AS VARCHAR)", "true", needs="clips.label"),
+        _names("picture_sizes", "Picture sizes", SIZE, "clips", of="clips"),
+        _names("splits", "Splits", "CAST(split AS VARCHAR)", "clips", of="clips", needs="clips.split"),
+        _names("labels", "Labels", "CAST(label AS VARCHAR)", "clips", of="clips", needs="clips.label"),
     ),
 }
 
@@ -202,10 +191,7 @@ def histograms(db: Database) -> list[Histogram]:
 
 
 def of_names(counted: Counted, names: Sequence[str | None], counts: Sequence[int]) -> Histogram:
-    """Return a histogram with one bar per name, in the given order.
-
-    If there are too many, only the first ones get a bar.
-    """
+    """Return a histogram with one bar per name, in the given order. If there are too many, the last ones have none."""
     bars = [Bar(label="(none)" if name is None else name, count=n) for name, n in zip(names, counts, strict=True)]
     rest = bars[MAX_VALUES:]
     return Histogram(
@@ -221,7 +207,7 @@ def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
     """Return a histogram of numbers. `values`: float64 [n], finite."""
     if not len(values):
         return Histogram(counted=counted, bars=[], total=0)
-    values = measured(values)
+    values = round_values(values)
     facts: dict[str, Any] = {
         "counted": counted,
         "total": len(values),
@@ -230,40 +216,34 @@ def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
         "greatest": float(values.max()),
     }
     distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) == 1 or (counted.form == "values" and len(distinct) <= MAX_VALUES):
-        bars = [Bar(label=f"{v:,.9g}", count=n) for v, n in zip(distinct.tolist(), counts.tolist(), strict=True)]
-        return Histogram(bars=bars, **facts)
-    commonest = np.sort(np.argsort(-counts, kind="stable")[: MAX_VALUES - 1])
-    if counted.form == "values" and counts[commonest].sum() >= COMMON * len(values):
-        pairs = zip(distinct[commonest].tolist(), counts[commonest].tolist(), strict=True)
-        rest = len(values) - int(counts[commonest].sum())
+    shown = np.arange(len(distinct))
+    if len(distinct) > MAX_VALUES:
+        shown = np.sort(np.argsort(-counts, kind="stable")[: MAX_VALUES - 1])  # one bar counts the others
+    shown_count = int(counts[shown].sum())
+    if len(distinct) == 1 or (counted.form == "values" and shown_count >= COMMON * len(values)):
+        pairs = zip(distinct[shown].tolist(), counts[shown].tolist(), strict=True)
         bars = [Bar(label=f"{v:,.9g}", count=n) for v, n in pairs]
-        return Histogram(bars=bars, others=len(distinct) - len(commonest), other_count=rest, **facts)
+        others, other_count = len(distinct) - len(shown), len(values) - shown_count
+        return Histogram(bars=bars, others=others, other_count=other_count, **facts)
     positive = distinct[distinct > 0]
     is_logarithmic = distinct[0] >= 0 and len(positive) > 1 and positive[-1] > 10**DECADES * positive[0]
     edges = logarithmic_edges(positive[0], positive[-1]) if is_logarithmic else linear_edges(values)
     inside = values[values > 0] if is_logarithmic else values
-    return Histogram(
-        bars=_bins(inside, edges), logarithmic=bool(is_logarithmic), zeros=len(values) - len(inside), **facts
-    )
+    # Each bin includes its lower edge. The last edge is above all values, so every value has a bin.
+    in_bins = np.bincount(np.searchsorted(edges, inside, side="right") - 1, minlength=len(edges) - 1)
+    bars = [
+        Bar(label=f"{low:,.9g} – {high:,.9g}", count=count, low=low, high=high)
+        for (low, high), count in zip(itertools.pairwise(edges.tolist()), in_bins.tolist(), strict=True)
+    ]
+    return Histogram(bars=bars, logarithmic=bool(is_logarithmic), zeros=len(values) - len(inside), **facts)
 
 
-def measured(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def round_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return numbers rounded to nine digits. Numbers below 1e-9, or 1e-9 of the greatest one, become 0."""
     least = DIGITS * max(1.0, float(np.abs(values).max()))
-    rounded = np.array([float(f"{value:.9g}") for value in np.unique(values).tolist()])
-    known = rounded[np.searchsorted(np.unique(values), values)]
-    return np.where(np.abs(known) < least, 0.0, known)
-
-
-def _bins(values: NDArray[np.float64], edges: NDArray[np.float64]) -> list[Bar]:
-    places = np.searchsorted(edges, values, side="right") - 1
-    counts = np.bincount(places, minlength=len(edges) - 1).tolist()
-    ends = edges.tolist()
-    return [
-        Bar(label=f"{low:,.9g} – {high:,.9g}", count=count, low=low, high=high)
-        for low, high, count in zip(ends[:-1], ends[1:], counts, strict=True)
-    ]
+    distinct, places = np.unique(values, return_inverse=True)  # there are few, and formatting is slow
+    rounded = np.array([float(f"{value:.9g}") for value in distinct.tolist()])[places]
+    return np.where(np.abs(rounded) < least, 0.0, rounded)
 
 
 def linear_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:

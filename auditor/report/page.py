@@ -1,10 +1,6 @@
-"""The page of an audit: sections, findings, charts and the table as one HTML document without external resources.
+"""The report of an audit: one HTML page without external resources, and a JSON file beside it.
 
-The report of an audit: one page without external resources, and a JSON file beside it.
-
-The summary of an audit as HTML elements: tiles, facts and tables.
-
-Findings as HTML elements: the meaning, the remedy, examples with pictures, and the SQL of each.
+The page has the summary, the findings with examples and pictures, charts, a timeline, and a table of all rows.
 """
 
 import hashlib
@@ -17,12 +13,12 @@ from xml.etree.ElementTree import Element
 
 import orjson
 
-from framedex.auditor.findings import SEVERITIES, Audit, Finding, Section, Severity, legible
+from framedex.auditor.findings import NAMES, SEVERITIES, SPREAD, Audit, Finding, Section, Severity, legible
 from framedex.auditor.report.charts import clips_timeline, frames_timeline, histogram
 from framedex.auditor.report.histograms import CHARTS, Histogram, histograms
 from framedex.auditor.report.media_table import OWN_COLUMNS, TABLE_SQL, MediaTable, as_script, media_table
 from framedex.auditor.report.pictures import Picture, Strip, pictured, strips
-from framedex.auditor.report.timelines import COLUMNS, ClipsTimeline, FramesTimeline, Timeline, timeline
+from framedex.auditor.report.timelines import COLUMNS, NOT_KNOWN, ClipsTimeline, FramesTimeline, Timeline, timeline
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 from framedex.core.version import __version__
@@ -45,10 +41,9 @@ from framedex.html.document import (
 )
 from framedex.storage.places import Access
 
-SUMMARY_ROWS = 8  # of a table before it is unfolded
+SUMMARY_ROWS = 8  # a table shows more rows only when it is unfolded
 MAX_SUMMARY_ROWS = 200
 BAD = ("failed", "failures", "refused")  # facts that should be 0
-SPREAD = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
 
 
 def summary(found: Audit) -> Element:
@@ -58,71 +53,60 @@ def summary(found: Audit) -> Element:
     for part in others:
         if not part.rows:
             continue
-        if is_spread(part):
+        if len(part.rows) == 1 and len(part.names) > 3 and set(part.names[1:]) <= set(SPREAD):
             spreads.append(part)
         elif len(part.rows) == 1 and len(part.names) > 4:
-            tiles.append(part)
+            tiles.append(element("div", element("h3", part.question.title), _summary_facts(part, "facts")))
         else:
             tables.append(_table(part))
     return section(
         "summary",
         "Summary",
-        _facts(first, "tiles"),
-        *[element("div", element("h3", tile.question.title), _facts(tile, "facts")) for tile in tiles],
+        _summary_facts(first, "tiles"),
+        *tiles,
         _spreads(spreads) if spreads else None,
         element("div", *tables, class_="tables") if tables else None,
     )
 
 
-def is_spread(part: Section) -> bool:
-    """Return whether a section is about the distribution of a number: its minimum, median and so on."""
-    return len(part.rows) == 1 and len(part.names) > 3 and set(part.names[1:]) <= set(SPREAD)
-
-
-def _facts(part: Section, class_: str) -> Element:
-    pairs = [legible(*pair) for pair in zip(part.names, part.rows[0], strict=True)]
-    return element(
-        "dl",
-        *[
-            element("div", element("dt", sentence(name)), element("dd", said(value)), class_=_tone(name, value))
-            for name, value in pairs
-        ],
-        class_=class_,
-    )
-
-
-def _tone(name: str, value: object) -> str | None:
-    if not value:
-        return "nothing"
-    return "bad" if name in BAD else None
+def _summary_facts(part: Section, class_: str) -> Element:
+    """Return the only row of a section as facts. Zeros are pale, and counts of bad media have a colour."""
+    entries = []
+    for name, value in (legible(*pair) for pair in zip(part.names, part.rows[0], strict=True)):
+        tone = "nothing" if not value else "bad" if name in BAD else None
+        entries.append(element("div", element("dt", sentence(name)), element("dd", said(value)), class_=tone))
+    return element("dl", *entries, class_=class_)
 
 
 def _spreads(parts: Sequence[Section]) -> Element:
     """Return a table with one row per section. The first column of a section counts its subjects."""
-    names = ["", "count", *(name for name in SPREAD if any(name in part.names for part in parts))]
+    names = [name for name in SPREAD if any(name in part.names for part in parts)]
     rows = []
     for part in parts:
         facts = dict(zip(part.names, part.rows[0], strict=True))
-        rows.append([part.question.title, part.rows[0][0], *(facts.get(name) for name in names[2:])])
+        rows.append([part.question.title, part.rows[0][0], *map(facts.get, names)])
     caption = "How numbers are spread"
-    return element("div", element("h3", caption), table(names, rows, caption=caption, class_="spread"))
+    return element("div", element("h3", caption), table(["", "count", *names], rows, caption=caption, class_="spread"))
 
 
 def _table(part: Section) -> Element:
     title = part.question.title
-    rest = part.rows[SUMMARY_ROWS:MAX_SUMMARY_ROWS]
     made = element("div", element("h3", title), table(part.names, part.rows[:SUMMARY_ROWS], caption=title))
+    rest = part.rows[SUMMARY_ROWS:MAX_SUMMARY_ROWS]
     if rest:
         left = len(part.rows) - MAX_SUMMARY_ROWS
         more = counted(len(part.rows) - SUMMARY_ROWS, "more row")
-        note = element("p", f"… and {left:,} more; the .json beside this page has all", class_="soft")
-        made.append(folded(more, table(part.names, rest, caption=f"{title}, more"), note if left > 0 else None))
+        note = _soft(f"… and {left:,} more; the .json beside this page has all") if left > 0 else None
+        made.append(folded(more, table(part.names, rest, caption=f"{title}, more"), note))
     return made
 
 
+def _soft(text: str) -> Element:
+    return element("p", text, class_="soft")
+
+
 MARKS: dict[Severity, str] = {"error": "✕", "warning": "▲", "note": "●"}
-OWN = ("media_id",)  # columns that only programs read
-Strips = Mapping[str, Sequence[Strip]]  # by check, those of its examples
+Strips = Mapping[str, Sequence[Strip]]  # the pictures of the examples of each check
 
 
 def findings(found: Audit, strips: Strips) -> Element:
@@ -131,13 +115,13 @@ def findings(found: Audit, strips: Strips) -> Element:
     for severity in SEVERITIES:
         mine = [finding for finding in found.findings if finding.check.severity == severity]
         if mine:
-            title = f"{severity.capitalize()}s"
+            title = element("h3", f"{severity.capitalize()}s", id=f"{severity}s")
             articles = [_finding(finding, strips.get(finding.check.name, ())) for finding in mine]
-            groups.append(element("div", element("h3", title, id=f"{severity}s"), *articles, class_="group"))
+            groups.append(element("div", title, *articles, class_="group"))
     nothing = element("p", f"Nothing found by {len(found.passed)} checks.") if not found.findings else None
-    return section(
-        "findings", "Findings", nothing, _overview(found) if len(found.findings) > 2 else None, *groups, _others(found)
-    )
+    # One or two findings are seen at once, so a list of links to them would not help.
+    overview = _overview(found) if len(found.findings) > 2 else None
+    return section("findings", "Findings", nothing, overview, *groups, _others(found))
 
 
 def _overview(found: Audit) -> Element:
@@ -153,14 +137,16 @@ def _overview(found: Audit) -> Element:
 
 
 def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
-    check = finding.check
-    names = [name for name in finding.examples[0] if name not in OWN]
+    check, count = finding.check, finding.count
+    names = [name for name in finding.examples[0] if name not in NAMES]
     rows = [[example[name] for name in names] for example in finding.examples]
-    shown_of = f"{len(rows)} of {finding.count:,}" if finding.count > len(rows) else f"{finding.count:,}"
+    left = count - len(rows)
+    shown_of = f"{len(rows)} of {count:,}" if left else f"{count:,}"
+    more = f"… and {left:,} more, which the SQL behind it gives"
     badge = element(
         "span",
         element("span", f"{MARKS[check.severity]} ", aria_hidden="true"),
-        f"{check.severity} · {finding.count:,}",
+        f"{check.severity} · {count:,}",
         class_=f"badge {check.severity}",
     )
     return element(
@@ -169,7 +155,7 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
         element("p", *coded(check.means)),
         element("p", element("b", "Remedy: "), *coded(check.remedy)),
         table(names, rows, caption=f"Examples, {shown_of}: {check.title}"),
-        _more(finding),
+        element("p", more, class_="soft more") if left else None,
         _sheet(finding, strips),
         folded("SQL behind it", element("pre", element("code", check.sql))),
         id=f"check-{check.name}",
@@ -178,16 +164,9 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
     )
 
 
-def _more(finding: Finding) -> Element | None:
-    """Return the number of findings that are not shown as examples, or None if all are shown."""
-    left = finding.count - len(finding.examples)
-    return element("p", f"… and {left:,} more, which the SQL behind it gives", class_="soft more") if left else None
-
-
 def _sheet(finding: Finding, strips: Sequence[Strip]) -> Element | None:
     """Return the pictures of a finding's examples. A reason that the row of an example states is not repeated."""
-    said_already = "error_message" in finding.examples[0]
-    if said_already:
+    if "error_message" in finding.examples[0]:
         strips = [strip for strip in strips if strip.pictures]
     reasons = {strip.reason for strip in strips}
     if len(strips) > 1 and len(reasons) == 1 and not any(strip.pictures for strip in strips):
@@ -209,17 +188,12 @@ def _strip(strip: Strip) -> Element:
         )
         for picture in strip.pictures
     ]
-    reason = element(
-        "p",
-        element("b", "No picture: " if not frames else "Some pictures are missing: "),
-        strip.reason,
-        class_="reason",
-    )
+    title = element("b", "Some pictures are missing: " if frames else "No picture: ")
     return element(
         "figure",
         element("figcaption", element("bdi", said(strip.name))),
         element("ol", *frames, class_="strip") if frames else None,
-        reason if strip.reason else None,
+        element("p", title, strip.reason, class_="reason") if strip.reason else None,
     )
 
 
@@ -233,20 +207,10 @@ def pictures(strips: Mapping[str, Strip]) -> Element | None:
     all_of_them = {identity_of(picture): picture for strip in strips.values() for picture in strip.pictures}
     if not all_of_them:
         return None
-    symbols = [
-        element(
-            "symbol",
-            element(
-                "image",
-                href=jpeg_uri(picture.jpeg),
-                width=picture.width,
-                height=picture.height,
-            ),
-            id=identity,
-            viewBox=f"0 0 {picture.width} {picture.height}",
-        )
-        for identity, picture in all_of_them.items()
-    ]
+    symbols = []
+    for identity, picture in all_of_them.items():
+        image = element("image", href=jpeg_uri(picture.jpeg), width=picture.width, height=picture.height)
+        symbols.append(element("symbol", image, id=identity, viewBox=f"0 0 {picture.width} {picture.height}"))
     return element("svg", *symbols, class_="pictures", aria_hidden="true", width="0", height="0")
 
 
@@ -259,24 +223,24 @@ def _others(found: Audit) -> Element | None:
     ]
     return element(
         "div",
-        folded(f"{counted(len(found.passed), 'check')} found nothing", element("ul", *passed)) if passed else None,
-        folded(f"{counted(len(found.unasked), 'check')} not asked", element("ul", *unasked)) if unasked else None,
+        folded(f"{counted(len(passed), 'check')} found nothing", element("ul", *passed)) if passed else None,
+        folded(f"{counted(len(unasked), 'check')} not asked", element("ul", *unasked)) if unasked else None,
         class_="others",
     )
 
 
-PLAIN_ROWS = 50  # shown without JavaScript, and in print
-EXAMPLES = {"media": "fps>30, status=failed", "clips": "padded>0, codec=h264"}  # of conditions in the filter
+PLAIN_ROWS = 50  # rows that are shown without JavaScript, and in print
+EXAMPLES = {"media": "fps>30, status=failed", "clips": "padded>0, codec=h264"}  # examples of conditions in the filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Everything that a page shows.
+    """The contents of a page, without the table of all rows.
 
     Attributes:
         found: The audit.
         charts: The histograms.
-        timeline: The timeline of one medium. None: there is none.
+        timeline: The timeline of one medium, if a medium has one.
         wanted: The identities of the pictures of each check.
         strips: The pictures by identity.
     """
@@ -287,55 +251,55 @@ class Shown:
     wanted: Mapping[str, Sequence[str]]
     strips: Mapping[str, Strip]
 
-    def by_check(self) -> dict[str, list[Strip]]:
-        """Return the pictures of the examples of each check."""
-        return {
-            check: [self.strips[identity] for identity in identities if identity in self.strips]
-            for check, identities in self.wanted.items()
-        }
-
 
 def page(shown: Shown, rows: MediaTable) -> bytes:
     """Return the page of an audit as HTML."""
-    name = title_of(shown.found)
-    sections = [part for part in _sections(shown, rows) if part is not None]
+    found = shown.found
+    name = PurePosixPath(found.place.rstrip("/")).name or found.place
+    strips = {
+        check: [shown.strips[identity] for identity in identities if identity in shown.strips]
+        for check, identities in shown.wanted.items()
+    }
+    charts = element("div", *map(_chart, shown.charts), class_="charts")
+    parts = [
+        summary(found) if found.sections else None,
+        findings(found, strips),
+        section("distributions", "Distributions", charts) if shown.charts else None,
+        _timeline(shown.timeline) if shown.timeline else None,
+        _rows(rows),
+    ]
+    sections = [part for part in parts if part is not None]
+    links = [element("li", element("a", part[0].text or "", href=f"#{part.get('id')}")) for part in sections]
+    same = f"framedex {__version__} · the .json beside this page has the same findings, and the numbers of the charts"
+    folder = files("framedex.auditor") / "page"
     document = Document(
         title=f"{name}: audit",
-        style=_part("page.css"),
-        script=_part("page.js"),
+        style=(folder / "page.css").read_text(encoding="utf-8"),
+        script=(folder / "page.js").read_text(encoding="utf-8"),
         before=[
             element("a", "Skip to the findings", href="#findings", class_="skip"),
-            _header(shown.found, name),
-            _contents(sections),
+            _header(found, name),
+            element("nav", element("ul", *links), aria_label="Sections"),
             pictures(shown.strips),
         ],
         main=map(markup, sections),
-        after=[_footer(shown.found), element("script", as_script(rows), type="application/json", id="rows")],
+        after=[
+            element("footer", element("p", same), class_="soft"),
+            element("script", as_script(rows), type="application/json", id="rows"),
+        ],
     )
     return document.content()
-
-
-def title_of(found: Audit) -> str:
-    """Return the name of the index or dataset, without its parent folders."""
-    return PurePosixPath(found.place.rstrip("/")).name or found.place
-
-
-def _part(name: str) -> str:
-    return (files("framedex.auditor") / "page" / name).read_text(encoding="utf-8")
 
 
 def _header(found: Audit, name: str) -> Element:
     chips = []
     for severity in SEVERITIES:
         count = sum(finding.check.severity == severity for finding in found.findings)
-        text = f"{count} {severity}{'' if count == 1 else 's'}"
-        mark = element("span", MARKS[severity], aria_hidden="true")
-        link = element("a", mark, f" {text}", href=f"#{severity}s") if count else element("span", mark, f" {text}")
+        content = element("span", MARKS[severity], aria_hidden="true"), f" {counted(count, severity)}"
+        link = element("a", *content, href=f"#{severity}s") if count else element("span", *content)
         chips.append(element("li", link, class_=f"chip {severity if count else 'none'}"))
-    passed = f"{len(found.passed)} checks found nothing"
-    chips.append(
-        element("li", element("span", element("span", "✓", aria_hidden="true"), f" {passed}"), class_="chip none")
-    )
+    content = element("span", "✓", aria_hidden="true"), f" {len(found.passed)} checks found nothing"
+    chips.append(element("li", element("span", *content), class_="chip none"))
     return titled(
         f"framedex audit of {'an index' if found.kind == 'index' else 'a dataset'}",
         name,
@@ -344,68 +308,50 @@ def _header(found: Audit, name: str) -> Element:
     )
 
 
-def _contents(sections: Sequence[Element]) -> Element:
-    links = [element("li", element("a", part[0].text or "", href=f"#{part.get('id')}")) for part in sections]
-    return element("nav", element("ul", *links), aria_label="Sections")
-
-
-def _sections(shown: Shown, rows: MediaTable) -> list[Element | None]:
-    found = shown.found
-    return [
-        summary(found) if found.sections else None,
-        findings(found, shown.by_check()),
-        _charts(shown.charts) if shown.charts else None,
-        _timeline(shown.timeline) if shown.timeline else None,
-        _rows(rows),
-    ]
-
-
-def _charts(charts: Sequence[Histogram]) -> Element:
-    return section(
-        "distributions", "Distributions", element("div", *[_chart(chart) for chart in charts], class_="charts")
-    )
-
-
 def _chart(shown: Histogram) -> Element:
     counted = shown.counted
-    zeros = [["0", shown.zeros]] if shown.zeros else []
-    others = [[f"{shown.others:,} others", shown.other_count]] if shown.others else []
-    rows = [*zeros, *([bar.label, bar.count] for bar in shown.bars), *others]
+    rows: list[list[str | int]] = [[bar.label, bar.count] for bar in shown.bars]
+    if shown.zeros:
+        rows.insert(0, ["0", shown.zeros])
+    if shown.others:
+        rows.append([f"{shown.others:,} others", shown.other_count])
     facts = f"{shown.total:,} {counted.of}"
     if shown.median is not None and shown.least != shown.greatest:
         least, greatest = number_text(shown.least or 0.0), number_text(shown.greatest or 0.0)
         facts += f" · median {number_text(shown.median)} · {least} to {greatest}"
+    numbers = table([counted.axis or counted.title, counted.of], rows, caption=f"{counted.title}: numbers")
     return element(
         "figure",
-        element("figcaption", element("h3", counted.title), element("p", facts, class_="soft")),
+        element("figcaption", element("h3", counted.title), _soft(facts)),
         histogram(shown),
-        folded(
-            "Numbers", table([counted.axis or counted.title, counted.of], rows, caption=f"{counted.title}: numbers")
-        ),
+        folded("Numbers", numbers),
     )
 
 
 def _timeline(shown: Timeline) -> Element:
-    drawn = frames_timeline(shown) if isinstance(shown, FramesTimeline) else clips_timeline(shown)
-    title = "Timeline of a video" if isinstance(shown, FramesTimeline) else "Clips of a video over time"
-    box = element("div", drawn, class_="box wide", role="group", aria_label=f"{title} (drawing)")
+    part = ""
+    if isinstance(shown, FramesTimeline):
+        title, drawn, count = "Timeline of a video", frames_timeline(shown), len(shown.seconds)
+        part = f"All {count:,} frames."
+        if count < shown.total:
+            last = shown.first + count - 1
+            part = f"Frames {shown.first:,} to {last:,} of {shown.total:,}, those around its longest gap."
+    else:
+        title, drawn = "Clips of a video over time", clips_timeline(shown)
+        if len(shown.clips) < shown.total:
+            part = f"{len(shown.clips):,} of its {shown.total:,} clips."
+    facts = [
+        element("div", element("dt", sentence(name)), element("dd", element("bdi", said(value))))
+        for name, value in shown.as_json().items()
+    ]
     return section(
         "timeline",
         title,
-        element("p", element("b", element("bdi", said(shown.uri))), f" – {shown.why}. {_part_shown(shown)}"),
+        element("p", element("b", element("bdi", said(shown.uri))), f" – {shown.why}. {part}"),
         _legend(shown),
-        box,
-        folded("Numbers", _facts_of(shown.as_json())),
+        element("div", drawn, class_="box wide", role="group", aria_label=f"{title} (drawing)"),
+        folded("Numbers", element("dl", *facts, class_="facts")),
     )
-
-
-def _part_shown(shown: Timeline) -> str:
-    if isinstance(shown, ClipsTimeline):
-        return f"{len(shown.clips):,} of its {shown.total:,} clips." if len(shown.clips) < shown.total else ""
-    first, count = shown.first, len(shown.seconds)
-    if count == shown.total:
-        return f"All {count:,} frames."
-    return f"Frames {first:,} to {first + count - 1:,} of {shown.total:,}, those around its longest gap."
 
 
 def _legend(shown: Timeline) -> Element:
@@ -422,7 +368,7 @@ def _legend(shown: Timeline) -> Element:
             ("start", "▲", "closed"),
             ("start", "△", "open"),
         ]
-        if (shown.start[shown.is_start] < 0).any():
+        if (shown.start[shown.is_start] == NOT_KNOWN).any():
             entries.append(("start", "|", "not looked at"))
         if shown.is_damaged.any():
             entries.append(("harmed", "▤", "in a damaged GOP"))
@@ -435,15 +381,8 @@ def _legend(shown: Timeline) -> Element:
     return element("ul", *items, class_="legend", aria_label="Legend")
 
 
-def _facts_of(facts: Mapping[str, Any]) -> Element:
-    pairs = [
-        element("div", element("dt", sentence(name)), element("dd", element("bdi", said(value))))
-        for name, value in facts.items()
-    ]
-    return element("dl", *pairs, class_="facts")
-
-
 def _rows(rows: MediaTable) -> Element:
+    """Return the section of all rows: a table with a filter, and its first rows for print and without JavaScript."""
     title = f"All {rows.of}"
     shown = f"{len(rows):,} of {rows.total:,} {rows.of}"
     if len(rows) < rows.total:
@@ -452,51 +391,30 @@ def _rows(rows: MediaTable) -> Element:
         f"Words match names, codecs, findings and the like; {EXAMPLES[rows.of]} and so on compare a column:"
         f" {', '.join(column.key for column in rows.columns if column.form == 'number')}."
     )
+    text_only = {"autocomplete": "off", "spellcheck": "false", "aria_describedby": "filter-help"}
+    controls = element(
+        "div",
+        element("label", "Filter", for_="filter"),
+        element("input", id="filter", type="search", **text_only),
+        element("p", "", id="matches", role="status", class_="soft"),
+        class_="controls",
+    )
     live = element(
         "div",
-        element(
-            "div",
-            element("label", "Filter", for_="filter"),
-            element(
-                "input",
-                id="filter",
-                type="search",
-                autocomplete="off",
-                spellcheck="false",
-                aria_describedby="filter-help",
-            ),
-            element("p", "", id="matches", role="status", class_="soft"),
-            class_="controls",
-        ),
+        controls,
         element("p", help_text, id="filter-help", class_="soft"),
         element("div", id="table", class_="box scroll", tabindex="0", role="region", aria_label=f"{title} (table)"),
         id="live",
         hidden="",
     )
-    return section("all", title, element("p", f"{shown}.", class_="soft"), live, _plain(rows))
-
-
-def _plain(rows: MediaTable) -> Element:
-    """Return the first rows, for print and for browsers without JavaScript."""
     first = rows.first(PLAIN_ROWS)
-    cells = list(zip(*[column.values for column in first.columns], strict=True))
-    made = table([column.title for column in first.columns], cells, caption=f"The first {rows.of}")
-    note = element("p", f"The first {len(first):,}.", class_="soft") if len(first) < len(rows) else None
-    return element("div", made, note, id="plain")
+    cells = zip(*[column.values for column in first.columns], strict=True)
+    plain = table([column.title for column in first.columns], cells, caption=f"The first {rows.of}")
+    note = _soft(f"The first {len(first):,}.") if len(first) < len(rows) else None
+    return section("all", title, _soft(f"{shown}."), live, element("div", plain, note, id="plain"))
 
 
-def _footer(found: Audit) -> Element:
-    return element(
-        "footer",
-        element(
-            "p",
-            f"framedex {__version__} · the .json beside this page has the same findings, and the numbers of the charts",
-        ),
-        class_="soft",
-    )
-
-
-MAX_BYTES = 1_000_000  # of a page without its pictures
+MAX_BYTES = 1_000_000  # without its pictures; rows are left out of larger pages, which would open slowly
 SUFFIX = ".html"
 
 
@@ -552,7 +470,7 @@ def _within_budget(shown: Shown, rows: MediaTable) -> tuple[bytes, MediaTable]:
 
 
 def as_json(shown: Shown, rows: MediaTable) -> dict[str, Any]:
-    """Return the contents of the page as JSON values: those of `framedex audit --json` and the numbers of charts."""
+    """Return the contents of the page as JSON values: the audit, and the numbers of the charts."""
     return shown.found.as_json() | {
         "framedex": __version__,
         "histograms": {chart.counted.name: chart.as_json() for chart in shown.charts},

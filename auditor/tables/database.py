@@ -1,13 +1,8 @@
 """DuckDB over an index or a dataset: read-only views, without access to other files or the network.
 
-Queries whose values a person or JSON can be shown: DuckDB writes all others as text.
-
-A read-only file system for DuckDB. It contains only the files of the index or dataset, by framedex's names.
-
 DuckDB's own restriction to directories still allows writing into them, and its parser treats data-modifying CTEs as
-SELECT statements. A file system that cannot write prevents both.
-
-Which statements only read: the types that DuckDB gives them, and what an EXPLAIN explains.
+SELECT statements. Users' queries therefore see a file system that contains only the files of the index or dataset and
+cannot write. Only statements that read are run. Values that Python or JSON cannot represent are cast to text.
 """
 
 from __future__ import annotations
@@ -38,65 +33,50 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("duckdb", "audit", "framedex audit") from error
 
 
-# Types, as DuckDB names them, whose values Python holds as they are. It does not hold infinite dates, dates before year
-# 1, and times with nanoseconds. Arrow does not hold those of NOT_IN_ARROW.
+# Types, by DuckDB's names, whose values Python represents exactly. Dates and times are not among them: Python has no
+# infinite dates, no dates before year 1 and no nanoseconds. Arrow lacks the types of NOT_IN_ARROW.
 WHOLE = ("tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint")
 HELD = {*WHOLE, "boolean", "float", "double", "decimal", "varchar", "blob", "enum", "uuid"}
 NESTED = ("list", "array", "struct", "map")
-NOT_IN_ARROW = frozenset({"uhugeint", "bignum"})
+NOT_IN_ARROW = ("uhugeint", "bignum")
 
 
-def as_plain(query: Any) -> Any:
+def _cast_to_plain(query: Any) -> Any:
     """Return a query (a DuckDBPyRelation) whose values are plain. Its columns have the same names."""
     plain = [_plain_type(type_) for type_ in query.types]
-    if all(type_ is None for type_ in plain):
+    if not any(plain):
         return query
-    columns = [
-        f"#{place} AS {subject.quoted(name)}"
-        if type_ is None
-        else f"CAST(#{place} AS {type_}) AS {subject.quoted(name)}"
-        for place, (name, type_) in enumerate(zip(query.columns, plain, strict=True), 1)
-    ]
-    return query.project(", ".join(columns))
-
-
-def check_arrow_holds(query: Any) -> None:
-    """Raise FramedexError if a column of a query has values that Arrow does not hold, which would become others."""
-    for name, type_ in zip(query.columns, query.types, strict=True):
-        if _has(type_, NOT_IN_ARROW):
-            raise FramedexError(
-                "a column of the query has a type that Arrow does not hold",
-                found=f"{printable(name)}: {type_}",
-                remedy="cast it in the query, to VARCHAR or DOUBLE for instance",
-            )
+    values = [f"#{n}" if type_ is None else f"CAST(#{n} AS {type_})" for n, type_ in enumerate(plain, 1)]
+    columns = zip(values, map(subject.quoted, query.columns), strict=True)
+    return query.project(", ".join(f"{value} AS {name}" for value, name in columns))
 
 
 def _plain_type(type_: Any) -> str | None:
-    """Return a type as SQL with VARCHAR in place of what Python does not hold. None: Python holds all of it."""
+    """Return a type as SQL with VARCHAR for the parts that Python lacks. If Python has all parts, return None."""
     if type_.id not in NESTED:
         return None if type_.id in HELD else "VARCHAR"
-    parts = [(name, part, part if isinstance(part, int) else _plain_type(part)) for name, part in type_.children]
-    if all(plain is None or isinstance(plain, int) for _, _, plain in parts):
+    names = [name for name, _ in type_.children]
+    children = [part for _, part in type_.children]  # an array has its length among them
+    plain = [None if isinstance(part, int) else _plain_type(part) for part in children]
+    if not any(plain):
         return None
-    said = [str(part) if plain is None else str(plain) for _, part, plain in parts]
+    parts = [changed or str(part) for changed, part in zip(plain, children, strict=True)]
     if type_.id == "struct":
-        fields = ", ".join(f"{subject.quoted(name)} {each}" for (name, _, _), each in zip(parts, said, strict=True))
-        return f"STRUCT({fields})"
+        return f"STRUCT({', '.join(map(' '.join, zip(map(subject.quoted, names), parts, strict=True)))})"
     if type_.id == "map":
-        return f"MAP({', '.join(said)})"
-    return f"{said[0]}[{said[1]}]" if type_.id == "array" else f"{said[0]}[]"
+        return f"MAP({', '.join(parts)})"
+    return f"{parts[0]}[{''.join(parts[1:])}]"
 
 
-def _has(type_: Any, kinds: frozenset[str]) -> bool:
-    """Return whether a type, or a part of it, is one of these."""
-    if type_.id in kinds:
-        return True
-    nested = type_.id in (*NESTED, "tuple", "union")
-    return nested and any(_has(part, kinds) for _, part in type_.children if not isinstance(part, int))
+def _is_in_arrow(type_: Any) -> bool:
+    """Return whether Arrow can represent a type with all its parts."""
+    if type_.id not in (*NESTED, "tuple", "union"):
+        return type_.id not in NOT_IN_ARROW
+    return all(isinstance(part, int) or _is_in_arrow(part) for _, part in type_.children)
 
 
 class TableFiles(AbstractFileSystem):  # type: ignore[misc]
-    """Local files by their names in queries. No files can be added."""
+    """Local files by their names in queries. Files cannot be added."""
 
     protocol = subject.PROTOCOL
 
@@ -165,14 +145,14 @@ class TableFile:
 
 
 def check_reads(sql: str) -> None:
-    """Raise FramedexError unless a query is one statement that only reads, or EXPLAIN of one."""
+    """Raise FramedexError unless a query is one statement that only reads, or EXPLAIN of such a statement."""
     if not isinstance(sql, str):
         raise FramedexError("a query is a text", found=repr(sql)[:80])
     try:
         sql.encode()  # DuckDB raises TypeError for a lone surrogate
         kinds = _kinds(sql)
         if kinds == ["EXPLAIN"]:
-            kinds = [f"EXPLAIN of {kind}" for kind in _kinds(_explained(sql)) if kind != "SELECT"] or ["SELECT"]
+            kinds = [f"EXPLAIN of {kind}" for kind in _kinds(_after_explain(sql)) if kind != "SELECT"] or ["SELECT"]
     except (duckdb.Error, RuntimeError, UnicodeError) as error:
         raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
     if kinds != ["SELECT"]:
@@ -188,10 +168,10 @@ def _kinds(sql: str) -> list[str]:
     return [statement.type.name for statement in duckdb.extract_statements(sql)]
 
 
-def _explained(sql: str) -> str:
-    """Return the statement after EXPLAIN, ANALYZE and options in parentheses. DuckDB does not say what is explained.
+def _after_explain(sql: str) -> str:
+    """Return the statement after EXPLAIN, ANALYZE and options in parentheses. DuckDB does not tell its type.
 
-    A statement that this cannot split, such as one with a no-break space, is returned whole.
+    A statement that cannot be split, such as one with a no-break space, is returned whole. It is then refused.
     """
     content = sql.encode()
     tokens = duckdb.tokenize(sql)
@@ -202,24 +182,18 @@ def _explained(sql: str) -> str:
         return sql
     first = 2 if words[1].upper() == "ANALYZE" else 1
     rest = content[spans[first][0] :].decode()
-    if words[first] == "(" and not _is_sql(rest):  # it is no SELECT in parentheses
-        return content[spans[words.index(")") + 1][0] :].decode()
+    if words[first] == "(":
+        try:
+            _kinds(rest)
+        except duckdb.Error:  # the parentheses contain options, and not a SELECT
+            return content[spans[words.index(")") + 1][0] :].decode()
     return rest
 
 
-def _is_sql(sql: str) -> bool:
-    """Return whether DuckDB can parse a text."""
-    try:
-        duckdb.extract_statements(sql)
-    except duckdb.Error:
-        return False
-    return True
-
-
-ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
+ASKED_OFTEN = ("repeated", "superseded")  # other views of an index use these, so they are computed once
 BATCH_ROWS = 1_000_000
 EXPLANATION = ["explain_key", "explain_value"]  # the columns of the answer to EXPLAIN, whose values have lines
-INTERRUPTED = "INTERRUPT Error: Interrupted!"  # the text of such an error that comes through pyarrow
+INTERRUPTED = "INTERRUPT Error: Interrupted!"  # the text of the error if pyarrow raises it
 GIBIBYTE = 1 << 30
 TYPES = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = '{view}' ORDER BY column_index"
 LOCK = f"SET allowed_directories = ['{subject.url('')}']; SET enable_external_access = false"
@@ -231,8 +205,8 @@ class QueryLimits:
 
     Attributes:
         seconds: The time limit of a query.
-        memory_bytes: The memory of its process, three quarters of which DuckDB fills before it writes to disk.
-        spill_bytes: How much DuckDB may write to a temporary folder in addition to that memory.
+        memory_bytes: The memory of its process. DuckDB fills three quarters of it before it writes to disk.
+        spill_bytes: The maximum size of the temporary files that DuckDB writes in addition.
     """
 
     seconds: float = 600.0
@@ -247,7 +221,7 @@ class Result:
     Attributes:
         names: The names of its columns.
         rows: The rows, as Python values.
-        cut: Whether it has more rows, which are too many bytes.
+        cut: Whether rows were left out because of their size.
     """
 
     names: list[str]
@@ -289,36 +263,33 @@ class Database:
     def user(
         self, sql: str, *, plain: bool = False, most: int | None = None, batch_rows: int = BATCH_ROWS
     ) -> pa.RecordBatchReader:
-        """Return the rows of a user's own query: one statement that only reads. The rows of the query before end.
+        """Return the rows of a user's own query: one statement that only reads. The stream of the query before ends.
 
-        Nothing limits its time and its memory: `QueryProcess` does.
+        Time and memory are not limited here but by `QueryProcess`.
 
         Args:
             sql: The query.
-            plain: Whether values that Python or JSON cannot hold become text. False: all are as Arrow holds them.
-            most: The maximum number of rows. None: all.
+            plain: Whether values that Python or JSON lack become text. If False, values keep their Arrow types.
+            most: The maximum number of rows. If None, all rows are returned.
             batch_rows: The maximum number of rows of a batch.
-        """
-        query = self._user_query(sql)
-        with _errors_of_queries():
-            if plain:
-                query = as_plain(query)
-            check_arrow_holds(query)
-            if most is not None:
-                query = query.limit(most)
-            return _stream(query, batch_rows=batch_rows)
-
-    def _user_query(self, sql: str) -> Any:
-        """Return a user's own query, not yet run, in a transaction that only reads.
-
-        It keeps the tables in memory from `WITH a AS (DELETE …)`, which is a SELECT.
         """
         check_reads(sql)
         with _errors_of_queries():
             with contextlib.suppress(duckdb.TransactionException):  # before the first query there is no transaction
                 self._connection.rollback()
+            # Only this protects the tables in memory from `WITH a AS (DELETE …)`, which is a SELECT.
             self._connection.execute("BEGIN TRANSACTION READ ONLY")
-            return self._connection.sql(sql)
+            query = self._connection.sql(sql)
+            if plain:
+                query = _cast_to_plain(query)
+            for name, type_ in zip(query.columns, query.types, strict=True):
+                if not _is_in_arrow(type_):  # DuckDB would convert the values to other ones without an error
+                    raise FramedexError(
+                        "a column of the query has a type that Arrow does not hold",
+                        found=f"{printable(name)}: {type_}",
+                        remedy="cast it in the query, to VARCHAR or DOUBLE for instance",
+                    )
+            return _stream(query if most is None else query.limit(most), batch_rows=batch_rows)
 
     def add(self, name: str, table: pa.Table) -> None:
         """Add a table that is not one of the views."""
@@ -330,18 +301,12 @@ class Database:
 def _stream(query: Any, *, batch_rows: int = BATCH_ROWS) -> pa.RecordBatchReader:
     """Return the rows of a query as a stream of batches, which raises as `_errors_of_queries` does."""
     answer = query.to_arrow_reader(batch_rows)
-    return pa.RecordBatchReader.from_batches(answer.schema, _batches(answer))
 
+    def batches() -> Iterator[pa.RecordBatch]:
+        with answer, _errors_of_queries():
+            yield from answer
 
-def _batches(answer: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of an answer. Raises as `_errors_of_queries` does."""
-    with answer:
-        while True:
-            with _errors_of_queries():
-                batch = next(answer, None)
-            if batch is None:
-                return
-            yield batch
+    return pa.RecordBatchReader.from_batches(answer.schema, batches())
 
 
 @contextlib.contextmanager
@@ -361,10 +326,10 @@ def _errors_of_queries() -> Iterator[None]:
 
 
 def _found(error: Exception) -> str:
-    """Return what an error says, without the traceback of an error of the Python file system."""
-    said = str(error).strip()
-    _, _, traced = said.partition("Traceback (most recent call last):\n")
-    return next((line for line in traced.splitlines() if line.strip() and not line[0].isspace()), said)
+    """Return the message of an error, without the traceback of an error of the Python file system."""
+    text = str(error).strip()
+    _, _, traced = text.partition("Traceback (most recent call last):\n")
+    return next((line for line in traced.splitlines() if line.strip() and not line[0].isspace()), text)
 
 
 @contextlib.contextmanager
@@ -375,27 +340,25 @@ def database(
     limits: QueryLimits | None = None,
     spill: Path | None = None,
 ) -> Iterator[Database]:
-    """Open the views of an index or a dataset for queries. Users' queries can read its files alone and write nothing.
+    """Open the views of an index or a dataset for queries. Users' queries can only read its files.
 
-    The files are on a file system of their own. DuckDB has no other file system and no network, and its settings cannot
-    be changed.
+    DuckDB can use only a file system with these files. It cannot use the network, and its settings cannot be changed.
 
     Args:
         audited: The index or dataset.
-        kept: For framedex's own questions: the columns to keep of some views. DuckDB reads the files itself, and loads
+        kept: For framedex's own queries, the columns to keep of some views. DuckDB reads the files itself, and loads
             only these columns of these views into memory, once.
-        limits: Limits for users' queries. None: no limits.
-        spill: An empty folder for what does not fit into memory. None: one of its own.
+        limits: The limits of users' queries.
+        spill: An empty folder for data that does not fit into memory. If None, a temporary one is made.
     """
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(contextlib.closing(duckdb.connect()))
         folder = spill or stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-audit-"))
         connection.execute("SET temp_directory = ?", [str(folder)])
         names = subject.Names.OURS if kept is None or _is_pattern(audited) else subject.Names.PATHS
+        # Tables in memory are built faster in any order. Answers need their order, so it is set again below.
         connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
         if names is subject.Names.OURS:
-            # importing it is slow
-
             connection.register_filesystem(TableFiles(audited.tables()))
             connection.execute(LOCK)
         _define(connection, audited, names, kept or {})
@@ -441,16 +404,13 @@ def _define(
 ) -> None:
     """Create the views. Raises FormatError if the files cannot be read."""
     try:
-        columns = {
-            table: _names(
-                connection,
-                f"SELECT * EXCLUDE ({subject.FILE_COLUMN}, file_row_number)"
-                f" FROM {subject.reader(audited, table, names)}",
-            )
-            if numbers
-            else subject.PARTS[table].names
-            for table, numbers in audited.parts.items()
-        }
+        columns = {}
+        for table, numbers in audited.parts.items():
+            columns[table] = subject.PARTS[table].names
+            if numbers:
+                rows = subject.reader(audited, table, names)
+                added = f"{subject.FILE_COLUMN}, file_row_number"
+                columns[table] = _names(connection, f"SELECT * EXCLUDE ({added}) FROM {rows}")
         for name, query in subject.statements(audited, columns, names).items():
             if name in kept:
                 wanted = {word.lower() for word in kept[name]}

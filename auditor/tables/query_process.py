@@ -1,7 +1,7 @@
-"""Users' queries in a process of their own, which is ended when a query takes more memory or time than it may.
+"""Users' queries in a process of their own, which is killed when a query takes more memory or time than it may.
 
-DuckDB does not count all memory of a query, and does not look at the clock while it computes one long text. An
-interrupt waits for that text, and a limit of address space counts memory that is reserved, used or not.
+Limits within the process do not suffice: DuckDB does not count all memory of a query, and does not check the time while
+it computes one long text. An interrupt waits for that text, and a limit of address space also counts reserved memory.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from framedex.errors import FramedexError, internal_error, printable
 from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
 
 BATCH_ROWS = 2048  # as many as DuckDB computes at a time
-LOOK_SECONDS = 0.02  # between two looks at the memory of a query
+LOOK_SECONDS = 0.02  # short, since a query can grow beyond its memory limit between two checks
 MORE = "--timeout, --memory and --spill give it more; a LIMIT or a WHERE makes it less"
-OPENED = "opened"  # the first answer to a query: the tables are open
+OPENED = "opened"  # the first message about a query: the tables are open, and its time begins to count
 
 
 class QueryProcess:
     """A process that answers users' queries over an index or a dataset, one after the other. A context manager.
 
-    It starts with the first query. It ends if a query reaches a limit, is stopped, or if its rows are not all read; the
-    next query then starts another one.
+    It starts with the first query. It ends if a query reaches a limit or is stopped, or if its rows are not all read.
+    The next query then starts another one.
 
     Args:
         audited: The index or dataset.
         limits: The limits of each query.
-        remedy: What to do about a query that reaches a limit, for the message.
+        remedy: The remedy in the error about a query that reaches a limit.
     """
 
     def __init__(self, audited: Audited, limits: QueryLimits, *, remedy: str = MORE) -> None:
@@ -69,14 +69,14 @@ class QueryProcess:
 
         Args:
             sql: One statement that only reads.
-            plain: Whether values that Python or JSON cannot hold become text. False: all are as Arrow holds them.
-            most: The maximum number of rows. None: all.
+            plain: Whether values that Python or JSON lack become text. If False, values keep their Arrow types.
+            most: The maximum number of rows. If None, all rows are returned.
 
         Raises:
             FramedexError: The query cannot be run, or reaches a limit; also while its rows are read.
             KeyboardInterrupt: `stop` was called.
         """
-        check_reads(sql)
+        check_reads(sql)  # before a process is started
         answers = self._answers((sql, plain, most))
         schema: pa.Schema = next(answers)
         return pa.RecordBatchReader.from_batches(schema, answers)
@@ -98,7 +98,7 @@ class QueryProcess:
 
         Args:
             sql: One statement that only reads.
-            most: The maximum number of rows. None: all.
+            most: The maximum number of rows. If None, all rows are returned.
             most_bytes: The maximum size of these rows, which defaults to the memory limit of a query. If there are more
                 rows, the result is marked as cut.
 
@@ -109,16 +109,20 @@ class QueryProcess:
         left = self._limits.memory_bytes if most_bytes is None else most_bytes
         rows: list[tuple[Any, ...]] = []
         with self.reader(sql, plain=True, most=most) as answer:
+            names = list(answer.schema.names)
             for batch in answer:
-                fitting = _fitting(batch, left)
-                rows += zip(*(column.to_pylist() for column in batch.slice(0, fitting).columns), strict=True)
-                left -= batch.slice(0, fitting).nbytes
+                # The number of first rows that fit: their size grows with each row, so it is found by bisection.
+                counts = range(1, batch.num_rows + 1)
+                fitting = bisect.bisect_right(counts, left, key=lambda count: batch.slice(0, count).nbytes)
+                kept = batch.slice(0, fitting)
+                rows += zip(*(column.to_pylist() for column in kept.columns), strict=True)
+                left -= kept.nbytes
                 if fitting < batch.num_rows:
                     self.stop()
                     if not rows:
                         raise _too_large(batch, left)
-                    return Result(names=list(answer.schema.names), rows=rows, cut=True)
-            return Result(names=list(answer.schema.names), rows=rows)
+                    return Result(names=names, rows=rows, cut=True)
+            return Result(names=names, rows=rows)
 
     def stop(self) -> None:
         """End the query that runs. Another thread that waits for it gets KeyboardInterrupt."""
@@ -129,9 +133,9 @@ class QueryProcess:
         """Yield the schema of an answer, then its batches."""
         if self._complete is not None and not self._complete.is_set():
             self.stop()
-        process, connection = self._started()
-        opened, complete = threading.Event(), threading.Event()
-        self._complete = complete
+        process, connection = self._start()
+        opened = threading.Event()
+        complete = self._complete = threading.Event()
         watching = threading.Thread(target=self._watch, args=(process, opened, complete), daemon=True)
         watching.start()
         try:
@@ -156,8 +160,8 @@ class QueryProcess:
                 self._end(process, KeyboardInterrupt())
             watching.join()
 
-    def _started(self) -> tuple[SpawnProcess, Connection]:
-        """Return the process and the connection to it."""
+    def _start(self) -> tuple[SpawnProcess, Connection]:
+        """Start the process unless it runs. Return it and the connection to it."""
         with self._lock:
             if self._running is not None and self._running[0].is_alive():
                 return self._running
@@ -174,7 +178,7 @@ class QueryProcess:
     def _end(self, process: SpawnProcess, why: BaseException) -> None:
         """Kill a process unless it has ended. A thread that waits for it raises this exception."""
         with self._lock:
-            if self._running is None or self._running[0] is not process:
+            if self._running is None or self._running[0] is not process:  # another thread has ended it
                 return
             if process.is_alive():
                 self._ended_by = why
@@ -183,20 +187,20 @@ class QueryProcess:
             self._running = None
 
     def _watch(self, process: SpawnProcess, opened: threading.Event, complete: threading.Event) -> None:
-        """End the process when its query takes too long or too much memory, until the query is complete."""
+        """Kill the process when its query takes too much time or memory. Return when the query is complete."""
         deadline = math.inf
         while not complete.wait(LOOK_SECONDS):
             if deadline == math.inf and opened.is_set():
                 deadline = time.monotonic() + self._limits.seconds
             if time.monotonic() > deadline:
                 taken = f"more than {self._limits.seconds:g} s"
-                self._end(
-                    process, FramedexError("the query takes longer than it may", found=taken, remedy=self._remedy)
-                )
-                return
-            if _used_bytes(process) > self._limits.memory_bytes:
-                self._end(process, self._too_much("it"))
-                return
+                why = FramedexError("the query takes longer than it may", found=taken, remedy=self._remedy)
+            elif _used_bytes(process) > self._limits.memory_bytes:
+                why = self._too_much("it")
+            else:
+                continue
+            self._end(process, why)
+            return
 
     def _too_much(self, what: str) -> FramedexError:
         return FramedexError(
@@ -207,19 +211,15 @@ class QueryProcess:
 
 
 def _used_bytes(process: SpawnProcess) -> int:
-    """Return the memory that a process itself uses, without the files that it maps (proc(5)). 0: it has ended."""
+    """Return the memory that a process itself uses, without the files that it maps (proc(5)), or 0 if it has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{process.pid}/status", encoding="ascii", errors="replace") as file:
         facts = dict(line.split(":", 1) for line in file)
         return int(facts.get("RssAnon", facts.get("VmRSS", "0 kB")).split()[0]) << 10
     return 0
 
 
-def _fitting(batch: pa.RecordBatch, most_bytes: int) -> int:
-    """Return how many of the first rows have at most this many bytes together."""
-    return bisect.bisect_right(range(1, batch.num_rows + 1), most_bytes, key=lambda rows: batch.slice(0, rows).nbytes)
-
-
 def _too_large(batch: pa.RecordBatch, most_bytes: int) -> FramedexError:
+    """Return an error about the first row of a batch."""
     sizes = {name: batch.column(place).slice(0, 1).nbytes for place, name in enumerate(batch.schema.names)}
     largest = max(sizes, key=lambda name: sizes[name])
     return FramedexError(

@@ -1,11 +1,11 @@
-"""The tables `files` and `tars` for checks: whether what was indexed still exists and is unchanged.
+"""The tables that checks need in addition to an index or a dataset.
 
-The tables that checks need from a policy: the media in which it finds no clip, and the views of its scenes.
+`files` and `tars` record whether sources and tars still exist and are unchanged. `policy_misses` and `scene_views`
+record the media in which a policy does not find a clip, and the views of its scenes.
 """
 
 import os
 import zlib
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -35,39 +35,34 @@ GONE, CHANGED, SAME, ORPHANED, UNKNOWN = "gone", "changed", "same", "orphaned", 
 FOUND = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("state", pa.string()), ("found", pa.string())])
 TARS = pa.schema([("name", pa.string()), ("state", pa.string()), ("found", pa.string())])
 Row = dict[str, Any]
-State = tuple[str, str | None]  # the state, and what was found instead
+State = tuple[str, str | None]  # the state, and the content that was found instead
 
 
 def add_files(database: Database, access: Access) -> None:
     """Add `files`: one row per medium that had a file when it was indexed, with its state.
 
-    The state is same, changed, gone or unknown. For a dataset, this covers the media of which some clip is not in a
-    tar.
+    The state is same, changed, gone or unknown. A dataset needs only the sources of clips that are not in a tar.
     """
     audited = database.audited
     needed = "" if audited.kind == "index" else "AND media_id IN (SELECT media_id FROM clips WHERE shard IS NULL)"
     sql = f"SELECT {', '.join(OF_SOURCES)} FROM videos WHERE fingerprint IS NOT NULL {needed} ORDER BY uri"
     rows = database.ask(sql).records()
-    locations = Locations(str(audited.place), _root(database), access)
+    if "root" not in audited.header:
+        raise FormatError("the header is damaged", where=str(audited.place), found="no root")
+    locations = Locations(str(audited.place), str(audited.header["root"]), access)
     locations.check(pa.chunked_array([[row["uri"] for row in rows]], pa.string()))
     index = Index(audited.place) if audited.kind == "index" else None
 
-    def look(row: Row) -> State:
+    def check_source(row: Row) -> dict[str, str | None]:
         packets = index.packets(row["media_id"]) if index is not None and _is_folder(row) else None
-        return state_of(locations.path(row["uri"]), row, packets)
+        state, found = _state_of(locations.path(row["uri"]), row, packets)
+        return {"state": state, "found": found}
 
     single = {_identity(row): row for row in rows}  # several streams or sequences of one file are checked once
+    # An index is for one thread at a time, and folders of images need its packets.
     with ThreadPoolExecutor(1 if any(map(_is_folder, rows)) else THREADS) as pool:
-        states = dict(zip(single, pool.map(look, single.values()), strict=True))
-    found = [row | dict(zip(("state", "found"), states[_identity(row)], strict=True)) for row in rows]
-    database.add("files", pa.Table.from_pylist(found, schema=FOUND))
-
-
-def _root(database: Database) -> str:
-    try:
-        return str(database.audited.header["root"])
-    except KeyError:
-        raise FormatError("the header is damaged", where=str(database.audited.place), found="no root") from None
+        states = dict(zip(single, pool.map(check_source, single.values()), strict=True))
+    database.add("files", pa.Table.from_pylist([row | states[_identity(row)] for row in rows], schema=FOUND))
 
 
 def _is_folder(row: Row) -> bool:
@@ -79,11 +74,8 @@ def _identity(row: Row) -> str:
     return str(row["media_id"] if _is_folder(row) else row["uri"])
 
 
-def state_of(path: str, row: Row, packets: Packets | None = None) -> State:
-    """Return the state of a medium's source, compared with its row of `videos`.
-
-    `packets` are those of loose images, if known.
-    """
+def _state_of(path: str, row: Row, packets: Packets | None) -> State:
+    """Return the state of a medium's source, compared with its row of `videos`, or with the packets of loose images."""
     try:
         if is_remote(path):
             return _object_state(path, row)
@@ -101,7 +93,7 @@ def _file_state(path: str, row: Row) -> State:
     try:
         size = os.fstat(descriptor).st_size
         if is_object_tag(row["fingerprint"]) and size == row["size_bytes"]:
-            return UNKNOWN, None  # it was an object when it was indexed, and its content is not known
+            return UNKNOWN, None  # it was an object when it was indexed, so its fingerprint is not of its content
         recorded = {"size_bytes": row["size_bytes"], "mtime_ns": row["mtime_ns"], "expected": row["fingerprint"]}
         if is_same_file(descriptor, **recorded):
             return SAME, None
@@ -151,31 +143,25 @@ def add_tars(database: Database, *, content: bool) -> None:
     """
     place = database.audited.place
     known = database.ask("SELECT name, size_bytes, fingerprint FROM shards").records()
-    rows = [{"name": row["name"]} | _tar_state(place, row, content=content) for row in known]
-    names = {row["name"] for row in known}
-    rows += [{"name": name, "state": ORPHANED, "found": None} for name in sorted(set(_tar_names(place)) - names)]
-    database.add("tars", pa.Table.from_pylist(rows, schema=TARS))
+    rows = [(row["name"], *_tar_state(place / row["name"], row, content=content)) for row in known]
+    tars = {f"{SHARDS_FOLDER}/{name}" for name in names_in(place / SHARDS_FOLDER) if name.endswith(".tar")}
+    rows += [(name, ORPHANED, None) for name in sorted(tars - {row["name"] for row in known})]
+    database.add("tars", pa.Table.from_pylist([dict(zip(TARS.names, row, strict=True)) for row in rows], schema=TARS))
 
 
-def _tar_names(place: Place) -> Iterable[str]:
-    return (f"{SHARDS_FOLDER}/{name}" for name in names_in(place / SHARDS_FOLDER) if name.endswith(".tar"))
-
-
-def _tar_state(place: Place, row: Row, *, content: bool) -> Row:
-    where = place / row["name"]
-    path = local_of(where)
+def _tar_state(tar: Place, row: Row, *, content: bool) -> State:
+    """Return the state of a tar, compared with its row of the manifest."""
+    path = local_of(tar)
     try:
         if content and path is not None:
-            # The manifest has no modification time of a tar, so its content is compared.
-            state, found = _file_state(str(path), row | {"mtime_ns": CONTENT_ALONE})
-            return {"state": state, "found": found}
-        size = size_of(where)
+            # The manifest does not record the modification time of a tar, so its content is compared.
+            return _file_state(str(path), row | {"mtime_ns": CONTENT_ALONE})
+        size = size_of(tar)
     except FileNotFoundError:
-        return {"state": GONE, "found": None}
+        return GONE, None
     except OSError as error:
-        return {"state": GONE, "found": f"cannot be opened: {error.strerror}"}
-    same = size == row["size_bytes"]
-    return {"state": SAME if same else CHANGED, "found": None if same else f"{size} bytes"}
+        return GONE, f"cannot be opened: {error.strerror}"
+    return (SAME, None) if size == row["size_bytes"] else (CHANGED, f"{size} bytes")
 
 
 MISSES = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("reason", pa.string())])
@@ -198,7 +184,7 @@ SCENE_VIEWS = pa.schema(
 
 
 def add_policy_misses(database: Database, policy: PolicyLike) -> None:
-    """Add `policy_misses`: one row per usable medium that the policy takes but in which it finds no clip.
+    """Add `policy_misses`: one row per usable medium that the policy selects but finds no clip in.
 
     Raises PolicyError.
     """
@@ -208,21 +194,17 @@ def add_policy_misses(database: Database, policy: PolicyLike) -> None:
 
 
 def add_scene_views(database: Database, policy: PolicyLike) -> None:
-    """Add `scene_views`: one row per scene and view of a policy that has views. Else the table is empty.
-
-    Raises PolicyError.
-    """
+    """Add `scene_views`: one row per scene and view of a policy, which must have views. Raises PolicyError."""
     file, index = find_policy(policy), Index(database.audited.place)
     rows: list[dict[str, object]] = []
-    if file.policy.views is not None:
-        units, timeline_of = units_of(index, file, ("uri",), may_be_empty=True), timelines(index)
-        for unit in units:
-            if unit.scene is None:
-                continue
-            for facts in facts_of(file.policy, unit.views(timeline_of), unit.view_names):
-                row, medium = unit.scene.rows.get(facts.view), {}
-                if isinstance(row, int):
-                    uri = units.table.facts["uri"][row].as_py()
-                    medium = {"media_id": unit.mentions[row].media_id, "uri": uri}
-                rows.append({"scene": unit.scene.name} | asdict(facts) | medium)
+    units, timeline_of = units_of(index, file, ("uri",), may_be_empty=True), timelines(index)
+    for unit in units:
+        if unit.scene is None:
+            continue
+        for facts in facts_of(file.policy, unit.views(timeline_of), unit.view_names):
+            row, medium = unit.scene.rows.get(facts.view), {}
+            if isinstance(row, int):  # the scene has a medium for this view
+                uri = units.table.facts["uri"][row].as_py()
+                medium = {"media_id": unit.mentions[row].media_id, "uri": uri}
+            rows.append({"scene": unit.scene.name} | asdict(facts) | medium)
     database.add("scene_views", pa.Table.from_pylist(rows, schema=SCENE_VIEWS))

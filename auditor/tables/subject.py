@@ -1,8 +1,7 @@
-"""The subject of an audit: an index or a dataset on this machine. Tables in object storage are copied here first.
+"""The subject of an audit, an index or a dataset, and the SQL of its views.
 
-The SQL of every view of an index or a dataset. Pure: returns statements for paths and columns.
-
-This module creates the views that read the files. The views that users query are in views/*/*.sql and build on them.
+Tables in object storage are copied to this machine first. This module writes the views that read the files. The views
+that users query are in views/*/*.sql and build on them.
 """
 
 import contextlib
@@ -53,54 +52,45 @@ class Audited:
     def tables(self) -> dict[str, Path]:
         """Return the paths of all its tables by their names in the folder."""
         parts = [part for table in self.parts for part in self.files(table)]
-        single = [
-            path for name in FILES[self.kind] if (path := self.file(name)) is not None and path.suffix == ".parquet"
-        ]
+        single = [path for file, _ in TABLE_FILES[self.kind].values() if (path := self.folder / file).exists()]
         return {str(path.relative_to(self.folder)): path for path in [*parts, *single]}
 
     def files(self, table: str) -> list[Path]:
         """Return the files of a table that is written in parts."""
         return [part_path(self.folder / table, number) for number in self.parts[table]]
 
-    def file(self, name: str) -> Path | None:
-        """Return the path of a single file, or None if it does not exist."""
-        path = self.folder / name
-        return path if path.exists() else None
-
 
 TABLES: dict[Kind, tuple[str, ...]] = {
     "index": (index_schema.VIDEOS_FOLDER, index_schema.FRAMES_FOLDER),
     "dataset": (dataset_schema.CLIPS_FOLDER, dataset_schema.RECIPES_FOLDER, dataset_schema.MEDIA_FOLDER),
 }
-# Tables whose rows belong together, part by part. A part of the second table is written first.
+# Tables whose rows belong together, part by part. A part of the second table is written first, so it must be there.
 PAIRED: dict[Kind, tuple[str, str]] = {
     "index": (index_schema.VIDEOS_FOLDER, index_schema.FRAMES_FOLDER),
     "dataset": (dataset_schema.CLIPS_FOLDER, dataset_schema.RECIPES_FOLDER),
 }
-FILES: dict[Kind, tuple[str, ...]] = {
-    "index": (INDEX_HEADER, index_schema.LISTING_NAME),
-    "dataset": (DATASET_HEADER, dataset_schema.FAILURES_NAME, dataset_schema.SHARDS_NAME),
-}
+HEADERS: dict[Kind, str] = {"index": INDEX_HEADER, "dataset": DATASET_HEADER}
 
 
 @contextlib.contextmanager
 def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
     """Open an index or a dataset. `frames`: whether an index's table of packets is needed. Raises FormatError."""
-    kind = _kind_of(place)
+    kind = _check_kind(place)
     tables = [name for name in TABLES[kind] if frames or name != index_schema.FRAMES_FOLDER]
     parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
     one, other = PAIRED[kind]
     lacking = sorted(set(parts[one]) - set(parts[other])) if other in tables else []
     if lacking:
         raise FormatError("a part of the tables is missing", where=str(place / other), found=f"no part {lacking[0]}")
-    wanted = [name for name in FILES[kind] if (place / name).exists()]
+    files = [HEADERS[kind], *(file for file, _ in TABLE_FILES[kind].values())]
+    wanted = [name for name in files if (place / name).exists()]
     wanted += [f"{table}/{part_path(place / table, number).name}" for table in parts for number in parts[table]]
     with local_folder(place, wanted) as folder:
-        header = json.loads(small_text(folder / FILES[kind][0]))
+        header = json.loads(small_text(folder / HEADERS[kind]))
         yield Audited(kind=kind, place=place, folder=folder, header=header, parts=parts)
 
 
-def _kind_of(place: Place) -> Kind:
+def _check_kind(place: Place) -> Kind:
     """Return whether a folder is an index or a dataset, after a check of its header."""
     if (place / INDEX_HEADER).exists():
         index_schema.read_header(place)
@@ -142,16 +132,14 @@ VIEWS: dict[Kind, tuple[str, ...]] = {
 INNER = ("repeated", "superseded", "media")  # views that only other views use
 # Columns of `videos` that show whether a source is unchanged.
 OF_SOURCES = ("media_id", "uri", "kind", "container", "size_bytes", "mtime_ns", "fingerprint")
-# Columns with few different texts, and these texts, sorted. As enums they are copied and compared faster.
+# Columns with few different texts, and these texts, sorted. DuckDB copies and compares enums faster than texts. DuckDB
+# orders an enum by the positions of its values, so sorted values keep the order of the texts.
 FEW_VALUES = {
-    name: sorted(values)
-    for name, values in {
-        "status": (OK, REFUSED, FAILED, GONE),
-        "kind": (VIDEO, IMAGES),
-        "pts_source": (CONTAINER, FILLED, JOINED, DEALT, COUNTED, LISTED),
-        "color_range": COLOR_RANGES.values(),
-        "field_order": FIELD_ORDERS.values(),
-    }.items()
+    "status": sorted((OK, REFUSED, FAILED, GONE)),
+    "kind": sorted((VIDEO, IMAGES)),
+    "pts_source": sorted((CONTAINER, FILLED, JOINED, DEALT, COUNTED, LISTED)),
+    "color_range": sorted(COLOR_RANGES.values()),
+    "field_order": sorted(FIELD_ORDERS.values()),
 }
 PARTS: dict[str, pa.Schema] = {
     index_schema.VIDEOS_FOLDER: index_schema.VIDEOS,
@@ -178,8 +166,8 @@ TYPES = {
 }
 
 FILE_COLUMN = "_framedex_file"  # a name that no other column has
-PLAIN = "hive_partitioning = false"
-PROTOCOL = "framedex"  # of the files of the index or dataset
+PLAIN = "hive_partitioning = false"  # a folder name such as `split=train` in the path is not a column
+PROTOCOL = "framedex"  # queries name the files of the index or dataset by uris of this protocol
 
 Columns = Mapping[str, Iterable[str]]  # the columns in the files of each table
 
@@ -198,31 +186,12 @@ def url(name: str) -> str:
 
 
 def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, str]:
-    """Return the query of each view by name. Each view comes after those that it builds on."""
+    """Return the query of each view by name. Views come after the views that they build on."""
     found = {f"{table}_parts": _parts(audited, table, columns, names) for table in audited.parts}
     for name, (file, schema) in TABLE_FILES[audited.kind].items():
-        where = url(file) if names is Names.OURS else str(audited.folder / file)
-        there = audited.file(file) is not None
-        found[f"{name}_file"] = f"SELECT * FROM read_parquet({literal(where)}, {PLAIN})" if there else _empty(schema)
-    for name in VIEWS[audited.kind]:
-        text = (files("framedex.auditor") / "views" / audited.kind / f"{name}.sql").read_text(encoding="utf-8")
-        found[name] = _filled(text, audited, columns)
-    return found
-
-
-def described(kind: Kind) -> dict[str, str]:
-    """Return a description of each view that users query, in one sentence."""
-    found = {}
-    for name in VIEWS[kind]:
-        if name not in INNER:
-            text = (files("framedex.auditor") / "views" / kind / f"{name}.sql").read_text(encoding="utf-8")
-            lines = [line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- ")]
-            found[name] = " ".join(lines)
-    return found
-
-
-def _filled(text: str, audited: Audited, columns: Columns) -> str:
-    """Return the query of a view. Each {…} is replaced by a value that depends on the index or dataset."""
+        where = literal(url(file) if names is Names.OURS else str(audited.folder / file))
+        exists = (audited.folder / file).exists()
+        found[f"{name}_file"] = f"SELECT * FROM read_parquet({where}, {PLAIN})" if exists else _empty(schema)
     values = {
         "unshown": str(UNSHOWN),
         "scanned": ", ".join(map(literal, sorted(index_schema.SCANNED))),
@@ -233,8 +202,25 @@ def _filled(text: str, audited: Audited, columns: Columns) -> str:
     if audited.kind == "dataset":
         own = [name for name in columns[dataset_schema.CLIPS_FOLDER] if name not in dataset_schema.CLIPS.names]
         values["user_columns"] = "".join(f", c.{quoted(name)}" for name in own)
-    lines = [line for line in text.splitlines() if not line.startswith("--")]
-    return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], "\n".join(lines)).strip()
+    for name in VIEWS[audited.kind]:
+        query = "\n".join(line for line in _view_lines(audited.kind, name) if not line.startswith("--"))
+        found[name] = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], query).strip()
+    return found
+
+
+def described(kind: Kind) -> dict[str, str]:
+    """Return a description of each view that users query, in one sentence."""
+    comments = {
+        name: [line.removeprefix("-- ") for line in _view_lines(kind, name) if line.startswith("-- ")]
+        for name in VIEWS[kind]
+        if name not in INNER
+    }
+    return {name: " ".join(lines) for name, lines in comments.items()}
+
+
+def _view_lines(kind: Kind, name: str) -> list[str]:
+    """Return the lines of the file of a view: a comment, and a query with values in braces."""
+    return (files("framedex.auditor") / "views" / kind / f"{name}.sql").read_text(encoding="utf-8").splitlines()
 
 
 def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
@@ -242,8 +228,8 @@ def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
     schema = PARTS[table]
     if not audited.parts[table]:
         return f"SELECT 0 AS _part, 0::BIGINT AS _row, * FROM ({_empty(schema)})"
-    had = set(columns[table])
-    absent = [field for field in schema if field.name not in had]
+    existing = set(columns[table])
+    absent = [field for field in schema if field.name not in existing]
     rows = reader(audited, table, names)
     if absent:  # by name, since parts that are written later may have them
         rows = f"(SELECT * FROM {rows} UNION ALL BY NAME {_empty(absent)})"
@@ -260,7 +246,6 @@ def reader(audited: Audited, table: str, names: Names) -> str:
     else:
         paths = [url(f"{table}/{path.name}") if names is Names.OURS else str(path) for path in audited.files(table)]
         where = f"[{', '.join(map(literal, paths))}]"
-    # A folder name such as `split=train` in the path is not a column.
     return f"read_parquet({where}, filename = {FILE_COLUMN}, file_row_number = true, union_by_name = true, {PLAIN})"
 
 
@@ -277,11 +262,8 @@ def in_memory(query: str, columns: Iterable[str], *, few_values: Mapping[str, li
         columns: The columns to keep.
         few_values: All texts of the columns that have only a few values.
     """
-    chosen = [
-        f"{name}::ENUM({', '.join(map(literal, few_values[name]))}) AS {name}" if name in few_values else quoted(name)
-        for name in columns
-    ]
-    return f"SELECT {', '.join(chosen)} FROM ({query})"
+    enums = {name: f"{name}::ENUM({', '.join(map(literal, values))}) AS {name}" for name, values in few_values.items()}
+    return f"SELECT {', '.join(enums.get(name) or quoted(name) for name in columns)} FROM ({query})"
 
 
 def _empty(schema: Iterable[pa.Field]) -> str:

@@ -1,10 +1,6 @@
-"""The content of a contact sheet: plain records of clips and their pictures, independent of what draws them.
+"""The content of a contact sheet, and the sheet as one HTML page without scripts and external resources.
 
-Thumbnails of frames: their size, and their JPEG files.
-
-The time at which each place of a clip is shown when the clip plays.
-
-A contact sheet as one HTML page that needs no other file, no script and no network.
+The records of clips and their pictures do not depend on the form of the sheet. `sheet_pictures` draws them, too.
 """
 
 import io
@@ -73,8 +69,8 @@ def reduced(picture: NDArray[np.uint8], longest_side: int) -> NDArray[np.uint8]:
     return np.asarray(image)
 
 
-LONGEST_TEXT = 2000  # characters of one user value
-WAVE_COLUMNS = 600  # of a waveform strip
+LONGEST_TEXT = 2000  # characters of one user value, so that a caption does not fill the whole sheet
+WAVE_COLUMNS = 600  # the width of a waveform; each column shows the least and the greatest sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,24 +183,22 @@ class Inspector:
         self.dataset = ClipDataset(path, root=access.root, allow_remote=access.allow_remote)
         self._longest_side = longest_side
 
-    def named(self, names: Iterable[str]) -> list[int]:
-        """Return the numbers of the clips of these names; a name that views share means all of these.
+    def find(self, names: Iterable[str]) -> list[int]:
+        """Return the numbers of the clips with these names. A name that several views share stands for all of them.
 
         Raises:
-            FramedexError: there is no such clip.
+            FramedexError: A clip does not exist.
         """
         return list(dict.fromkeys(number for name in names for number in self.dataset.manifest.find_all(name)))
 
-    def sampled(self, size: int, seed: int) -> list[int]:
+    def sample(self, size: int, seed: int) -> list[int]:
         """Return the numbers of some clips, chosen at random, each with the other views that belong to it."""
         chosen = sample_of(len(self.dataset), size=size, seed=seed)
         views = self.dataset.origin.views()
         if views is None:
             return [int(number) for number in chosen]
-        together: list[int] = []
-        for item in dict.fromkeys(views.item[chosen].tolist()):
-            together += np.flatnonzero(views.item == item).tolist()
-        return together
+        items = dict.fromkeys(views.item[chosen].tolist())
+        return [number for item in items for number in np.flatnonzero(views.item == item).tolist()]
 
     def heading(self, shown: int) -> Heading:
         """Return the facts of the dataset. Raises FormatError."""
@@ -213,7 +207,7 @@ class Inspector:
     def outline(self, number: int) -> ShownClip:
         """Return clip `number` without its pictures and its sound: nothing is decoded."""
         clip = self.dataset.clip(number)
-        return self._shown(clip, frames=_frames(clip, [None] * len(clip.mask)))
+        return self._shown(clip, frames=shown_frames(clip, [None] * len(clip.mask)))
 
     def show(self, number: int) -> ShownClip:
         """Return clip `number` with its pictures, or with the reason why it has none."""
@@ -222,7 +216,7 @@ class Inspector:
             item = self.dataset.resized(thumbnail_size(clip.medium, self._longest_side))[number]
         except FramedexError as reason:
             return self._shown(clip, frames=[], error="\n".join(map(printable, reason.text().splitlines())))
-        audio = waveform(item["audio"], item["audio_rate"]) if _has_audio(item) else None
+        audio = waveform(item["audio"], item["audio_rate"]) if has_audio(item) else None
         return self._shown(clip, frames=shown_frames(clip, item["frames"]), audio=audio)
 
     def _shown(
@@ -233,12 +227,7 @@ class Inspector:
             clip_id=printable(clip.clip_id),
             uri=printable(clip.medium.name),
             columns=shown_columns(clip.columns),
-            facts=[
-                *([] if clip.multiview_id is None else [("view", view_text(clip))]),
-                ("source", source_text(clip.medium)),
-                ("clip", clip_text(clip)),
-                ("cost", cost_text(clip)),
-            ],
+            facts=clip_facts(clip),
             size=size,
             magnified=max(1, self._longest_side // max(size)),
             frames=frames,
@@ -267,37 +256,36 @@ def heading_of(dataset: ClipDataset, shown: int | None) -> Heading:
     )
 
 
-def _has_audio(item: dict[str, Any]) -> bool:
+def has_audio(item: dict[str, Any]) -> bool:
+    """Return whether an item of a dataset has decoded audio. A user's column may also have the name `audio`."""
     return "audio_rate" in item and isinstance(item.get("audio"), np.ndarray) and item["audio"].ndim == 2
 
 
-def shown_frames(clip: Clip, pictures: NDArray[np.uint8]) -> list[ShownFrame]:
+def shown_frames(clip: Clip, pictures: Iterable[NDArray[np.uint8] | None]) -> list[ShownFrame]:
     """Return one record per place.
 
     Args:
-        clip: the clip.
-        pictures: uint8 [F, h, w, 3].
+        clip: The clip.
+        pictures: uint8 [h, w, 3] for each place, or None if it was not decoded.
     """
-    return _frames(clip, pictures)
-
-
-def _frames(clip: Clip, pictures: Iterable[NDArray[np.uint8] | None]) -> list[ShownFrame]:
     gaps = np.diff(clip.seconds, prepend=np.nan)
-    rows = zip(clip.frames.tolist(), clip.seconds.tolist(), gaps.tolist(), clip.mask.tolist(), strict=True)
+    rows = zip(clip.frames.tolist(), clip.seconds.tolist(), gaps.tolist(), clip.mask.tolist(), pictures, strict=True)
     return [
         ShownFrame(
             frame_index=None if frame == PAD else frame,
-            seconds=_known(seconds),
-            gap_seconds=_known(gap),
+            seconds=None if np.isnan(seconds) else seconds,
+            gap_seconds=None if np.isnan(gap) else gap,
             padding=not real,
             picture=None if frame == PAD else picture,
         )
-        for (frame, seconds, gap, real), picture in zip(rows, pictures, strict=True)
+        for frame, seconds, gap, real, picture in rows
     ]
 
 
-def _known(seconds: float) -> float | None:
-    return None if np.isnan(seconds) else seconds
+def clip_facts(clip: Clip) -> list[tuple[str, str]]:
+    """Return (name, text) of a clip's view, source, frames and cost."""
+    view = [] if clip.multiview_id is None else [("view", view_text(clip))]
+    return [*view, ("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))]
 
 
 def shown_columns(columns: dict[str, Any]) -> list[tuple[str, str]]:
@@ -332,7 +320,7 @@ def source_text(medium: Medium) -> str:
 
 
 def view_text(clip: Clip) -> str:
-    """Return which of several views a clip is, and how far its frames lie from the wanted times."""
+    """Return the name of a clip's view, and the distance of its frames from the wanted times."""
     away = np.zeros(0) if clip.view_away_seconds is None else clip.view_away_seconds
     away = away[~np.isnan(away)]
     parts = [printable(clip.view_name or ""), f"of {printable(clip.multiview_id or '')}"]
@@ -342,7 +330,7 @@ def view_text(clip: Clip) -> str:
 
 
 def clip_text(clip: Clip) -> str:
-    """Return which frames the clip has, at what times, and how dense they are."""
+    """Return a description of the clip: its number of frames, their times and their rate."""
     parts = [counted(len(clip.mask), "frame")]
     padded = int((~clip.mask).sum())
     if padded:
@@ -361,7 +349,7 @@ def clip_text(clip: Clip) -> str:
 
 
 def cost_text(clip: Clip) -> str:
-    """Return what reading and decoding the clip takes."""
+    """Return the cost of a clip: the frames to decode, and the bytes to read."""
     recipe = clip.recipe
     decoded, wanted = len(recipe.packet_rank), len(np.unique(recipe.position[recipe.position != PAD]))
     each = f"{counted(decoded, 'frame')} decoded for {wanted:,} wanted ({decoded / max(1, wanted):.1f} each)"
@@ -382,7 +370,7 @@ def waveform(samples: NDArray[np.float32], rate: float) -> Waveform:
     return Waveform(low=low, high=high, text=text)
 
 
-FALLBACK_SECONDS = 0.1  # of a place, where no two frames of a clip have ascending times
+FALLBACK_SECONDS = 0.1  # the duration of each place if no two frames of a clip have ascending times
 
 
 def begins(frames: Sequence[ShownFrame]) -> NDArray[np.float64]:
@@ -420,23 +408,12 @@ def html_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
         names.append(clip.clip_id)
         widest = max(widest, clip.size[1] * clip.magnified)
     style = (files("framedex.loader.contact_sheets") / "sheet.css").read_text(encoding="utf-8")
-    if columns:
-        style += f"ol.frames {{ max-width: {_line_width(columns, widest)}; }}\n"
-    document = Document(
-        title=f"{heading.name}: contact sheet", style=style, before=[_header(heading, names)], main=articles
-    )
-    return document.content()
-
-
-def _line_width(columns: int, widest: int) -> str:
-    """Return a length into which `columns` figures fit, and no more."""
-    return f"calc({columns} * max({widest}px, 6.5rem) + {columns - 1} * .5rem)"
-
-
-def _header(heading: Heading, names: list[str]) -> Element:
+    if columns:  # sheet.css gives the figures and gaps these sizes
+        width = f"calc({columns} * max({widest}px, 6.5rem) + {columns - 1} * .5rem)"
+        style += f"ol.frames {{ max-width: {width}; }}\n"
     entries = [element("li", element("a", element("bdi", name), href=f"#clip-{n}")) for n, name in enumerate(names, 1)]
     contents = element("nav", folded("Clips", element("ol", *entries)), aria_label="Clips")
-    return titled(
+    header = titled(
         "framedex contact sheet",
         heading.name,
         element("p", heading.counts(), class_="soft"),
@@ -444,6 +421,7 @@ def _header(heading: Heading, names: list[str]) -> Element:
         folded("All settings of the policy", element("pre", heading.policy)),
         contents if len(names) > 1 else None,
     )
+    return Document(title=f"{heading.name}: contact sheet", style=style, before=[header], main=articles).content()
 
 
 def _article(clip: ShownClip, number: int) -> Element:
@@ -473,11 +451,12 @@ def _figure(clip: ShownClip, frame: ShownFrame) -> Element:
     picture = element("span", class_="picture" + " padded" * frame.padding + " magnified" * (clip.magnified > 1))
     if frame.picture is not None:
         alt = f"frame {frame.frame_index}{', padding' * frame.padding}"
-        picture.append(
-            element("img", src=jpeg_uri(jpeg(frame.picture, JPEG_QUALITY)), width=width, height=height, alt=alt)
-        )
+        uri = jpeg_uri(jpeg(frame.picture, JPEG_QUALITY))
+        picture.append(element("img", src=uri, width=width, height=height, alt=alt))
     if frame.padding:
-        picture.append(_hatched(width, height))
+        lines = "".join(f"M{x} {height}l{height} {-height}" for x in range(-height, width, 10))
+        hatch = element("path", d=lines, class_="hatch")
+        picture.append(drawing(hatch, size=(width, height), label=None, width=width, height=height))
         picture.append(element("b", element("span", "padding")))
     caption = element("figcaption")
     if frame.frame_index is not None:
@@ -485,17 +464,9 @@ def _figure(clip: ShownClip, frame: ShownFrame) -> Element:
     if frame.seconds is not None:
         caption.append(element("span", f"{frame.seconds:.3f} s", class_="time"))
     if frame.gap_seconds is not None:
-        caption.append(
-            element("span", f"{frame.gap_seconds:+.3f} s", class_="soft gap", title="since the frame before")
-        )
+        gap = f"{frame.gap_seconds:+.3f} s"
+        caption.append(element("span", gap, class_="soft gap", title="since the frame before"))
     return element("figure", picture, caption)
-
-
-def _hatched(width: int, height: int) -> Element:
-    lines = "".join(f"M{x} {height}l{height} {-height}" for x in range(-height, width, 10))
-    return drawing(
-        element("path", d=lines, class_="hatch"), size=(width, height), label=None, width=width, height=height
-    )
 
 
 def _sound(audio: Waveform) -> Element:

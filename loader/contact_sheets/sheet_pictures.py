@@ -1,8 +1,6 @@
-"""Text and pictures of contact sheets that are pictures, drawn with the font that Pillow brings.
+"""Contact sheets as a picture, and as an animation in which clips play beside each other at the same time.
 
-A contact sheet as one picture, drawn with the font that Pillow brings: the same on every machine.
-
-A contact sheet as an animation: clips beside each other that play at the same time.
+Text is drawn with the font of Pillow, so sheets are the same on every machine.
 """
 
 import functools

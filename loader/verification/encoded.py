@@ -1,6 +1,6 @@
-"""Checks encoded clips (`--encode`): each frame is the right one, and how much it lost.
+"""Verification of encoded clips (`--encode`): whether each frame is the right picture, and how much it lost.
 
-Which picture of a source a lossy picture is, by mean square differences. Pure functions over arrays.
+A lossy picture is compared with its own picture of the source and with others, by mean square differences.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, StaleError, UncuttableError
 from framedex.indexer.images.image_facts import resize_rgb, rgb_of
-from framedex.loader.verification.truth import TAR, Checked, decode_in_order, images_of, own_copy, verdict_on
+from framedex.loader.verification.truth import (
+    TAR,
+    Checked,
+    decode_in_order,
+    full_decode_failure,
+    images_of,
+    own_copy,
+    verdict_of,
+    verdict_on,
+)
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium
@@ -35,13 +44,13 @@ ROUNDED = 4.0  # mean square difference that counts as lost in rounding: 42 dB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearness:
-    """What some lossy pictures are.
+    """The comparison of some lossy pictures with the pictures of their source.
 
     Attributes:
-        psnr: float64 [F], against each one's own picture, in dB.
-        other: int64 [F], the place of the candidate that the picture is instead of its own, -1 if it is its own.
+        psnr: float64 [F], the PSNR against each one's own picture, in dB.
+        other: int64 [F], the place of the candidate that the picture shows instead of its own, -1 if it is its own.
         unlike: bool [F], whether the picture is farther from its own than encoding explains.
-        undecided: bool [F], whether another candidate is as near as its own, or nearer by no more than was lost.
+        undecided: bool [F], whether another candidate is as near as its own, or nearer by less than was lost.
     """
 
     psnr: NDArray[np.float64]
@@ -108,7 +117,7 @@ def verify_encoded(clips: list[Clip], options: EncodeOptions, sources: SourceFil
         try:
             truth = _truth(group)
         except (StaleError, av.error.FFmpegError, DecodeError, OSError) as error:
-            verdicts += [_no_truth(clip, error) for clip in group]
+            verdicts += [full_decode_failure(error, clip) for clip in group]
             continue
         verdicts += [_check(clip, options, sources, truth) for clip in group]
     return verdicts
@@ -169,20 +178,12 @@ def _image_truth(medium: Medium, wanted: set[int]) -> Truth | None:
     return None if found is None else {number: (None, picture) for number, picture in found.items()}
 
 
-def _no_truth(clip: Clip, error: Exception) -> Checked:
-    if isinstance(error, StaleError):
-        return verdict_on(clip, None, "stale", error.text())
-    return verdict_on(clip, None, "undecodable", f"the source's full decode stops: {error}")
-
-
 def _check(clip: Clip, options: EncodeOptions, sources: SourceFiles, truth: Truth | None) -> Checked:
     try:
         encoded = sources.read(clip)
         by_rank = dict(decode_unique(clip, encoded))
-    except StaleError as error:
-        return verdict_on(clip, None, "stale", error.text())
-    except DecodeError as error:
-        return verdict_on(clip, None, "undecodable", error.text())
+    except (StaleError, DecodeError) as error:
+        return verdict_of(error, clip)
     if truth is None:
         return replace(verdict_on(clip, None, "nearest", None), undecided=len(by_rank))
     reason = _unlike_times(clip, truth)
@@ -191,7 +192,7 @@ def _check(clip: Clip, options: EncodeOptions, sources: SourceFiles, truth: Trut
     try:
         return _compare(clip, encoded, [by_rank[rank] for rank in sorted(by_rank)], options, truth)
     except UncuttableError as error:
-        return verdict_on(clip, None, "undecodable", error.text())
+        return verdict_of(error, clip)
 
 
 def _compare(clip: Clip, encoded: EncodedClip, found: list[Picture], options: EncodeOptions, truth: Truth) -> Checked:

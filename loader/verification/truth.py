@@ -1,14 +1,8 @@
-"""Decodes a source from its beginning, as a player would. Nothing of the index is used.
+"""The truth that clips are compared with, read from their sources without the index, and the verdict on one clip.
 
-Reads what a folder or a tar of images holds: the images in the order of their names, one by one.
-
-Clips are compared with this, so it uses nothing of the index except where the medium is and which one it is.
-
-Copies a video out of a tar or a Parquet file by its name, as `tar x` or pyarrow would.
-
-Clips are compared with this copy, so it does not use the positions in the index.
-
-The verdict on one clip.
+A video is decoded from its beginning, as a player would. Images are read in the order of their names. Videos in a tar
+or a Parquet file are copied out by their names, as `tar x` or pyarrow would. Positions of the index are not used, since
+verification checks them.
 """
 
 import contextlib
@@ -19,7 +13,6 @@ import posixpath
 import stat
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +21,7 @@ from typing import Literal, TypeVar
 import av
 from av.video.codeccontext import VideoCodecContext
 
-from framedex.errors import DecodeError, StaleError
+from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.files.parquet_cells import read_cell
 from framedex.indexer.containers import decode_packet, demux_packets, open_container
 from framedex.indexer.sources.sequences import group_names, visible_images
@@ -87,16 +80,11 @@ Used = TypeVar("Used")
 TAR = "tar"  # the value of `media.container`
 
 
-def image_checksums(medium: Medium, wanted: Iterable[int]) -> dict[int, str] | None:
-    """Return the CRC-32 of wanted images by their number, 8 hex digits each. See `images_of`."""
-    return images_of(medium, wanted, lambda data: f"{zlib.crc32(data):08x}")
-
-
 def images_of(medium: Medium, wanted: Iterable[int], use: Callable[[bytes], Used]) -> dict[int, Used] | None:
-    """Return what `use` makes of the wanted images, by their number; a medium may lack some.
+    """Return the results of `use` for the content of the wanted images, by their number. A medium may lack some.
 
     Returns:
-        The results. None: a listing made the sequence, and nothing else records its order.
+        The results, or None if a listing made the sequence, since only the index records its order then.
 
     Raises:
         StaleError: the images are missing, or their number is not the indexed one.
@@ -182,30 +170,24 @@ def own_copy(medium: Medium) -> Iterator[Medium]:
     os.close(open_recorded(medium.source))
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         path = Path(folder) / f"medium{Path(medium.member).suffix}"
-        if _is_parquet(medium.path):
+        with open(medium.path, "rb") as source:
+            is_parquet = source.read(4) == b"PAR1"
             try:
-                path.write_bytes(read_cell(Path(medium.path), medium.member))
-            except ValueError as error:
+                if is_parquet:
+                    path.write_bytes(read_cell(Path(medium.path), medium.member))
+                else:
+                    entry = _entries(medium.path, medium.mtime_ns).get(medium.member)
+            except (ValueError, tarfile.TarError) as error:
                 raise _stale_member(medium, str(error)) from error
-            yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
-            return
-        try:
-            entry = _entries(medium.path, medium.mtime_ns).get(medium.member)
-        except tarfile.TarError as error:
-            raise _stale_member(medium, str(error)) from error
-        if entry is None:
-            raise _stale_member(medium, "no such member")
-        with open(medium.path, "rb") as tar, open(path, "wb") as file:
-            tar.seek(entry.offset_data)
-            left = entry.size
-            while left > 0 and (data := tar.read(min(left, COPIED_BYTES))):  # the tar may end within it
-                left -= file.write(data)
+            if not is_parquet:
+                if entry is None:
+                    raise _stale_member(medium, "no such member")
+                source.seek(entry.offset_data)
+                left = entry.size
+                with open(path, "wb") as file:
+                    while left > 0 and (data := source.read(min(left, COPIED_BYTES))):  # the tar may end within it
+                        left -= file.write(data)
         yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
-
-
-def _is_parquet(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read(4) == b"PAR1"
 
 
 @functools.lru_cache(maxsize=4)
@@ -228,8 +210,7 @@ def _stale_member(medium: Medium, found: str) -> StaleError:
     )
 
 
-# "nearest": a picture that is not the source's, bit for bit, but nearer to it than to any other (`encoded`,
-# `verify_gpu`).
+# "nearest": pictures that do not equal the source's, but are nearer to it than to any other (`encoded`, `verify_gpu`).
 Verdict = Literal["exact", "nearest", "differs", "undecodable", "stale", "internal_error"]
 
 
@@ -238,16 +219,16 @@ class Checked:
     """The verdict on one clip.
 
     Attributes:
-        clip_id: the clip's name.
-        uri: its source.
-        frames: frame numbers, -1 where padded.
-        pts: the timestamp of each frame, None where padded.
-        md5: the MD5 of each frame, None where padded and where nothing was decoded.
-        verdict: the verdict.
-        reason: why the clip is not right, else None.
-        source_psnr: of an encoded clip, the lowest PSNR of its frames against the source's, in dB. None: the clip is
-            not encoded, or the comparison did not finish.
-        undecided: how many frames cannot be told from another picture of their source.
+        clip_id: The clip's name.
+        uri: Its source.
+        frames: The frame numbers, -1 where padded.
+        pts: The timestamp of each frame, None where padded.
+        md5: The MD5 of each frame, None where padded or not decoded.
+        verdict: The verdict.
+        reason: The reason why the clip is wrong, else None.
+        source_psnr: For an encoded clip, the lowest PSNR of its frames against the source's, in dB. None if the clip is
+            not encoded, or if the comparison did not finish.
+        undecided: The number of frames that are as near to another picture of their source.
     """
 
     clip_id: str
@@ -265,10 +246,10 @@ def verdict_on(clip: Clip, by_rank: dict[int, str] | None, verdict: Verdict, rea
     """Return a verdict on a clip.
 
     Args:
-        clip: the clip.
-        by_rank: the MD5 of each picture by its rank. None: none is known.
-        verdict: the verdict.
-        reason: why the clip is not right, else None.
+        clip: The clip.
+        by_rank: The MD5 of each picture by its rank. If None, no MD5 is known.
+        verdict: The verdict.
+        reason: The reason why the clip is wrong, else None.
     """
     frames = clip.frames.tolist()
     return Checked(
@@ -280,3 +261,15 @@ def verdict_on(clip: Clip, by_rank: dict[int, str] | None, verdict: Verdict, rea
         verdict=verdict,
         reason=reason,
     )
+
+
+def verdict_of(error: FramedexError, clip: Clip) -> Checked:
+    """Return the verdict on a clip that cannot be compared because of an error."""
+    return verdict_on(clip, None, "stale" if isinstance(error, StaleError) else "undecodable", error.text())
+
+
+def full_decode_failure(error: Exception, clip: Clip) -> Checked:
+    """Return the verdict on a clip whose source cannot be decoded in full."""
+    if isinstance(error, StaleError):
+        return verdict_of(error, clip)
+    return verdict_on(clip, None, "undecodable", f"the source's full decode stops: {error}")

@@ -1,4 +1,4 @@
-"""Compares clips, decoded from their byte ranges, with a full in-order decode of their sources."""
+"""Comparison of clips, decoded from their byte ranges, with a full decode of their sources in order."""
 
 import logging
 import os
@@ -17,7 +17,16 @@ from framedex.indexer.containers import picture_md5
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of
 from framedex.loader.verification.encoded import verify_encoded
-from framedex.loader.verification.truth import Checked, Verdict, decode_in_order, image_checksums, own_copy, verdict_on
+from framedex.loader.verification.truth import (
+    Checked,
+    Verdict,
+    decode_in_order,
+    full_decode_failure,
+    images_of,
+    own_copy,
+    verdict_of,
+    verdict_on,
+)
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium
@@ -59,18 +68,19 @@ def verify(
     want.
 
     Args:
-        dataset: the dataset.
-        access: which sources may be read.
-        sample: how many clips are checked. None: all clips.
-        seed: the seed of that choice.
+        dataset: The dataset.
+        access: Which sources may be read.
+        sample: The number of clips to check. If None, all clips are checked.
+        seed: The seed of that choice.
         chosen: int64, the numbers of the clips to check, instead of `sample` and `seed`.
-        workers: processes that decode. 0: this process.
-        timeout_seconds: time limit per source. The clips of a source that takes longer are undecodable. None: no limit.
-        on_progress: called with (clips done, clips in all).
+        workers: The number of processes that decode. If 0, this process decodes.
+        timeout_seconds: The time limit per source. The clips of a source that takes longer are undecodable. If None,
+            time is not limited.
+        on_progress: Called with the number of checked clips and of all clips.
 
     Raises:
-        FramedexError: clips are encoded, and there is no encoder to compare them with.
-        StorageError: sources must not be read.
+        FramedexError: Clips are encoded, and the encoder that they are compared with is missing.
+        StorageError: Sources must not be read.
     """
     manifest = Manifest(dataset, access=access)
     manifest.check_locations()
@@ -139,10 +149,8 @@ def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
         if error.kind != "foreign":
             raise
         return [verdict_on(clip, None, "stale", error.text()) for clip in clips]
-    except StaleError as error:
-        return [verdict_on(clip, None, "stale", error.text()) for clip in clips]
-    except (av.error.FFmpegError, DecodeError) as error:
-        return [verdict_on(clip, None, "undecodable", f"the source's full decode stops: {error}") for clip in clips]
+    except (StaleError, av.error.FFmpegError, DecodeError) as error:
+        return [full_decode_failure(error, clip) for clip in clips]
     return [_check(clip, sources, truth) for clip in clips]
 
 
@@ -158,9 +166,9 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
         found = None
         if own:
             with local_copy(clips[0].medium) as medium:
-                found = image_checksums(medium, wanted)
+                found = images_of(medium, wanted, lambda data: f"{zlib.crc32(data):08x}")
     except StaleError as error:
-        return [verdict_on(clip, None, "stale", error.text()) for clip in clips]
+        return [verdict_of(error, clip) for clip in clips]
     truth: Truth | None = None if found is None else {number: (None, {crc32}) for number, crc32 in found.items()}
     return [_check(clip, sources, truth if clip.source == clip.medium.source else None) for clip in clips]
 
@@ -210,11 +218,13 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
     try:
         encoded = sources.read(clip)
         by_rank = decode_md5(clip, encoded)
-        marks = _checksums(clip) if clip.medium.kind == IMAGES and clip.md5 is None else by_rank
-    except StaleError as error:
-        return verdict_on(clip, None, "stale", error.text())
-    except DecodeError as error:
-        return verdict_on(clip, None, "undecodable", error.text())
+    except (StaleError, DecodeError) as error:
+        return verdict_of(error, clip)
+    marks = by_rank
+    if clip.medium.kind == IMAGES and clip.md5 is None:
+        recorded = clip.recipe.range_crc32
+        assert recorded is not None  # all images have one
+        marks = {rank: f"{recorded[packet]:08x}" for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}
     for place, (frame, rank) in enumerate(zip(clip.frames.tolist(), clip.recipe.position.tolist(), strict=True)):
         if frame == PAD or truth is None:
             continue
@@ -227,10 +237,3 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
         if clip.medium.pts_source == "container" and expected[0] != int(clip.pts[place]):
             return verdict_on(clip, by_rank, "differs", f"frame {frame} has pts {expected[0]}, not {clip.pts[place]}")
     return verdict_on(clip, by_rank, "exact", None)
-
-
-def _checksums(clip: Clip) -> dict[int, str]:
-    """Return the checksum of each image by its rank, as the clip's recipe records it."""
-    recorded = clip.recipe.range_crc32
-    assert recorded is not None  # all images have one
-    return {rank: f"{recorded[packet]:08x}" for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}

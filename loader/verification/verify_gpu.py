@@ -1,4 +1,7 @@
-"""Checks what a GPU decodes: each of its frames is nearer to the CPU's frame than to that frame's neighbours."""
+"""Verification of the frames that a GPU decodes.
+
+A GPU rounds colours differently. A frame is right if it is nearer to the CPU's frame than to that frame's neighbours.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +21,8 @@ from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.order import sample_of
 from framedex.loader.routing.driver import DriverSupport, driver_support
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
-from framedex.loader.verification.truth import Checked, Verdict, decode_in_order, own_copy
+from framedex.loader.verification.encoded import MIN_SQUARE, PEAK, Picture, mean_squares
+from framedex.loader.verification.truth import Checked, Verdict, decode_in_order, own_copy, verdict_on
 from framedex.loader.verification.verify import verify
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
@@ -28,22 +32,19 @@ from framedex.sharder.decoding.video import decode_rgb
 from framedex.storage.places import OWN_STORE, Access, Place
 
 Decoder = Literal["nvdec", "nvjpeg", "cpu"]
-Picture = NDArray[np.uint8]
 Truth = dict[int, Picture]  # presentation number → uint8 [H, W, 3]
 
-BYTES_AT_ONCE = 1 << 30  # limit for the CPU's pictures of one medium
-PEAK = 255.0
-MIN_SQUARE = 1e-6  # mean square difference that counts as no difference: 108 dB
+BYTES_AT_ONCE = 1 << 30  # limit for the CPU's pictures of one medium, which are in memory together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedOnGpu(Checked):
-    """The verdict on one clip, and what decoded it.
+    """The verdict on one clip, and the decoder of the clip.
 
     Attributes:
-        decoder: what decoded the clip.
-        worst_psnr: the lowest PSNR of its frames against the CPU's, in dB. None: the CPU decoded it, or the comparison
-            did not finish.
+        decoder: The decoder.
+        worst_psnr: The lowest PSNR of its frames against the CPU's, in dB. None if the CPU decoded the clip, or if the
+            comparison did not finish.
     """
 
     decoder: Decoder
@@ -55,8 +56,8 @@ class Likeness:
     """How near a decoded picture is to the correct one.
 
     Attributes:
-        is_own: whether it is nearer to its own picture than to any neighbour. None: no neighbour differs.
-        psnr: against its own picture, in dB.
+        is_own: Whether it is nearer to its own picture than to any neighbour. None if all neighbours equal it.
+        psnr: The PSNR against its own picture, in dB.
     """
 
     is_own: bool | None
@@ -68,29 +69,24 @@ def likeness(found: Picture, own: Picture, neighbours: Sequence[Picture]) -> Lik
 
     Args:
         found: uint8 [H, W, 3], the picture.
-        own: uint8 [H, W, 3], what it should be.
+        own: uint8 [H, W, 3], the correct picture.
         neighbours: uint8 [H, W, 3] each.
     """
-    away = _mean_square(found, own)
-    others = [_mean_square(found, other) for other in neighbours if not np.array_equal(other, own)]
+    others = [other for other in neighbours if not np.array_equal(other, own)]
+    away, *from_others = mean_squares([found], [own, *others])[0].tolist()
     return Likeness(
-        is_own=away < min(others) if others else None,
+        is_own=away < min(from_others) if from_others else None,
         psnr=float(10 * np.log10(PEAK**2 / max(away, MIN_SQUARE))),
     )
-
-
-def _mean_square(one: Picture, other: Picture) -> float:
-    apart = one.astype(np.int32) - other
-    return float(np.mean(apart * apart))
 
 
 def neighbours_of(number: int, truth: Mapping[int, Picture], *, by_place: bool) -> list[Picture]:
     """Return the pictures before and after a frame.
 
     Args:
-        number: the frame's number.
-        truth: pictures by frame number.
-        by_place: take the nearest frames that `truth` has, however far away they are.
+        number: The frame's number.
+        truth: Pictures by frame number.
+        by_place: Whether to take the nearest frames that `truth` has, however far away they are.
     """
     if not by_place:
         return [truth[other] for other in (number - 1, number + 1) if other in truth]
@@ -112,23 +108,22 @@ def verify_on_gpu(
 ) -> Iterator[CheckedOnGpu]:
     """Yield the verdict on every clip, or on `sample` clips chosen by `seed`. A GPU decodes the clips allowed there.
 
-    A GPU's frame is `nearest` if the CPU's picture of the same frame is nearer to it than those of the frames before
-    and after. These neighbours are taken from the source. For images, encoded clips and damaged media, they are taken
-    from the clip.
-    Other clips are checked as by `verify`.
+    A clip is `nearest` if each frame of the GPU is nearer to the CPU's picture of the same frame than to the pictures
+    before and after it. These neighbours are taken from the source. For images, encoded clips and damaged media, they
+    are taken from the clip. Other clips are checked by `verify`.
 
     Args:
-        dataset: the dataset.
-        access: which sources may be read.
-        sample: how many clips are checked. None: all clips.
-        seed: the seed of that choice.
-        workers: processes that decode on the CPU.
-        timeout_seconds: time limit per source that is decoded by `verify`. None: no limit.
-        device_id: number of the GPU.
-        on_progress: called with (clips done, clips in all).
+        dataset: The dataset.
+        access: Which sources may be read.
+        sample: The number of clips to check. If None, all clips are checked.
+        seed: The seed of that choice.
+        workers: The number of processes that decode on the CPU.
+        timeout_seconds: The time limit per source that is decoded by `verify`. If None, time is not limited.
+        device_id: The number of the GPU.
+        on_progress: Called with the number of checked clips and of all clips.
 
     Raises:
-        FramedexError: there is no GPU.
+        FramedexError: The machine does not have a GPU.
     """
     support = driver_support(device_id)
     if support.reason is not None:
@@ -149,20 +144,21 @@ def verify_on_gpu(
         for number in chosen[media == row].tolist():
             clip = clips.clip(number)
             try:
-                fetched = _fetched(clips, clip, number, fetcher, support)
+                fetched = _fetch(clips, clip, number, fetcher, support)
             except FramedexError as error:
-                verdict: Verdict = "stale" if isinstance(error, StaleError) else "undecodable"
-                yield _verdict(clip, "cpu", verdict, error.text())
+                yield _failure(clip, "cpu", error)
                 done += 1
                 continue
             if fetched is None:
                 on_cpu.append(number)
                 continue
             waiting.append((clip, fetched))
-            if sum(_truth_bytes(clip) for clip, _ in waiting) >= BYTES_AT_ONCE:
-                yield from _checked(waiting, clips, decoder)
+            # Of each frame, the CPU decodes a picture of three bytes a pixel, and two neighbours.
+            if sum(9 * c.medium.width * c.medium.height * len(c.frames) for c, _ in waiting) >= BYTES_AT_ONCE:
+                yield from _check_on_gpu(waiting, clips, decoder)
                 done, waiting = done + len(waiting), []
-        yield from _checked(waiting, clips, decoder)
+        if waiting:
+            yield from _check_on_gpu(waiting, clips, decoder)
         done += len(waiting)
         on_progress(done, len(chosen))
     for checked in verify(
@@ -176,7 +172,7 @@ def verify_on_gpu(
         yield CheckedOnGpu(**asdict(checked), decoder="cpu", worst_psnr=None)
 
 
-def _fetched(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, support: DriverSupport) -> Fetched | None:
+def _fetch(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, support: DriverSupport) -> Fetched | None:
     """Return a clip in the form for a GPU, or None if the CPU decodes it. Raises FramedexError."""
     encoded = clips.sources.read(clip)
     images = clip.medium.kind == IMAGES
@@ -188,25 +184,16 @@ def _fetched(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, supp
     return None if fetched.movie is None and fetched.images is None else fetched
 
 
-def _truth_bytes(clip: Clip) -> int:
-    return 9 * clip.medium.width * clip.medium.height * len(clip.frames)  # a picture and its two neighbours
-
-
-def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: Frames) -> Iterator[CheckedOnGpu]:
+def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: Frames) -> Iterator[CheckedOnGpu]:
     """Yield the verdicts on clips of one medium that a GPU decodes."""
-    if not waiting:
-        return
     medium = waiting[0][0].medium
-    is_stored = (
-        medium.kind == IMAGES or clips.manifest.header.encode is not None
-    )  # pictures that the source does not have
+    # The source does not have the pictures of stored images and encoded clips.
+    is_stored = medium.kind == IMAGES or clips.manifest.header.encode is not None
     by_place = is_stored or medium.damaged_gop_count > 0
     try:
         source = {} if by_place else source_pictures(medium, [clip for clip, _ in waiting])
     except (StaleError, DecodeError) as error:
-        verdict: Verdict = "stale" if isinstance(error, StaleError) else "undecodable"
-        for clip, fetched in waiting:
-            yield _verdict(clip, _decoder(fetched), verdict, error.text())
+        yield from [_failure(clip, _decoder(fetched), error) for clip, fetched in waiting]
         return
     for clip, fetched in waiting:
         try:
@@ -226,7 +213,12 @@ def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: F
             yield _verdict(clip, _decoder(fetched), "undecodable", " ".join(str(error).split()))
             continue
         try:
-            truth = _own_pictures(clip, clips) if by_place else source
+            truth = source
+            if by_place:
+                own = decode_rgb(clip, clips.sources.read(clip))
+                truth = {
+                    number: frame for number, frame in zip(clip.frames.tolist(), own, strict=True) if number != PAD
+                }
         except FramedexError as error:
             yield _verdict(clip, _decoder(fetched), "undecodable", error.text())
             continue
@@ -239,14 +231,13 @@ def compare(
     """Return the verdict on a clip's frames, by the CPU's pictures of them and of their neighbours.
 
     Args:
-        clip: the clip.
+        clip: The clip.
         frames: uint8 [F, H, W, 3].
-        truth: the CPU's pictures by frame number.
-        decoder: what decoded the frames.
-        by_place: as for `neighbours_of`.
+        truth: The CPU's pictures by frame number.
+        decoder: The decoder of the frames.
+        by_place: As for `neighbours_of`.
     """
-    worst, undecided = None, 0
-    reason = None
+    worst, undecided, reason = None, 0, None
     for place, (number, frame) in enumerate(zip(clip.frames.tolist(), frames, strict=True)):
         if number == PAD:
             if frame.any() and reason is None:
@@ -265,11 +256,11 @@ def compare(
 
 
 def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
-    """Return the frames that some clips of a video want, and those before and after each, by a full decode.
+    """Return the frames that some clips of a video want, and the frames before and after each, by a full decode.
 
     Raises:
-        StaleError: the source changed.
-        DecodeError: the full decode stops.
+        StaleError: The source changed.
+        DecodeError: The full decode stops.
     """
     numbers = {int(frame) for clip in clips for frame in clip.frames if frame != PAD}
     converter = RgbConverter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0))
@@ -286,35 +277,16 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
         raise DecodeError(f"the source's full decode stops: {error}", where=medium.path) from error
 
 
-def _own_pictures(clip: Clip, clips: ClipDataset) -> Truth:
-    """Return a clip's own frames as the CPU decodes them."""
-    frames = decode_rgb(clip, clips.sources.read(clip))
-    return {number: frame for number, frame in zip(clip.frames.tolist(), frames, strict=True) if number != PAD}
-
-
 def _decoder(fetched: Fetched) -> Decoder:
     return "nvdec" if fetched.movie is not None else "nvjpeg"
 
 
+def _failure(clip: Clip, decoder: Decoder, error: FramedexError) -> CheckedOnGpu:
+    return _verdict(clip, decoder, "stale" if isinstance(error, StaleError) else "undecodable", error.text())
+
+
 def _verdict(
-    clip: Clip,
-    decoder: Decoder,
-    verdict: Verdict,
-    reason: str | None,
-    *,
-    worst: float | None = None,
-    undecided: int = 0,
+    clip: Clip, decoder: Decoder, verdict: Verdict, reason: str | None, worst: float | None = None, undecided: int = 0
 ) -> CheckedOnGpu:
-    frames = clip.frames.tolist()
-    return CheckedOnGpu(
-        clip_id=clip.clip_id,
-        uri=clip.medium.name,
-        frames=frames,
-        pts=[None if frame == PAD else pts for frame, pts in zip(frames, clip.pts.tolist(), strict=True)],
-        md5=[None] * len(frames),
-        verdict=verdict,
-        reason=reason,
-        decoder=decoder,
-        worst_psnr=worst,
-        undecided=undecided,
-    )
+    checked = asdict(verdict_on(clip, None, verdict, reason)) | {"undecided": undecided}
+    return CheckedOnGpu(**checked, decoder=decoder, worst_psnr=worst)

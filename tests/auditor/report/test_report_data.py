@@ -24,7 +24,7 @@ NUMBERS = arrays(np.float64, st.integers(1, 60), elements=st.floats(0, 1e9) | st
 @given(NUMBERS)
 def test_every_number_is_in_one_bar(values: np.ndarray) -> None:
     found = histograms.of_numbers(COUNTED, values)
-    values = histograms.measured(values)
+    values = histograms.round_values(values)
     assert sum(bar.count for bar in found.bars) + found.zeros == len(values) == found.total
     assert len(found.bars) < 60
     for bar in found.bars:
