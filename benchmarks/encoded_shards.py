@@ -37,7 +37,7 @@ from benchmarks.environment import environment
 from benchmarks.pack import tar_bytes
 from benchmarks.training_videos import FORMATS, draw, video_path
 from framedex import ClipDataset, ClipLoader, EncodeOptions, ImageOptions
-from framedex.indexer.images.image_facts import resize_rgb
+from framedex.indexer.probing.image_facts import resize_rgb
 from framedex.sharder.packing.pack_options import EncodeCodec
 
 DRAWN = "720p60 GOP 250"

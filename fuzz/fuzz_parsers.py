@@ -32,11 +32,10 @@ with atheris.instrument_imports(include=["framedex"]):
     from framedex.errors import MediaError, PolicyError, SourceError
     from framedex.indexer.bitstream import h264_sets, hevc_sets, nal
     from framedex.indexer.bitstream.base import BitstreamError, Scanner
-    from framedex.indexer.images import image_facts
     from framedex.indexer.mp4 import boxes
     from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
     from framedex.indexer.mp4.sample_tables import read_layout, read_sample_table
-    from framedex.indexer.probing import packet_headers, probe
+    from framedex.indexer.probing import image_facts, packet_headers, probe
     from framedex.indexer.probing.every_packet import SCANNERS
     from framedex.indexer.sources import discover, members
     from framedex.indexer.sources.named_medium import SIDECARS

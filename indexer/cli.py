@@ -16,7 +16,7 @@ from framedex.core.printing import FailureList, echo, internal_errors, json_text
 from framedex.core.words import SHOWN, counted, named, rate_text
 from framedex.errors import FramedexError, MissingSourceError, printable
 from framedex.execution.engine import Slice
-from framedex.execution.engines import GIBIBYTE
+from framedex.execution.local_pool import GIBIBYTE
 from framedex.files.outputs import has_locks
 from framedex.indexer.parts.index import Index
 from framedex.indexer.runs.build import IndexReport, build_index

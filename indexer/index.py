@@ -8,7 +8,8 @@ from typing import get_args
 from framedex.core.printing import progress_bar
 from framedex.core.words import check_choices
 from framedex.errors import SourceError
-from framedex.execution.engines import GIBIBYTE, EngineName, engine_of, processes
+from framedex.execution.engines import EngineName, engine_of, processes
+from framedex.execution.local_pool import GIBIBYTE
 from framedex.indexer.probing.probe import Depth, Streams
 from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.work import IndexOptions

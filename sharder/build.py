@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from framedex.errors import NoClipsError, PolicyError
 from framedex.execution.engine import Engine, Slice
-from framedex.execution.engines import Workers, run_local
+from framedex.execution.engines import Workers
+from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.records.clip import Failure
 from framedex.records.medium import SAMPLE_KEYS

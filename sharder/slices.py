@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from framedex.errors import OutputError
 from framedex.execution.engine import Calls, Outcome, Slice
-from framedex.execution.engines import Workers, run_local
+from framedex.execution.engines import Workers
+from framedex.execution.local_pool import run_local
 from framedex.files.outputs import LOCK_NAME, agreed_plan, check_all_there, opened_output, written_plan
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import WantedClip

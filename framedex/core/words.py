@@ -10,9 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from framedex.errors import FramedexError
 
 # Common names → framedex's names. All of the names that are allowed in a place are suggested.
@@ -124,8 +121,8 @@ def tally(arrays: Iterable[Any]) -> Counter[str]:
     found = Counter[str]()
     for array in arrays:
         try:
-            pairs = [(row["values"], row["counts"]) for row in pc.value_counts(array).to_pylist()]
-        except pa.ArrowNotImplementedError:  # lists and other nested values
+            pairs = [(row["values"], row["counts"]) for row in array.value_counts().to_pylist()]
+        except NotImplementedError:  # Arrow's for lists and other nested values
             pairs = [(value, 1) for value in array.to_pylist()]
         for value, count in pairs:
             found[_text(value)] += count

@@ -18,7 +18,7 @@ from typing import Any, Generic
 
 from framedex.errors import EngineError, MissingExtraError
 from framedex.execution.engine import BROKEN, Calls, Item, Outcome, Result
-from framedex.execution.engines import LocalPool
+from framedex.execution.local_pool import LocalPool
 
 try:
     import ray

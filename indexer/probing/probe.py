@@ -19,16 +19,16 @@ from av.video.codeccontext import VideoCodecContext
 from framedex.core.pyav import fraction_of
 from framedex.errors import MediaError
 from framedex.indexer import containers
-from framedex.indexer.audio.probe_audio import describe_audio
 from framedex.indexer.bitstream.base import BitstreamError
 from framedex.indexer.bitstream.h264_sets import SPS, Sequence, parse_configuration, parse_sequence
 from framedex.indexer.facts import Identity, MediumFacts, Problem, Stated, StreamFacts, problem_of
-from framedex.indexer.images.probe_images import ImageTask, probe_images
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
 from framedex.indexer.mp4.sample_tables import read_layout
 from framedex.indexer.mp4.tracks import Movie, Track, entry_table, read_sample_entries
 from framedex.indexer.probing.by_tables import probe_tables
 from framedex.indexer.probing.every_packet import probe_packets
+from framedex.indexer.probing.probe_audio import describe_audio
+from framedex.indexer.probing.probe_images import ImageTask, probe_images
 from framedex.indexer.schema import NO_VIDEO, SCANNED
 from framedex.indexer.sources.members import FileMember
 from framedex.indexer.sources.named_medium import Holder, Sidecar

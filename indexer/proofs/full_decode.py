@@ -82,7 +82,7 @@ class Decoded:
 class _Output(NamedTuple):
     """The picture of a packet. The fields are those of `Decoded`."""
 
-    print: int | None = None
+    fingerprint: int | None = None
     md5: bytes | None = None
     kind: int = 0
     key: bool = False
@@ -145,7 +145,7 @@ class FullDecoder:
         outputs = [self._outputs.get(number, _Output()) for number in range(len(self._failed))]
         return Decoded(
             order=list(self._outputs),
-            prints=[output.print for output in outputs],
+            prints=[output.fingerprint for output in outputs],
             md5=[output.md5 for output in outputs],
             kind=np.array([output.kind for output in outputs], np.int8),
             key=np.array([output.key for output in outputs], np.bool_),
@@ -167,7 +167,7 @@ class FullDecoder:
             self._rotation = picture.rotation
         self._interlaced |= bool(picture.interlaced_frame)
         self._outputs[number] = _Output(
-            print=picture_print(picture),
+            fingerprint=picture_print(picture),
             md5=bytes.fromhex(picture_md5(picture)) if self._hashed else None,
             kind=int(picture.pict_type),
             key=bool(picture.key_frame),

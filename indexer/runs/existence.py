@@ -19,7 +19,6 @@ from framedex.files.outputs import open_same_file
 from framedex.files.parquet_cells import read_cell
 from framedex.indexer.containers import NeedsWholeError, ProbedObject, check_unchanged, opened_file
 from framedex.indexer.facts import Identity, MediumFacts, Row, problem_of
-from framedex.indexer.images.probe_images import ImageTask, folder_identity, probe_images
 from framedex.indexer.probing.probe import (
     ProbeTask,
     check_member,
@@ -29,6 +28,7 @@ from framedex.indexer.probing.probe import (
     probe_medium,
     probe_opened,
 )
+from framedex.indexer.probing.probe_images import ImageTask, folder_identity, probe_images
 from framedex.indexer.sources.members import FileContents, contents_of
 from framedex.indexer.sources.sequences import TIMES_NAME
 from framedex.storage.objects import Facts, at_once, children, download, exists

@@ -18,13 +18,13 @@ from framedex.core.version import __version__
 from framedex.core.words import SHOWN
 from framedex.errors import INTERNAL_ERROR, MediaError, MissingSourceError, OutputError, SourceError
 from framedex.execution.engine import Engine
-from framedex.execution.engines import GIBIBYTE, run_local
+from framedex.execution.local_pool import GIBIBYTE, run_local
 from framedex.files.outputs import ASIDE, LOCK_NAME
 from framedex.files.parquet_parts import PART_NAME
 from framedex.indexer.facts import MediumFacts, Row
-from framedex.indexer.images.probe_images import ImageTask
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth, ProbeTask, Streams
+from framedex.indexer.probing.probe_images import ImageTask
 from framedex.indexer.runs.existence import media_there
 from framedex.indexer.schema import HEADER, NO_VIDEO, UNPROVEN
 from framedex.indexer.sources.discover import Found, OtherFiles, default_root, discover, is_listing, other_files

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, StaleError, UncuttableError
-from framedex.indexer.images.image_facts import resize_rgb, rgb_of
+from framedex.indexer.probing.image_facts import resize_rgb, rgb_of
 from framedex.loader.verification.truth import (
     TAR,
     Checked,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError, StorageError
 from framedex.execution.engine import Calls
-from framedex.execution.engines import run_local
+from framedex.execution.local_pool import run_local
 from framedex.indexer.containers import picture_md5
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of

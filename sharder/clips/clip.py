@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, PolicyError, StaleError, UncuttableError, internal_error
-from framedex.indexer.audio.audio_times import AudioCoding
+from framedex.indexer.probing.audio_times import AudioCoding
 from framedex.records.clip import AudioRecipe, ClipAudioPlan, ClipRecord, Failure, Recipe
 from framedex.records.medium import AudioPackets, MediumRecord
 from framedex.sharder.schema import AUDIO_COLUMNS, Missing

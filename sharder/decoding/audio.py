@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from framedex.core.limits import check_room
 from framedex.core.pyav import audio_plane
 from framedex.errors import DecodeError, PolicyError
-from framedex.indexer.audio.audio_times import DECODERS, make_decoder
 from framedex.indexer.containers import decode_packet, packet_with
+from framedex.indexer.probing.audio_times import DECODERS, make_decoder
 from framedex.records.clip import NO_PTS, AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.records.medium import AudioPackets
 from framedex.sharder.clips.clip import AudioFacts, AudioOptions, ByteSource, Clip, plan_audio

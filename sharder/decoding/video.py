@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from framedex.core.limits import check_room, pixel_array
 from framedex.errors import DecodeError, FramedexError
 from framedex.indexer.containers import RANGE_NUMBERS, RunDecoder, native_planes, picture_md5
-from framedex.indexer.images.image_facts import resize_rgb, rgb_md5, rgb_of
+from framedex.indexer.probing.image_facts import resize_rgb, rgb_md5, rgb_of
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium, bits_of

@@ -28,7 +28,7 @@ from framedex.core.pyav import ffmpeg_version, open_encoder
 from framedex.errors import PolicyError, UncuttableError
 from framedex.indexer.bitstream.nal import join_length_prefixed, split_annex_b
 from framedex.indexer.containers import memory_errors, packet_with
-from framedex.indexer.images.image_facts import resize_rgb
+from framedex.indexer.probing.image_facts import resize_rgb
 from framedex.records.clip import PAD, Recipe
 from framedex.records.medium import COLOR_RANGES, VIDEO
 from framedex.sharder.clips.clip import Clip, Medium

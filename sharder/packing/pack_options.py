@@ -16,7 +16,7 @@ from PIL import Image
 
 from framedex.core.words import check_choices
 from framedex.errors import DecodeError, PolicyError
-from framedex.indexer.images.image_facts import resize_rgb
+from framedex.indexer.probing.image_facts import resize_rgb
 from framedex.records.clip import Recipe
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from framedex.execution.engine import Calls, Outcome
-from framedex.execution.engines import run_local
+from framedex.execution.local_pool import run_local
 
 ROOT = Path(__file__).parents[2]
 

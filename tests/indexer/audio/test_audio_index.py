@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import framedex
 from framedex import Index
-from framedex.indexer.audio import probe_audio as audio
+from framedex.indexer.probing import probe_audio as audio
 from tests.support.counted import some
 from tests.support.probed import facts_of, probed, rows_found
 from tests.support.sounding_media import MEDIA, SCATTERED, make

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from framedex.indexer.audio.audio_times import (
+from framedex.indexer.probing.audio_times import (
     AudioProblem,
     eac3_samples,
     flac_samples,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framedex.errors import MediaError
-from framedex.indexer.images.image_facts import BrokenImageError, facts_of, jpeg_problem, png_problem, webp_problem
+from framedex.indexer.probing.image_facts import BrokenImageError, facts_of, jpeg_problem, png_problem, webp_problem
 from tests.support.counted import some
 from tests.support.datasets import run
 from tests.support.flags import CLOSED, DAMAGED

@@ -15,7 +15,7 @@ import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.images.probe_images import ImageTask
+from framedex.indexer.probing.probe_images import ImageTask
 from tests.support.counted import some
 from tests.support.flags import CLOSED, DAMAGED
 from tests.support.images import encoded, indexed, medium_id, only, planned, rows, tar_of, write

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from framedex.indexer.images.image_facts import resize_rgb, rgb_md5, rgb_of
+from framedex.indexer.probing.image_facts import resize_rgb, rgb_md5, rgb_of
 from tests.support.images import chunk
 
 

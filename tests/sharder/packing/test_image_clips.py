@@ -21,7 +21,7 @@ from PIL import Image
 
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import DecodeError, StaleError
-from framedex.indexer.images.image_facts import rgb_md5, rgb_of
+from framedex.indexer.probing.image_facts import rgb_md5, rgb_of
 from tests.conftest import Truth
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips

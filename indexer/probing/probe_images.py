@@ -18,7 +18,7 @@ from framedex.errors import MediaError
 from framedex.files.outputs import first_packets
 from framedex.indexer.containers import ProbedFile, check_unchanged, opened_file
 from framedex.indexer.facts import CodingFacts, Identity, MediumFacts, Problem, StreamFacts, TimelineFacts, problem_of
-from framedex.indexer.images.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
+from framedex.indexer.probing.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
 from framedex.indexer.sources.members import FileImage, read_tar
 from framedex.indexer.sources.named_medium import Form, readable_name
 from framedex.indexer.sources.sequences import TIMES_NAME, ImageTimes, at_rate, at_seconds, group_names, read_times
