@@ -91,7 +91,7 @@ def media_table(db: Database, found: Audit) -> MediaTable:
         found=_findings_sql(found, kind),
         most=len(found.findings),
         rows=MAX_ROWS,
-        own="".join(f", {quoted(name)}" for name in own),
+        own="".join(f", {quoted(name)} AS {quoted(name)}" for name in own),  # the user may write them in capitals
     )
     answer = db.ask(sql)
     values = {name: [row[place] for row in answer.rows] for place, name in enumerate(answer.names)}

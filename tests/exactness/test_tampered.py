@@ -267,7 +267,7 @@ def test_parts_that_were_cut_short_are_named(folder: str, share: float, made: Pa
     dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
     path = dataset / folder / "part-000000.parquet"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    with pytest.raises(FormatError, match="a part of the dataset is missing or damaged"):
+    with pytest.raises(FormatError, match="cannot be read"):
         ClipDataset(dataset)[0]
 
 

@@ -189,7 +189,7 @@ def rewrite(dataset: Path, column: str, change: Any) -> None:
 
 def test_a_manifest_that_contradicts_itself_is_refused(dataset: Path) -> None:
     rewrite(dataset, "view_name", lambda names: ["front", "front", *names[2:]])
-    with pytest.raises(FormatError, match="a view that another clip of the same multiview_id is"):
+    with pytest.raises(FormatError, match="the view of another clip with the same multiview_id"):
         MultiViewDataset(ClipDataset(dataset))
     rewrite(dataset, "view_name", lambda names: ["front", "above", *names[2:]])
     with pytest.raises(FormatError, match="above"):

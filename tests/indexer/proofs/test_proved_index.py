@@ -79,7 +79,11 @@ def test_proving_every_frame_and_some_of_them_exclude_each_other(folder: Path, m
 
 
 @pytest.mark.parametrize(
-    ("where", "proof", "depth"), [("by_tables", "sampled", "packets"), ("every_packet", "every_frame", "packets")]
+    ("where", "proof", "depth"),
+    [
+        ("by_tables._drawn_differing", "sampled", "packets"),
+        ("every_packet._StreamProof.drawn_differing", "every_frame", "packets"),
+    ],
 )
 def test_a_frame_that_differs_makes_more_of_the_file_be_read(
     where: str, proof: str, depth: str, medium: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
@@ -87,13 +91,14 @@ def test_a_frame_that_differs_makes_more_of_the_file_be_read(
     def differing(*_: object) -> NDArray[np.bool_]:
         return np.ones(50, np.bool_)
 
-    monkeypatch.setattr(f"framedex.indexer.probing.{where}._differing", differing)
+    monkeypatch.setattr(f"framedex.indexer.probing.{where}", differing)
+    by_tables = where.startswith("by_tables")
     path = medium("h264_default.mp4")
-    (found,) = facts_of(path, depth="auto" if where == "by_tables" else depth, prove=1)
+    (found,) = facts_of(path, depth="auto" if by_tables else depth, prove=1)
     assert found.proof is not None
     assert found.timeline is not None
     assert (found.proof.proof, found.proof.first_difference, found.timeline.depth) == (proof, None, depth)
-    if where == "by_tables":
+    if by_tables:
         (refused,) = facts_of(path, depth="tables", prove=1)
         assert refused.problem is not None
         assert refused.problem.kind == "untrusted_tables"

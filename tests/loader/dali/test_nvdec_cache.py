@@ -201,7 +201,7 @@ def test_decoders_without_a_context_and_those_refused_are_left_to_the_driver(dri
     assert found["destroyed"] == [1]
 
 
-STORED_COLUMNS = "from framedex.loader.dali.nvdec_cache import cache_nvdec as c; print(c(), c())"
+TOLD = "from framedex.loader.dali.nvdec_cache import cache_nvdec as c; print(c(), c())"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ STORED_COLUMNS = "from framedex.loader.dali.nvdec_cache import cache_nvdec as c;
         ("", {}, True, ""),
         ("import ctypes; ctypes.CDLL('libnvcuvid.so.1');", {}, True, ""),
         ("import ctypes; ctypes.CDLL('libnvcuvid.so');", {}, False, "loaded before"),
-        ("", {"CC": "no-such-compiler"}, False, "there is no C compiler"),
+        ("", {"CC": "no-such-compiler"}, False, "a C compiler is missing"),
         ("", {"CC": "false"}, False, "the compiler failed"),
         ("", {"CC": "no-such-compiler", "FRAMEDEX_NVDEC_CACHE": "off"}, False, ""),
     ],
@@ -218,7 +218,7 @@ STORED_COLUMNS = "from framedex.loader.dali.nvdec_cache import cache_nvdec as c;
 def test_without_the_cache_a_warning_says_why_once(
     drivers: Path, before: str, variables: dict[str, str], kept: bool, message: str
 ) -> None:
-    done = run(drivers, before + STORED_COLUMNS, **variables)
+    done = run(drivers, before + TOLD, **variables)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(kept)] * 2
     assert done.stderr.count("NVDEC will be slower") == (1 if message else 0)
@@ -227,6 +227,6 @@ def test_without_the_cache_a_warning_says_why_once(
 
 def test_without_a_driver_a_warning_says_so(drivers: Path) -> None:
     (drivers / "libnvcuvid.so.1").unlink()
-    done = run(drivers, STORED_COLUMNS)
+    done = run(drivers, TOLD)
     assert done.stdout.split() == ["False", "False"]
     assert "libnvcuvid.so.1: cannot open shared object" in done.stderr

@@ -231,5 +231,5 @@ def test_wrong_counts_and_loaders_are_refused(packed: Path) -> None:
         stream_of(packed).state_dict(loader, batches=1)
     with pytest.raises(FramedexError, match="together"):
         stream.state_dict(batches=1)
-    with pytest.raises(FramedexError, match="as they come"):
+    with pytest.raises(FramedexError, match="its delivery order is unknown"):
         stream.state_dict(loader_of(stream, in_order=False), batches=1)
