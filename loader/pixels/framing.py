@@ -183,7 +183,8 @@ class Framing:
         side = self.short_side
         ends = side if isinstance(side, tuple) else (1, 1) if side is None else (side, side)
         if len(ends) != 2 or not all(map(_is_side, ends)) or ends[0] > ends[1]:
-            raise FramedexError("short_side is a number of pixels, or (least, most)", found=repr(side))
+            allowed = None if isinstance(side, tuple) else "1 or more"
+            raise FramedexError("short_side is a number of pixels, or (least, most)", found=repr(side), allowed=allowed)
         if self.long_side is not None and not _is_side(self.long_side):
             raise FramedexError("long_side is a number of pixels", found=repr(self.long_side), allowed="1 or more")
         if self.smart_resize is not None and not isinstance(self.smart_resize, SmartResize):
