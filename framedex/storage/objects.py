@@ -61,19 +61,6 @@ def limits() -> StoreLimits:
         raise FramedexError(f"{TIMEOUT} and {RETRIES} are numbers", found=error) from None
 
 
-def open_store(name: str) -> Any:
-    """Return the store of `scheme://bucket`. Raises MissingExtraError, and StorageError in a forked process."""
-    if _OPENED_BY and _OPENED_BY[0] != os.getpid():
-        raise StorageError(
-            "object storage cannot be used in a process that was forked from one that used it",
-            kind="forked",
-            where=name,
-            remedy='start processes anew: DataLoader(…, multiprocessing_context="spawn")',
-        )
-    _OPENED_BY[:] = [os.getpid()]
-    return _store(name, limits())
-
-
 @functools.lru_cache(maxsize=64)
 def _store(name: str, allowed: StoreLimits) -> Any:
     scheme, _, bucket = name.partition("://")
@@ -431,8 +418,17 @@ def exists(uri: str) -> Facts | None:
 
 
 def _open(uri: str) -> tuple[Any, str]:
+    """Return the store of a uri and the key in it. Raises StorageError in a forked process, and MissingExtraError."""
     name, key = split(uri)
-    return open_store(name), key
+    if _OPENED_BY and _OPENED_BY[0] != os.getpid():
+        raise StorageError(
+            "object storage cannot be used in a process that was forked from one that used it",
+            kind="forked",
+            where=name,
+            remedy='start processes anew: DataLoader(…, multiprocessing_context="spawn")',
+        )
+    _OPENED_BY[:] = [os.getpid()]
+    return _store(name, limits()), key
 
 
 def _tried(uri: str, call: Callable[[], Got]) -> Got:

@@ -95,7 +95,10 @@ class ObjectReader:
             return b""
         found = self._find(offset, end)
         if found is None:
-            begin = self._kept_until(offset)  # kept bytes are not requested again
+            # Kept bytes are not requested again. So begin at the end of the kept piece that contains the offset or ends
+            # there, and may still grow.
+            pieces = ((at, at + len(data)) for at, data in self._kept if len(data) <= self._most_kept // 2)
+            begin = max((stop for at, stop in pieces if at <= offset <= stop), default=None)
             if begin is None:
                 begin, block, self._next = offset, BLOCK_BYTES, NEXT_BYTES
             else:
@@ -141,11 +144,6 @@ class ObjectReader:
             if at <= begin and end <= at + len(data):
                 return data[begin - at : end - at]
         return None
-
-    def _kept_until(self, offset: int) -> int | None:
-        """Return the end of the kept piece that contains an offset or ends there, and may still grow, or None."""
-        pieces = ((at, at + len(data)) for at, data in self._kept if len(data) <= self._most_kept // 2)
-        return max((end for at, end in pieces if at <= offset <= end), default=None)
 
     def _keep(self, begin: int, data: memoryview) -> None:
         """Keep a piece. If it follows another piece, the two are joined."""

@@ -87,7 +87,10 @@ class FrameTables:
             for name, seconds in self._wanted.items():
                 values = self._column(rows, name)
                 if seconds is None:
-                    found[name] = _of_frames(values, clip)
+                    assert clip.stretch is not None  # as checked by `_rows`
+                    is_padding = clip.frames < 0  # padding by a constant, which has zeros
+                    found[name] = values[np.where(is_padding, 0, clip.frames - clip.stretch[0])]
+                    found[name][is_padding] = 0
                 else:
                     found[name], found[f"{name}_mask"] = self._at(rows, values, seconds, clip)
         return found
@@ -210,15 +213,6 @@ def checked_columns(wanted: FrameColumns) -> dict[str, NDArray[np.float64] | Non
                 "frame_columns: a column's times are a list of numbers", where=name, found=repr(seconds)[:80]
             )
         found[name] = times
-    return found
-
-
-def _of_frames(values: NDArray[Any], clip: Clip) -> NDArray[Any]:
-    """Return the rows of a clip's frames, with zeros for padding by a constant."""
-    assert clip.stretch is not None  # as checked before
-    is_padding = clip.frames < 0
-    found = values[np.where(is_padding, 0, clip.frames - clip.stretch[0])]
-    found[is_padding] = 0
     return found
 
 
