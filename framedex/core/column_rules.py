@@ -213,11 +213,10 @@ def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, 
         if value is None and not key.needed:
             continue
         if not key.holds(value):
-            found = "nothing" if name not in header else repr(value)[:MAX_SHOWN]
             raise FormatError(
                 "has an impossible value",
                 where=f"{file}, key {name}",
-                found=found,
+                found="nothing" if name not in header else repr(value)[:MAX_SHOWN],
                 allowed=key.allowed(),
                 remedy=remedy,
             )

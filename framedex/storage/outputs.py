@@ -58,11 +58,20 @@ class StoredOutput(Output):
 
     def publish(self, path: Path) -> None:
         name = path.relative_to(self.local).as_posix()
-        with _refused(self._stored):
+        try:
             if name in self._taken:
                 self._taken[name] = put(f"{self._stored.uri}/{name}", path.read_bytes(), replaces=self._taken[name])
                 return
             facts = write_new(path, f"{self._stored.uri}/{name}")
+        except StorageError as error:
+            if error.kind not in ("exists", "changed"):
+                raise
+            raise OutputError(
+                "another run is writing here",
+                where=self._stored.uri,
+                found=f"{error.where}: {error.what}",
+                remedy="wait for it and run again, or choose another place; what was written stays",
+            ) from error
         if path.parent == self.local:
             self._taken[name] = facts  # a file directly in the folder may be written again
         else:
@@ -91,21 +100,6 @@ def check_writable(where: Place) -> None:
         raise OutputError(
             "cannot write to a web server or the Hub", where=where.uri, allowed="s3://, gs://, az:// or a folder"
         )
-
-
-@contextlib.contextmanager
-def _refused(stored: Stored) -> Iterator[None]:
-    try:
-        yield
-    except StorageError as error:
-        if error.kind not in ("exists", "changed"):
-            raise
-        raise OutputError(
-            "another run is writing here",
-            where=stored.uri,
-            found=f"{error.where}: {error.what}",
-            remedy="wait for it and run again, or choose another place; what was written stays",
-        ) from error
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -292,19 +292,14 @@ class DiskCache:
 
     def _make_room(self, size: int) -> None:
         """Add to the cache's size. If that exceeds the limit, remove the least recently used ranges first."""
-        with self._total() as file:
+        file = os.open(self.folder / TOTAL_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
             text = os.pread(file, 64, 0)
             total = int(text) if text.strip().isdigit() else self._remove_oldest(self.most_bytes)
             if total + size > self.most_bytes:
                 total = self._remove_oldest(min(int(self.most_bytes * KEPT_SHARE), self.most_bytes - size))
             os.pwrite(file, f"{total + size:<40}".encode(), 0)
-
-    @contextlib.contextmanager
-    def _total(self) -> Iterator[int]:
-        file = os.open(self.folder / TOTAL_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
         finally:
             os.close(file)
 
