@@ -200,8 +200,7 @@ class Key:
 
     def allowed(self) -> str:
         """Return a description of the allowed values."""
-        words = {str: "a text", int: "a whole number", dict: "an object"}
-        text = words[self.element or self.kind]
+        text = {str: "a text", int: "a whole number", dict: "an object"}[self.element or self.kind]
         bounds = "" if self.most is None else f" from {self.least or 0:,} to {self.most:,}"
         return f"a list, each {text}{bounds}" if self.kind is list else f"{text}{bounds}"
 

@@ -56,8 +56,7 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     numbers = [name for name in names if _is_number(table.schema.field(name).type)]
     if numbers:
         as_texts = dict.fromkeys(numbers, pa.string())
-        options = pyarrow.csv.ConvertOptions(column_types=as_texts, include_columns=numbers)
-        spelled, _ = _read(file, options)
+        spelled, _ = _read(file, pyarrow.csv.ConvertOptions(column_types=as_texts, include_columns=numbers))
         for name in numbers:
             if _loses_digits(table[name], spelled[name]):
                 cells = pc.if_else(pc.is_null(table[name]), None, spelled[name])

@@ -188,8 +188,7 @@ class FrameTables:
 
     def _read_group(self, path: str, group: int, name: str) -> NDArray[Any]:
         try:
-            table = read_group(self._file(path), group, [name], threads=True)
-            return _as_array(table[name].combine_chunks())
+            return _as_array(read_group(self._file(path), group, [name], threads=True)[name].combine_chunks())
         except UNREADABLE as error:
             raise FormatError(f"column {name!r} of the table cannot be read", where=path, found=error) from error
 
