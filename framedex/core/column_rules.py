@@ -51,9 +51,6 @@ class ColumnRule:
         return f"{self.least:,} to {self.most:,}"
 
 
-Rules = Mapping[str, ColumnRule]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAt:
     """The row of a file that is being read.
@@ -84,7 +81,7 @@ class RowAt:
         return self.wrong(column, found, f"a value that agrees with column {other}")
 
 
-def check_row(row: Mapping[str, Any], rules: Rules, at: RowAt) -> None:
+def check_row(row: Mapping[str, Any], rules: Mapping[str, ColumnRule], at: RowAt) -> None:
     """Raise FormatError if a row breaks a rule.
 
     Args:

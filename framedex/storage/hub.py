@@ -116,14 +116,13 @@ class HubStore(web.WebStore):
 
     def list(self, prefix: str | None) -> Iterator[list[dict[str, Any]]]:
         """Yield chunks of metadata of the files below a folder."""
-        missing = (_library().errors.EntryNotFoundError, web.NotFoundError)
         where = (prefix or "").rstrip("/") or None
         options = {"recursive": True, "revision": self._revision, "repo_type": "dataset"}
         try:
             entries = iter(_api().list_repo_tree(self._repository, where, **options))
             while some := list(itertools.islice(entries, CHUNK)):
                 yield [_listed(one) for one in some if hasattr(one, "blob_id")]  # folders do not have this attribute
-        except missing:
+        except (_library().errors.EntryNotFoundError, web.NotFoundError):
             return
 
     def _follow(self, method: str, key: str, headers: dict[str, str], most: int) -> web.Answer:

@@ -32,7 +32,7 @@ ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_E
 _OPENED_BY: list[int] = []  # the process that first used stores; a process forked from it lacks their threads
 
 
-SECONDS, AGAIN = 30.0, 8  # the time limit of one request, and how often a failed request is repeated
+USUAL_SECONDS, USUAL_RETRIES = 30.0, 8  # the time limit of one request, and how often a failed request is repeated
 TRYING_SECONDS = 180.0  # a store that fails for minutes will not recover soon
 
 
@@ -43,7 +43,7 @@ def limits() -> tuple[float, int]:
     FramedexError for a value that is not a number.
     """
     try:
-        return float(os.environ.get(TIMEOUT, SECONDS)), int(os.environ.get(RETRIES, AGAIN))
+        return float(os.environ.get(TIMEOUT, USUAL_SECONDS)), int(os.environ.get(RETRIES, USUAL_RETRIES))
     except ValueError as error:
         raise FramedexError(f"{TIMEOUT} and {RETRIES} are numbers", found=error) from None
 

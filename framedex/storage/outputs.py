@@ -17,11 +17,7 @@ class Output:
 
     def __init__(self, local: Path) -> None:
         self.local = local
-
-    @property
-    def where(self) -> Place:
-        """The place that readers open."""
-        return self.local
+        self.where: Place = local  # the place that readers open
 
     def publish(self, path: Path) -> None:
         """Make a file below `local` visible to readers. Raises OutputError, StorageError."""
@@ -39,12 +35,8 @@ class StoredOutput(Output):
 
     def __init__(self, stored: Stored, local: Path) -> None:
         super().__init__(local)
-        self._stored = stored
+        self.where = self._stored = stored
         self._taken: dict[str, Facts] = {}
-
-    @property
-    def where(self) -> Place:
-        return self._stored
 
     def take(self, name: str) -> None:
         """Copy an object that this run may replace into the local folder, if the object exists."""

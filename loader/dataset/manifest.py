@@ -374,7 +374,7 @@ class Manifest(ClipSource):
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row in `media` of every clip's medium. Reads only that column."""
-        rows: NDArray[np.int64] = self._clip_column("media_row").fill_null(-1).to_numpy().astype(np.int64)
+        rows = self._row_numbers("media_row")
         wrong = np.flatnonzero((rows < 0) | (rows >= self.media_count))
         if len(wrong):
             at = self._at(tables.CLIPS_FOLDER, int(wrong[0]))
