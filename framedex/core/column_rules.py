@@ -6,7 +6,6 @@ that later code can rely on both. A check that fails raises FormatError with the
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
@@ -295,7 +294,7 @@ def _decoded(chunk: pa.DictionaryArray) -> NDArray[Any]:
     return found
 
 
-LARGEST = Fraction(sys.float_info.max)
+LARGEST = Fraction(np.finfo(np.float64).max)
 EXACT = Context(prec=100)  # more digits than a column of decimals has
 
 

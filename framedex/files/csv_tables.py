@@ -2,8 +2,7 @@
 
 import contextlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +19,7 @@ MAX_EXACT = float(1 << 53)  # float64 represents all whole numbers up to this on
 NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvTable:
+class CsvTable(NamedTuple):
     """The content of a CSV file.
 
     Attributes:

@@ -8,8 +8,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +32,7 @@ MAX_KEPT_BYTES = 256 << 20  # in each worker, so that many workers fit into memo
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(NamedTuple):
     """Rows [begin, end) of a table, which belong to a clip's stretch."""
 
     path: str

@@ -27,7 +27,6 @@ from typing import Any, Literal
 
 import av
 import numpy as np
-from av.bitstream import BitStreamFilterContext
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream import h264, h264_sets, hevc, hevc_sets
@@ -121,7 +120,8 @@ def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
         return {}
     try:
         before = _units(codec, record, FILTERED[codec])
-        packets = BitStreamFilterContext(f"{codec}_metadata={WRITTEN}", codec).filter(packet_with(join_annex_b(before)))
+        rewriter = av.BitStreamFilterContext(f"{codec}_metadata={WRITTEN}", codec)
+        packets = rewriter.filter(packet_with(join_annex_b(before)))
     except (av.error.FFmpegError, ValueError):
         return {}
     written = b"".join(bytes(packet) for packet in packets)
