@@ -75,11 +75,6 @@ def _missing_package(error: Exception) -> FramedexError | None:
     return FramedexError(f"{name} is not installed, which framedex needs", remedy="pip install framedex")
 
 
-def _show_warning(message: Warning | str, *_details: object, **_more: object) -> None:
-    """Print a warning as a line of the command, without its position in Python's code."""
-    echo(f"warning: {message}", err=True)
-
-
 @click.group(
     cls=Stages,
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 done with more failures than allowed, 130 interrupted.",
@@ -91,7 +86,8 @@ def main(context: click.Context, verbose: bool) -> None:
     """Frame-exact video datasets: index, shard, verify, inspect, load."""
     context.with_resource(terminated_as_interrupted())
     context.with_resource(warnings.catch_warnings())  # restores `showwarning` when the command ends
-    warnings.showwarning = _show_warning
+    # A warning is a line of the command, without its position in Python's code.
+    warnings.showwarning = lambda message, *_details, **_more: echo(f"warning: {message}", err=True)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO if verbose else logging.WARNING)

@@ -6,7 +6,6 @@ that later code can rely on both. A check that fails raises FormatError with the
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
@@ -51,9 +50,6 @@ class ColumnRule:
         return f"{self.least:,} to {self.most:,}"
 
 
-Rules = Mapping[str, ColumnRule]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAt:
     """The row of a file that is being read.
@@ -84,7 +80,7 @@ class RowAt:
         return self.wrong(column, found, f"a value that agrees with column {other}")
 
 
-def check_row(row: Mapping[str, Any], rules: Rules, at: RowAt) -> None:
+def check_row(row: Mapping[str, Any], rules: Mapping[str, ColumnRule], at: RowAt) -> None:
     """Raise FormatError if a row breaks a rule.
 
     Args:
@@ -200,8 +196,7 @@ class Key:
 
     def allowed(self) -> str:
         """Return a description of the allowed values."""
-        words = {str: "a text", int: "a whole number", dict: "an object"}
-        text = words[self.element or self.kind]
+        text = {str: "a text", int: "a whole number", dict: "an object"}[self.element or self.kind]
         bounds = "" if self.most is None else f" from {self.least or 0:,} to {self.most:,}"
         return f"a list, each {text}{bounds}" if self.kind is list else f"{text}{bounds}"
 
@@ -213,11 +208,10 @@ def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, 
         if value is None and not key.needed:
             continue
         if not key.holds(value):
-            found = "nothing" if name not in header else repr(value)[:MAX_SHOWN]
             raise FormatError(
                 "has an impossible value",
                 where=f"{file}, key {name}",
-                found=found,
+                found="nothing" if name not in header else repr(value)[:MAX_SHOWN],
                 allowed=key.allowed(),
                 remedy=remedy,
             )
@@ -300,7 +294,7 @@ def _decoded(chunk: pa.DictionaryArray) -> NDArray[Any]:
     return found
 
 
-LARGEST = Fraction(sys.float_info.max)
+LARGEST = Fraction(np.finfo(np.float64).max)
 EXACT = Context(prec=100)  # more digits than a column of decimals has
 
 

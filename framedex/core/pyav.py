@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import av
 from av.audio.plane import AudioPlane
-from av.codec.context import CodecContext
 
 from framedex.errors import FramedexError
 
@@ -64,7 +63,7 @@ def ffmpeg_version() -> str:
     return str(av.ffmpeg_version_info)
 
 
-def open_encoder(context: CodecContext) -> None:
+def open_encoder(context: av.CodecContext) -> None:
     """Open an encoder and leave the priority of threads as it is.
 
     If root runs SVT-AV1 (up to 4.1), it gives its own threads and the thread that opens it the realtime priority

@@ -12,7 +12,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeAlias
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -26,7 +25,7 @@ STOPPED_SECONDS = 600.0  # a debugger or a suspended job may stop a worker; afte
 GIBIBYTE = 1 << 30
 
 # Items in order, each with the call that a process makes for it, if any.
-_Waiting: TypeAlias = collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]]
+_Waiting = collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]]
 
 
 def run_local(

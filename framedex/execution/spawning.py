@@ -115,8 +115,7 @@ def python_environment() -> dict[str, str]:
     Without PYTHONSAFEPATH, `python -c` and `python -m` import from the working directory first: a `signal.py` in the
     folder of a stranger's dataset would run.
     """
-    paths = os.pathsep.join(filter(None, sys.path))
-    return os.environ | {SAFE_PATH: "1", "PYTHONPATH": paths}
+    return os.environ | {SAFE_PATH: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @contextlib.contextmanager

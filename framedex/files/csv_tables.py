@@ -2,8 +2,7 @@
 
 import contextlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +19,7 @@ MAX_EXACT = float(1 << 53)  # float64 represents all whole numbers up to this on
 NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvTable:
+class CsvTable(NamedTuple):
     """The content of a CSV file.
 
     Attributes:
@@ -56,8 +54,7 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     numbers = [name for name in names if _is_number(table.schema.field(name).type)]
     if numbers:
         as_texts = dict.fromkeys(numbers, pa.string())
-        options = pyarrow.csv.ConvertOptions(column_types=as_texts, include_columns=numbers)
-        spelled, _ = _read(file, options)
+        spelled, _ = _read(file, pyarrow.csv.ConvertOptions(column_types=as_texts, include_columns=numbers))
         for name in numbers:
             if _loses_digits(table[name], spelled[name]):
                 cells = pc.if_else(pc.is_null(table[name]), None, spelled[name])
@@ -97,7 +94,10 @@ def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
             continue
         for row in pc.indices_nonzero(pc.fill_null(pc.invert(is_number), False)).to_pylist():
             mistakes.setdefault(row, f"{name!r} has numbers in the other rows, and here {cells[row].as_py()!r}"[:200])
-        table = table.set_column(place, name, _as_numbers(pc.if_else(is_number, cells, None)))
+        spelled = pc.if_else(is_number, cells, None)
+        is_whole = pc.all(pc.match_substring_regex(spelled, WHOLE_NUMBER)).as_py()
+        trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(spelled), r"^\+", "")
+        table = table.set_column(place, name, trimmed.cast(pa.int64() if is_whole else pa.float64()))
     if not mistakes:
         return found
     rows = [row for row in range(len(table)) if row not in mistakes]
@@ -113,13 +113,6 @@ def _texts_lose_digits(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     is_long = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(cells)), MAX_DIGITS)
     is_whole = pc.match_substring_regex(cells, WHOLE_NUMBER)
     return pc.or_(pc.match_substring_regex(cells, LEADING_ZERO), pc.and_(is_whole, is_long))
-
-
-def _as_numbers(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert texts to int64 if all of them are whole numbers, otherwise to float64."""
-    trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(cells), r"^\+", "")
-    is_whole = pc.all(pc.match_substring_regex(cells, WHOLE_NUMBER)).as_py()
-    return trimmed.cast(pa.int64() if is_whole else pa.float64())
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -1,5 +1,6 @@
 """The JSON header of an index or a dataset: reading it, checking its format and version, and remedies for errors."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -21,7 +22,7 @@ def remedy_for(place: Place) -> str:
     """Return the remedy for a folder that is not an index or a dataset, as it should be."""
     if not isinstance(place, Path):
         return DEFAULT
-    try:
+    with contextlib.suppress(OSError):
         if (place / "index.json").is_file():
             return (
                 "this is an index: `framedex shard` makes a dataset of it, and ClipDataset.from_index takes it as it is"
@@ -30,27 +31,16 @@ def remedy_for(place: Place) -> str:
             return "this is a dataset: name the index that it was made of"
         if place.is_dir() and _has_videos(place):
             return f"this is a folder of videos: run `framedex index {place} --out INDEX` first"
-    except OSError:
-        return DEFAULT
     return DEFAULT
 
 
-def _has_videos(folder: Path) -> bool:
-    """Return whether a folder, or a folder in it, has files that are named like videos."""
+def _has_videos(folder: str | Path, *, depth: int = 1) -> bool:
+    """Return whether a folder, or a folder in it up to this depth, has files that are named like videos."""
     with os.scandir(folder) as entries:
         here = list(itertools.islice(entries, MAX_ENTRIES))
-    if any(_is_video(entry) for entry in here):
+    if any(os.path.splitext(entry.name)[1].lower() in VIDEO_ENDINGS and entry.is_file() for entry in here):
         return True
-    for entry in here:
-        if entry.is_dir():
-            with os.scandir(entry.path) as inner:
-                if any(_is_video(one) for one in itertools.islice(inner, MAX_ENTRIES)):
-                    return True
-    return False
-
-
-def _is_video(entry: os.DirEntry[str]) -> bool:
-    return os.path.splitext(entry.name)[1].lower() in VIDEO_ENDINGS and entry.is_file()
+    return depth > 0 and any(_has_videos(entry.path, depth=depth - 1) for entry in here if entry.is_dir())
 
 
 def check_format(path: Place, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
     if not pa.types.is_list(kind) or not any(isinstance(value, np.ndarray) for value in values):
         return pa.array(values, kind)
-    lists = [_elements(value, kind.value_type) for value in values]
+    lists = [pa.array([] if value is None else value, kind.value_type) for value in values]
     ends = np.cumsum([0, *(len(elements) for elements in lists)])
     return pa.ListArray.from_arrays(
         pa.array(ends, pa.int32()),
@@ -134,13 +134,6 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
         type=kind,
         mask=pa.array([value is None for value in values]),
     )
-
-
-def _elements(value: Any, kind: pa.DataType) -> pa.Array:
-    if value is None:
-        return pa.array([], kind)
-    masked = isinstance(value, np.ma.MaskedArray)
-    return pa.array(np.ma.getdata(value) if masked else value, kind, mask=np.ma.getmaskarray(value) if masked else None)
 
 
 LARGE = 1 << 60  # bytes, more than any offset in metadata

@@ -116,14 +116,13 @@ class HubStore(web.WebStore):
 
     def list(self, prefix: str | None) -> Iterator[list[dict[str, Any]]]:
         """Yield chunks of metadata of the files below a folder."""
-        missing = (_library().errors.EntryNotFoundError, web.NotFoundError)
         where = (prefix or "").rstrip("/") or None
         options = {"recursive": True, "revision": self._revision, "repo_type": "dataset"}
         try:
             entries = iter(_api().list_repo_tree(self._repository, where, **options))
             while some := list(itertools.islice(entries, CHUNK)):
                 yield [_listed(one) for one in some if hasattr(one, "blob_id")]  # folders do not have this attribute
-        except missing:
+        except (_library().errors.EntryNotFoundError, web.NotFoundError):
             return
 
     def _follow(self, method: str, key: str, headers: dict[str, str], most: int) -> web.Answer:
@@ -150,7 +149,8 @@ class HubStore(web.WebStore):
         meta: dict[str, Any] = {}
         for _ in range(web.MAX_REDIRECTS + 1):
             at_home = web.origin_of(urlsplit(address)) == home
-            sent = headers | (_credentials() if at_home else {})
+            # The token in the environment, if there is one, is only for the Hub.
+            sent = headers | (_library().utils.build_hf_headers(library_name="framedex") if at_home else {})
             response = self._exchange(method, urlsplit(address), sent, most)
             if at_home:
                 self._check_commit(response.headers)
@@ -204,12 +204,6 @@ def _listed(file: Any) -> dict[str, Any]:
     """Return the metadata of a file in a listing."""
     tag = file.blob_id if file.lfs is None else file.lfs.sha256
     return {"path": file.path, "size": file.size, "last_modified": web.NO_TIME, "e_tag": f'"{tag}"'}
-
-
-def _credentials() -> dict[str, str]:
-    """Return the headers that identify the user to the Hub: the token in the environment, if there is one."""
-    headers: dict[str, str] = _library().utils.build_hf_headers(library_name="framedex")
-    return headers
 
 
 def _metadata(key: str, found: http.client.HTTPMessage) -> dict[str, Any]:

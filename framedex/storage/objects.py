@@ -32,54 +32,28 @@ ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_E
 _OPENED_BY: list[int] = []  # the process that first used stores; a process forked from it lacks their threads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreLimits:
-    """The time limit of a request, and the number of times that a failed request is repeated.
-
-    The wait between two tries doubles from 0.1 s to 15 s. Nothing is repeated after `TRYING_SECONDS`.
-
-    Attributes:
-        seconds: The time limit of one request.
-        retries: How often a failed request is repeated.
-    """
-
-    seconds: float = 30.0
-    retries: int = 8
-
-
+USUAL_SECONDS, USUAL_RETRIES = 30.0, 8  # the time limit of one request, and how often a failed request is repeated
 TRYING_SECONDS = 180.0  # a store that fails for minutes will not recover soon
 
 
-def limits() -> StoreLimits:
-    """Return the limits that environment variables set. Raises FramedexError for a value that is not a number."""
-    usual = StoreLimits()
+def limits() -> tuple[float, int]:
+    """Return the time limit of a request, and how often a failed request is repeated. The environment may set them.
+
+    The wait between two tries doubles from 0.1 s to 15 s. Nothing is repeated after `TRYING_SECONDS`. Raises
+    FramedexError for a value that is not a number.
+    """
     try:
-        return StoreLimits(
-            seconds=float(os.environ.get(TIMEOUT, usual.seconds)), retries=int(os.environ.get(RETRIES, usual.retries))
-        )
+        return float(os.environ.get(TIMEOUT, USUAL_SECONDS)), int(os.environ.get(RETRIES, USUAL_RETRIES))
     except ValueError as error:
         raise FramedexError(f"{TIMEOUT} and {RETRIES} are numbers", found=error) from None
 
 
-def open_store(name: str) -> Any:
-    """Return the store of `scheme://bucket`. Raises MissingExtraError, and StorageError in a forked process."""
-    if _OPENED_BY and _OPENED_BY[0] != os.getpid():
-        raise StorageError(
-            "object storage cannot be used in a process that was forked from one that used it",
-            kind="forked",
-            where=name,
-            remedy='start processes anew: DataLoader(…, multiprocessing_context="spawn")',
-        )
-    _OPENED_BY[:] = [os.getpid()]
-    return _store(name, limits())
-
-
 @functools.lru_cache(maxsize=64)
-def _store(name: str, allowed: StoreLimits) -> Any:
+def _store(name: str, seconds: float, retries: int) -> Any:
     scheme, _, bucket = name.partition("://")
     if scheme in NO_LISTING | {SCHEME}:
         made = HubStore if scheme == SCHEME else WebStore
-        return made(name, seconds=allowed.seconds, retries=allowed.retries, trying_seconds=TRYING_SECONDS)
+        return made(name, seconds=seconds, retries=retries, trying_seconds=TRYING_SECONDS)
     if scheme not in ("s3", "gs", "az"):
         raise StorageError("the scheme is unknown", where=name, allowed="s3, gs, az")
     try:
@@ -88,11 +62,11 @@ def _store(name: str, allowed: StoreLimits) -> Any:
         raise MissingExtraError("obstore", "s3", "object storage") from error
     options: dict[str, Any] = {
         "client_options": {
-            "timeout": timedelta(seconds=allowed.seconds),
-            "connect_timeout": timedelta(seconds=min(5.0, allowed.seconds)),
+            "timeout": timedelta(seconds=seconds),
+            "connect_timeout": timedelta(seconds=min(5.0, seconds)),
             "allow_http": any(os.environ.get(key, "").startswith("http://") for key in ENDPOINTS),
         },
-        "retry_config": {"max_retries": allowed.retries, "retry_timeout": timedelta(seconds=TRYING_SECONDS)},
+        "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=TRYING_SECONDS)},
     }
     kinds: dict[str, Any] = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
     try:
@@ -431,8 +405,17 @@ def exists(uri: str) -> Facts | None:
 
 
 def _open(uri: str) -> tuple[Any, str]:
+    """Return the store of a uri and the key in it. Raises StorageError in a forked process, and MissingExtraError."""
     name, key = split(uri)
-    return open_store(name), key
+    if _OPENED_BY and _OPENED_BY[0] != os.getpid():
+        raise StorageError(
+            "object storage cannot be used in a process that was forked from one that used it",
+            kind="forked",
+            where=name,
+            remedy='start processes anew: DataLoader(…, multiprocessing_context="spawn")',
+        )
+    _OPENED_BY[:] = [os.getpid()]
+    return _store(name, *limits()), key
 
 
 def _tried(uri: str, call: Callable[[], Got]) -> Got:

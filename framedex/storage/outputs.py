@@ -17,11 +17,7 @@ class Output:
 
     def __init__(self, local: Path) -> None:
         self.local = local
-
-    @property
-    def where(self) -> Place:
-        """The place that readers open."""
-        return self.local
+        self.where: Place = local  # the place that readers open
 
     def publish(self, path: Path) -> None:
         """Make a file below `local` visible to readers. Raises OutputError, StorageError."""
@@ -39,12 +35,8 @@ class StoredOutput(Output):
 
     def __init__(self, stored: Stored, local: Path) -> None:
         super().__init__(local)
-        self._stored = stored
+        self.where = self._stored = stored
         self._taken: dict[str, Facts] = {}
-
-    @property
-    def where(self) -> Place:
-        return self._stored
 
     def take(self, name: str) -> None:
         """Copy an object that this run may replace into the local folder, if the object exists."""
@@ -58,11 +50,20 @@ class StoredOutput(Output):
 
     def publish(self, path: Path) -> None:
         name = path.relative_to(self.local).as_posix()
-        with _refused(self._stored):
+        try:
             if name in self._taken:
                 self._taken[name] = put(f"{self._stored.uri}/{name}", path.read_bytes(), replaces=self._taken[name])
                 return
             facts = write_new(path, f"{self._stored.uri}/{name}")
+        except StorageError as error:
+            if error.kind not in ("exists", "changed"):
+                raise
+            raise OutputError(
+                "another run is writing here",
+                where=self._stored.uri,
+                found=f"{error.where}: {error.what}",
+                remedy="wait for it and run again, or choose another place; what was written stays",
+            ) from error
         if path.parent == self.local:
             self._taken[name] = facts  # a file directly in the folder may be written again
         else:
@@ -91,21 +92,6 @@ def check_writable(where: Place) -> None:
         raise OutputError(
             "cannot write to a web server or the Hub", where=where.uri, allowed="s3://, gs://, az:// or a folder"
         )
-
-
-@contextlib.contextmanager
-def _refused(stored: Stored) -> Iterator[None]:
-    try:
-        yield
-    except StorageError as error:
-        if error.kind not in ("exists", "changed"):
-            raise
-        raise OutputError(
-            "another run is writing here",
-            where=stored.uri,
-            found=f"{error.where}: {error.what}",
-            remedy="wait for it and run again, or choose another place; what was written stays",
-        ) from error
 
 
 @contextlib.contextmanager

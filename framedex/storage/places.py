@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from framedex.core.words import counted, named
 from framedex.errors import FramedexError, StorageError
 from framedex.storage.hub import pinned
 from framedex.storage.objects import Facts, at_once, exists, head, listing, whole
@@ -200,19 +201,14 @@ def parquet_file(where: Place, *, read_dictionary: Sequence[str] = ()) -> pq.Par
     encoded = list(read_dictionary) or None
     if isinstance(where, Stored):  # `pre_buffer` requests the columns of a row group together
         return pq.ParquetFile(where.open(), pre_buffer=True, read_dictionary=encoded)
-    with open_regular(where) as file:
-        _check_footer(file, where)
+    with open_regular(where) as file:  # the size of the metadata is before the last four bytes
+        if file.seek(0, os.SEEK_END) >= END_BYTES:
+            file.seek(-END_BYTES, os.SEEK_END)
+            end = file.read(END_BYTES)
+            size_bytes = int.from_bytes(end[:4], "little")
+            if end[4:] == b"PAR1" and size_bytes > MAX_FOOTER_BYTES:
+                raise OSError(f"{where} has {size_bytes:,} bytes of metadata; {MAX_FOOTER_BYTES:,} are allowed")
     return pq.ParquetFile(where, read_dictionary=encoded)
-
-
-def _check_footer(file: BinaryIO, where: Path) -> None:
-    """Raise OSError if the metadata of a Parquet file are too large. Their size is before the last four bytes."""
-    if file.seek(0, os.SEEK_END) >= END_BYTES:
-        file.seek(-END_BYTES, os.SEEK_END)
-        end = file.read(END_BYTES)
-        size_bytes = int.from_bytes(end[:4], "little")
-        if end[4:] == b"PAR1" and size_bytes > MAX_FOOTER_BYTES:
-            raise OSError(f"{where} has {size_bytes:,} bytes of metadata; {MAX_FOOTER_BYTES:,} are allowed")
 
 
 @contextlib.contextmanager
@@ -230,7 +226,6 @@ Root = str | os.PathLike[str] | Mapping[str, str]
 
 ALLOW_REMOTE = "FRAMEDEX_ALLOW_REMOTE"
 THIS_MACHINE = "this machine"
-MAX_SHOWN = 5  # stores in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,13 +327,11 @@ class Locations:
     def _refusal(self, stores: Mapping[str, int]) -> StorageError:
         """Return the error for sources that must not be read. `stores` has the number of them by store."""
         ordered = sorted(stores.items(), key=lambda item: (-item[1], item[0]))
-        shown = [f"{store} ({count:,} source{'s' * (count != 1)})" for store, count in ordered[:MAX_SHOWN]]
-        more = len(ordered) - len(shown)
         return StorageError(
             "sources lie in another store, and a stranger may have written their uris",
             kind="foreign",
             where=self._place,
-            found=", ".join(shown) + (f" and {more} more" if more else ""),
+            found=named((f"{store} ({counted(count, 'source')})" for store, count in ordered), len(ordered)),
             allowed=self._own_store,
             remedy=f"if you trust these stores: --allow-remote, allow_remote=True or {ALLOW_REMOTE}=1; "
             "if the sources have moved: --root or root=",

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,10 @@ class ObjectReader:
             return b""
         found = self._find(offset, end)
         if found is None:
-            begin = self._kept_until(offset)  # kept bytes are not requested again
+            # Kept bytes are not requested again. So begin at the end of the kept piece that contains the offset or ends
+            # there, and may still grow.
+            pieces = ((at, at + len(data)) for at, data in self._kept if len(data) <= self._most_kept // 2)
+            begin = max((stop for at, stop in pieces if at <= offset <= stop), default=None)
             if begin is None:
                 begin, block, self._next = offset, BLOCK_BYTES, NEXT_BYTES
             else:
@@ -141,11 +144,6 @@ class ObjectReader:
             if at <= begin and end <= at + len(data):
                 return data[begin - at : end - at]
         return None
-
-    def _kept_until(self, offset: int) -> int | None:
-        """Return the end of the kept piece that contains an offset or ends there, and may still grow, or None."""
-        pieces = ((at, at + len(data)) for at, data in self._kept if len(data) <= self._most_kept // 2)
-        return max((end for at, end in pieces if at <= offset <= end), default=None)
 
     def _keep(self, begin: int, data: memoryview) -> None:
         """Keep a piece. If it follows another piece, the two are joined."""
@@ -294,19 +292,14 @@ class DiskCache:
 
     def _make_room(self, size: int) -> None:
         """Add to the cache's size. If that exceeds the limit, remove the least recently used ranges first."""
-        with self._total() as file:
+        file = os.open(self.folder / TOTAL_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
             text = os.pread(file, 64, 0)
             total = int(text) if text.strip().isdigit() else self._remove_oldest(self.most_bytes)
             if total + size > self.most_bytes:
                 total = self._remove_oldest(min(int(self.most_bytes * KEPT_SHARE), self.most_bytes - size))
             os.pwrite(file, f"{total + size:<40}".encode(), 0)
-
-    @contextlib.contextmanager
-    def _total(self) -> Iterator[int]:
-        file = os.open(self.folder / TOTAL_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
         finally:
             os.close(file)
 

@@ -17,7 +17,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
@@ -66,8 +65,7 @@ class AnswerError(Exception):
 ERRORS: dict[int, type[Exception]] = {404: NotFoundError, 410: NotFoundError, 412: PreconditionError}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A server's answer, with the `meta` and `bytes()` of obstore's answers."""
 
     meta: dict[str, Any]

@@ -76,7 +76,14 @@ def compiled(folder: Path) -> Path:
         FramedexError: A compiler is missing or failed.
         SubprocessError: The compiler took too long.
     """
-    compiler = _compiler()
+    named = os.environ.get("CC")
+    compiler = next(filter(None, map(shutil.which, [named] if named else COMPILERS)), None)
+    if compiler is None:
+        raise FramedexError(
+            "a C compiler is missing",
+            found=f"CC={named}" if named else "none of " + ", ".join(COMPILERS),
+            remedy="install one (apt install gcc libc6-dev)",
+        )
     driver, library = folder / DRIVER, folder / "nvdec_cache.so"
     shared = [compiler, "-shared", "-fPIC", "-O2"]
     # An empty library stands for the driver: linking needs only its name.
@@ -84,18 +91,6 @@ def compiled(folder: Path) -> Path:
     links = [f"-Wl,-soname,{ASKED_BY}", "-Wl,--no-as-needed", str(driver), "-ldl", "-lpthread"]
     _run([*shared, str(SOURCE), *links, "-o", str(library)])
     return library
-
-
-def _compiler() -> str:
-    named = os.environ.get("CC")
-    found = next(filter(None, map(shutil.which, [named] if named else COMPILERS)), None)
-    if found is None:
-        raise FramedexError(
-            "a C compiler is missing",
-            found=f"CC={named}" if named else "none of " + ", ".join(COMPILERS),
-            remedy="install one (apt install gcc libc6-dev)",
-        )
-    return found
 
 
 def _run(command: list[str]) -> None:

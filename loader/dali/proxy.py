@@ -52,8 +52,7 @@ class ProxiedDataset:
                 allowed="size=(height, width)",
                 remedy="crop, mirror and lay out in the pipeline: clip_pipeline(transform=…)",
             )
-        caps = driver_support(device_id)
-        options = FetchOptions(pixels=pixels, caps=caps, nvjpeg=False)  # one pipeline, of movies
+        options = FetchOptions(pixels=pixels, caps=driver_support(device_id), nvjpeg=False)  # one pipeline, of movies
         self._fetch = Fetcher(dataset, options)
 
     def __len__(self) -> int:

@@ -8,8 +8,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +32,7 @@ MAX_KEPT_BYTES = 256 << 20  # in each worker, so that many workers fit into memo
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(NamedTuple):
     """Rows [begin, end) of a table, which belong to a clip's stretch."""
 
     path: str
@@ -87,7 +85,10 @@ class FrameTables:
             for name, seconds in self._wanted.items():
                 values = self._column(rows, name)
                 if seconds is None:
-                    found[name] = _of_frames(values, clip)
+                    assert clip.stretch is not None  # as checked by `_rows`
+                    is_padding = clip.frames < 0  # padding by a constant, which has zeros
+                    found[name] = values[np.where(is_padding, 0, clip.frames - clip.stretch[0])]
+                    found[name][is_padding] = 0
                 else:
                     found[name], found[f"{name}_mask"] = self._at(rows, values, seconds, clip)
         return found
@@ -185,8 +186,7 @@ class FrameTables:
 
     def _read_group(self, path: str, group: int, name: str) -> NDArray[Any]:
         try:
-            table = read_group(self._file(path), group, [name], threads=True)
-            return _as_array(table[name].combine_chunks())
+            return _as_array(read_group(self._file(path), group, [name], threads=True)[name].combine_chunks())
         except UNREADABLE as error:
             raise FormatError(f"column {name!r} of the table cannot be read", where=path, found=error) from error
 
@@ -210,15 +210,6 @@ def checked_columns(wanted: FrameColumns) -> dict[str, NDArray[np.float64] | Non
                 "frame_columns: a column's times are a list of numbers", where=name, found=repr(seconds)[:80]
             )
         found[name] = times
-    return found
-
-
-def _of_frames(values: NDArray[Any], clip: Clip) -> NDArray[Any]:
-    """Return the rows of a clip's frames, with zeros for padding by a constant."""
-    assert clip.stretch is not None  # as checked before
-    is_padding = clip.frames < 0
-    found = values[np.where(is_padding, 0, clip.frames - clip.stretch[0])]
-    found[is_padding] = 0
     return found
 
 

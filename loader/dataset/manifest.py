@@ -24,38 +24,20 @@ from framedex.indexer.schema import SCANNED
 from framedex.loader.dataset.header import REMEDY, read_header
 from framedex.records.clip import Failure
 from framedex.records.medium import VIDEO
+from framedex.sharder import schema as tables
 from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium, ViewsOfClips, tell_unproven
 from framedex.sharder.clips.clip_source import CLIP_FIELDS, FRAME_FIELDS, SIZES, ClipSource, frame_field
 from framedex.sharder.clips.labels import plain
 from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy
-from framedex.sharder.schema import (
-    CLIPS,
-    CLIPS_FOLDER,
-    CLIPS_PER_ROW_GROUP,
-    COLUMNS_NAME,
-    FIELDS,
-    FIELDS_NAME,
-    HEADER,
-    MEDIA,
-    MEDIA_FOLDER,
-    MEDIA_PER_ROW_GROUP,
-    MEDIA_RULES,
-    RECIPES,
-    RECIPES_FOLDER,
-    SHARD_NAME,
-    SHARD_RULES,
-    SHARDS,
-    SHARDS_NAME,
-)
 from framedex.storage.places import OWN_STORE, Access, Locations, Stored, parquet_file, place, small_bytes
 from framedex.storage.reader import DiskCache
 
 GROUP_ROWS = {
-    CLIPS_FOLDER: CLIPS_PER_ROW_GROUP,
-    RECIPES_FOLDER: CLIPS_PER_ROW_GROUP,
-    MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
+    tables.CLIPS_FOLDER: tables.CLIPS_PER_ROW_GROUP,
+    tables.RECIPES_FOLDER: tables.CLIPS_PER_ROW_GROUP,
+    tables.MEDIA_FOLDER: tables.MEDIA_PER_ROW_GROUP,
 }
-SCHEMAS = {CLIPS_FOLDER: CLIPS, RECIPES_FOLDER: RECIPES, MEDIA_FOLDER: MEDIA}
+SCHEMAS = {tables.CLIPS_FOLDER: tables.CLIPS, tables.RECIPES_FOLDER: tables.RECIPES, tables.MEDIA_FOLDER: tables.MEDIA}
 ROW_BYTES = 500  # the memory of a tar's row in Python
 KEPT_GROUPS = 4  # row groups that are kept in memory, of clips, recipes and media
 OPEN_PARTS = 256  # footers that are kept, of about 1 MB each
@@ -87,7 +69,7 @@ class Manifest(ClipSource):
         self.header = read_header(self.path)
         self.ffmpeg, self.labels, self._first = self.header.ffmpeg, self.header.labels, self.header.first
         self._locations = Locations(str(self.path), self.header.root, access)
-        self._header_bytes = small_bytes(self.path / HEADER)
+        self._header_bytes = small_bytes(self.path / tables.HEADER)
         self._open()
         if not self._locations.allows_root:
             self.check_locations()
@@ -98,12 +80,12 @@ class Manifest(ClipSource):
                 tell_unproven(str(self.path), tuple(sorted(codecs)))
 
     def __len__(self) -> int:
-        return int(self._first[CLIPS_FOLDER][-1])
+        return int(self._first[tables.CLIPS_FOLDER][-1])
 
     @property
     def media_count(self) -> int:
         """The number of media from which the clips were planned."""
-        return int(self._first[MEDIA_FOLDER][-1])
+        return int(self._first[tables.MEDIA_FOLDER][-1])
 
     def _open(self) -> None:
         # These caches belong to this process and are not pickled (`__getstate__`).
@@ -131,8 +113,8 @@ class Manifest(ClipSource):
         """Whether some of the first clips are in tars."""
         if not len(self):
             return False
-        shard = pa.schema([CLIPS.field("shard")])
-        return constant_columns(self._part(CLIPS_FOLDER, 0), shard) != {"shard": None}
+        shard = pa.schema([tables.CLIPS.field("shard")])
+        return constant_columns(self._part(tables.CLIPS_FOLDER, 0), shard) != {"shard": None}
 
     def locate(self, uri: str) -> str:
         """Return the location of a source. Raises StorageError if it must not be read."""
@@ -157,10 +139,10 @@ class Manifest(ClipSource):
             FormatError: Its rows have impossible values.
             StorageError: Its source must not be read.
         """
-        at, recipe_at = self._at(CLIPS_FOLDER, number), self._at(RECIPES_FOLDER, number)
+        at, recipe_at = self._at(tables.CLIPS_FOLDER, number), self._at(tables.RECIPES_FOLDER, number)
         with self._lock:  # pyarrow's readers are not safe for several threads at once
-            row, recipe = self._row(CLIPS_FOLDER, number), self._row(RECIPES_FOLDER, number)
-            if self._group_of(CLIPS_FOLDER, number)[:2] in self._heavy:
+            row, recipe = self._row(tables.CLIPS_FOLDER, number), self._row(tables.RECIPES_FOLDER, number)
+            if self._group_of(tables.CLIPS_FOLDER, number)[:2] in self._heavy:
                 check_objects(row, at)
             media_row = row["media_row"][0].as_py()
             if media_row is None or not 0 <= media_row < self.media_count:
@@ -180,7 +162,7 @@ class Manifest(ClipSource):
     @property
     def column_types(self) -> dict[str, pa.DataType]:
         """The types of the user's columns, which every clip has."""
-        schema = self._part(CLIPS_FOLDER, 0).schema_arrow
+        schema = self._part(tables.CLIPS_FOLDER, 0).schema_arrow
         return {field.name: field.type for field in schema if field.name not in self.header.own}
 
     def clip_id(self, number: int) -> str:
@@ -190,7 +172,7 @@ class Manifest(ClipSource):
             IndexError: The clip does not exist.
         """
         with contextlib.suppress(FormatError, ValueError), self._lock:
-            return str(self._row(CLIPS_FOLDER, number)["clip_id"][0].as_py() or "")
+            return str(self._row(tables.CLIPS_FOLDER, number)["clip_id"][0].as_py() or "")
         return ""
 
     def failures(self) -> Iterator[Failure]:
@@ -225,24 +207,24 @@ class Manifest(ClipSource):
     def _read_group(self, folder: str, part: int, group: int) -> pa.RecordBatch:
         file = self._part(folder, part)
         names = None
-        if folder == MEDIA_FOLDER:  # many columns, most of them the same for all media: see `_read_medium`
-            names = [name for name in MEDIA.names if name not in self._constants(part)]
+        if folder == tables.MEDIA_FOLDER:  # many columns, most of them the same for all media: see `_read_medium`
+            names = [name for name in tables.MEDIA.names if name not in self._constants(part)]
         with reading(self._file(folder, part), REMEDY):
             table = read_group(file, group, names, kept=KEPT_GROUPS)
             rows = table.combine_chunks().to_batches()[0]
-        if folder == CLIPS_FOLDER and is_heavy(rows):
+        if folder == tables.CLIPS_FOLDER and is_heavy(rows):
             self._heavy.add((part, group))
         return rows
 
     def _find_constants(self, part: int) -> dict[str, Any]:
         """Return the columns with one value for all media of a part, and these values. Reads only the part's footer."""
-        file = self._part(MEDIA_FOLDER, part)
-        with reading(self._file(MEDIA_FOLDER, part), REMEDY):
-            return constant_columns(file, MEDIA)
+        file = self._part(tables.MEDIA_FOLDER, part)
+        with reading(self._file(tables.MEDIA_FOLDER, part), REMEDY):
+            return constant_columns(file, tables.MEDIA)
 
     def _check_unchanged(self) -> None:
         """Raise FormatError if the dataset was replaced since it was opened. Raises OSError, too."""
-        if small_bytes(self.path / HEADER) != self._header_bytes:
+        if small_bytes(self.path / tables.HEADER) != self._header_bytes:
             raise FormatError(
                 "the dataset was replaced since it was opened", where=str(self.path), remedy="open it again"
             )
@@ -254,7 +236,7 @@ class Manifest(ClipSource):
             file = parquet_file(part_path(self.path / folder, part))
             schema = file.schema_arrow
         known = SCHEMAS[folder]
-        if folder == CLIPS_FOLDER:
+        if folder == tables.CLIPS_FOLDER:
             known = pa.schema([field for field in known if field.name in self.header.own])
         check_columns(schema, known, where, REMEDY)
         self._check_rows(file.metadata, folder, part, where)
@@ -267,7 +249,7 @@ class Manifest(ClipSource):
         expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
         if [count for count in groups if count] != expected:
             raise FormatError(
-                f"has another number of rows than in {HEADER}",
+                f"has another number of rows than in {tables.HEADER}",
                 where=where,
                 found=f"{sum(groups)} in {len(groups)} groups",
                 allowed=f"{rows} in groups of {most}",
@@ -275,26 +257,27 @@ class Manifest(ClipSource):
             )
 
     def _read_medium(self, number: int) -> Medium:
-        row, at = self._row(MEDIA_FOLDER, number), self._at(MEDIA_FOLDER, number)
-        facts: dict[str, Any] = dict.fromkeys(MEDIA.names) | self._constants(self._part_of(MEDIA_FOLDER, number))
+        row, at = self._row(tables.MEDIA_FOLDER, number), self._at(tables.MEDIA_FOLDER, number)
+        constants = self._constants(self._part_of(tables.MEDIA_FOLDER, number))
+        facts: dict[str, Any] = dict.fromkeys(tables.MEDIA.names) | constants
         with reading(f"{at.file}, row {at.row}", REMEDY):
             facts |= {name: row[name][0].as_py() for name in row.schema.names}
-        check_row(facts, MEDIA_RULES, at)
+        check_row(facts, tables.MEDIA_RULES, at)
         check_video(facts, at)
         return Medium(path=self._locations.path(facts["uri"]), **facts)
 
     @functools.cached_property
     def _shards(self) -> list[ByteSource]:
         """The tars of the dataset."""
-        where = str(self.path / SHARDS_NAME)
+        where = str(self.path / tables.SHARDS_NAME)
         with reading(where, REMEDY):
-            table = read_all(self.path / SHARDS_NAME, row_bytes=ROW_BYTES)
-            check_columns(table.schema, SHARDS, where, REMEDY)
-            rows = table.select(SHARDS.names).to_pylist()
+            table = read_all(self.path / tables.SHARDS_NAME, row_bytes=ROW_BYTES)
+            check_columns(table.schema, tables.SHARDS, where, REMEDY)
+            rows = table.select(tables.SHARDS.names).to_pylist()
         for number, row in enumerate(rows):
             at = RowAt(file=where, row=number, remedy=REMEDY)
-            check_row(row, SHARD_RULES, at)
-            if not SHARD_NAME.fullmatch(row["name"]):
+            check_row(row, tables.SHARD_RULES, at)
+            if not tables.SHARD_NAME.fullmatch(row["name"]):
                 raise at.wrong("name", repr(row["name"]), "a tar in the dataset's folder shards")
         return [
             ByteSource(
@@ -317,18 +300,18 @@ class Manifest(ClipSource):
 
     def _user_column(self, name: str) -> pa.ChunkedArray:
         if name in (self.header.filed or ()):
-            return self._filed_column(COLUMNS_NAME, name, pa.schema([]))
+            return self._filed_column(tables.COLUMNS_NAME, name, pa.schema([]))
         return self._part_column(name)
 
     def _field(self, name: str) -> pa.ChunkedArray:
-        if self.header.filed is not None and name in FIELDS.names:
-            return self._filed_column(FIELDS_NAME, name, FIELDS)
+        if self.header.filed is not None and name in tables.FIELDS.names:
+            return self._filed_column(tables.FIELDS_NAME, name, tables.FIELDS)
         return super()._field(name)
 
     def _sizes(self) -> list[pa.ChunkedArray]:
         if self.header.filed is None:
             return super()._sizes()
-        return [plain(self._filed_column(FIELDS_NAME, name, FIELDS)) for name in SIZES]
+        return [plain(self._filed_column(tables.FIELDS_NAME, name, tables.FIELDS)) for name in SIZES]
 
     def _clip_field(self, name: str) -> pa.ChunkedArray:
         if name in CLIP_FIELDS:
@@ -363,19 +346,19 @@ class Manifest(ClipSource):
 
     def _clip_column(self, name: str) -> pa.ChunkedArray:
         """Return a column of `clips`, of all clips. Raises KeyError."""
-        if self.header.filed is not None and name in FIELDS.names and name in CLIPS.names:
-            return plain(self._filed_column(FIELDS_NAME, name, FIELDS))
+        if self.header.filed is not None and name in tables.FIELDS.names and name in tables.CLIPS.names:
+            return plain(self._filed_column(tables.FIELDS_NAME, name, tables.FIELDS))
         column = self._user_column(name)
         return plain(column) if name in (self.header.filed or ()) else column
 
     def _part_column(self, name: str) -> pa.ChunkedArray:
         """Return a column of `clips` from its parts. Raises KeyError."""
-        parts = [table[name] for table in self._part_tables(CLIPS_FOLDER, [name], self.header.own)]
+        parts = [table[name] for table in self._part_tables(tables.CLIPS_FOLDER, [name], self.header.own)]
         return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
     def _media(self, names: Sequence[str]) -> pa.Table:
         """Return columns of `media`."""
-        return pa.concat_tables(list(self._part_tables(MEDIA_FOLDER, names, MEDIA.names)))
+        return pa.concat_tables(list(self._part_tables(tables.MEDIA_FOLDER, names, tables.MEDIA.names)))
 
     def _part_tables(self, folder: str, names: Sequence[str], own: Collection[str]) -> Iterator[pa.Table]:
         """Yield columns of each part of a table. Columns of `own` may be missing, which means that they are null."""
@@ -391,10 +374,10 @@ class Manifest(ClipSource):
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row in `media` of every clip's medium. Reads only that column."""
-        rows: NDArray[np.int64] = self._clip_column("media_row").fill_null(-1).to_numpy().astype(np.int64)
+        rows = self._row_numbers("media_row")
         wrong = np.flatnonzero((rows < 0) | (rows >= self.media_count))
         if len(wrong):
-            at = self._at(CLIPS_FOLDER, int(wrong[0]))
+            at = self._at(tables.CLIPS_FOLDER, int(wrong[0]))
             raise at.wrong("media_row", rows[wrong[0]], f"0 to {self.media_count - 1}")
         return rows
 
@@ -427,11 +410,11 @@ class Manifest(ClipSource):
         item = shared.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
         wrong = np.flatnonzero((view < 0) | (item < 0))
         if len(wrong):
-            at = self._at(CLIPS_FOLDER, int(wrong[0]))
+            at = self._at(tables.CLIPS_FOLDER, int(wrong[0]))
             raise at.wrong("view_name", repr(own[int(wrong[0])].as_py()), ", ".join(names))
         _, first, count = np.unique(item * len(names) + view, return_index=True, return_counts=True)
         if (count > 1).any():
-            at = self._at(CLIPS_FOLDER, int(first[np.argmax(count > 1)]))
+            at = self._at(tables.CLIPS_FOLDER, int(first[np.argmax(count > 1)]))
             raise at.wrong("view_name", "the view of another clip with the same multiview_id", "one clip for each view")
         return ViewsOfClips(names=names, missing=missing, item=item, view=view)
 
@@ -453,7 +436,7 @@ class Manifest(ClipSource):
                 remedy="shard with --pack clips or --pack images, or load it with ClipDataset",
             )
         if len(rows) and rows.max() >= len(self._shards):
-            at = self._at(CLIPS_FOLDER, int(np.argmax(rows)))
+            at = self._at(tables.CLIPS_FOLDER, int(np.argmax(rows)))
             raise at.wrong("shard", rows.max(), f"0 to {len(self._shards) - 1}")
         return rows
 

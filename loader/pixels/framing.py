@@ -81,9 +81,10 @@ class SmartResize:
         return limit if self.max_pixels is None else np.minimum(limit, self.max_pixels)
 
 
-def smart_sizes(
-    rule: SmartResize, heights: NDArray[np.int64], widths: NDArray[np.int64], frames: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+Sides = NDArray[np.int64]
+
+
+def smart_sizes(rule: SmartResize, heights: Sides, widths: Sides, frames: Sides) -> tuple[Sides, Sides]:
     """Return (heights, widths), int64 [clips] each, to which the frames of clips are scaled.
 
     Args:
@@ -183,7 +184,8 @@ class Framing:
         side = self.short_side
         ends = side if isinstance(side, tuple) else (1, 1) if side is None else (side, side)
         if len(ends) != 2 or not all(map(_is_side, ends)) or ends[0] > ends[1]:
-            raise FramedexError("short_side is a number of pixels, or (least, most)", found=repr(side))
+            allowed = None if isinstance(side, tuple) else "1 or more"
+            raise FramedexError("short_side is a number of pixels, or (least, most)", found=repr(side), allowed=allowed)
         if self.long_side is not None and not _is_side(self.long_side):
             raise FramedexError("long_side is a number of pixels", found=repr(self.long_side), allowed="1 or more")
         if self.smart_resize is not None and not isinstance(self.smart_resize, SmartResize):
@@ -199,7 +201,7 @@ class Framing:
             raise FramedexError(f"resize={self.resize!r} needs size=(height, width), and has no crop")
         if self.position != "center" and self.crop is None:
             raise FramedexError(f"position={self.position!r} needs crop=(height, width)")
-        if self.is_drawn_side and self.crop is None:
+        if isinstance(self.short_side, tuple) and self.crop is None:
             raise FramedexError(
                 "a short_side that is drawn at random needs crop=(height, width)",
                 found=repr(self.short_side),
@@ -227,11 +229,6 @@ class Framing:
         values = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
         shown = [f"{name}={value!r}" for name, value, default in values if value != default]
         return f"Framing({', '.join(shown)})"
-
-    @property
-    def is_drawn_side(self) -> bool:
-        """Whether the length of the shorter side is drawn for each clip."""
-        return isinstance(self.short_side, tuple)
 
     @property
     def scales(self) -> bool:
@@ -282,9 +279,6 @@ def _is_range(value: object, most: float) -> bool:
         and 0 < value[0] <= value[1] <= most
         and math.isfinite(value[1])
     )
-
-
-Sides = NDArray[np.int64]
 
 
 def delivered_sizes(framing: Framing, heights: Sides, widths: Sides, frames: Sides) -> tuple[Sides, Sides]:

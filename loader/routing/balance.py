@@ -20,19 +20,6 @@ from framedex.sharder.clips.clip import Clip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CpuRate:
-    """The time in which one core decodes a codec.
-
-    Attributes:
-        pixel: Nanoseconds per pixel of a decoded picture.
-        byte: Nanoseconds per byte.
-    """
-
-    pixel: float
-    byte: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClipCost:
     """Estimated seconds for one clip.
 
@@ -47,14 +34,15 @@ class ClipCost:
     gpu: float
 
 
+# The nanoseconds in which one core decodes a pixel of a picture, and a byte, by codec.
 CPU_RATES = {
-    "h264": CpuRate(pixel=1.7, byte=140.0),
-    "hevc": CpuRate(pixel=1.6, byte=240.0),
-    "vp9": CpuRate(pixel=2.5, byte=50.0),
-    "av1": CpuRate(pixel=0.9, byte=300.0),
-    "mjpeg": CpuRate(pixel=3.0, byte=20.0),
+    "h264": (1.7, 140.0),
+    "hevc": (1.6, 240.0),
+    "vp9": (2.5, 50.0),
+    "av1": (0.9, 300.0),
+    "mjpeg": (3.0, 20.0),
 }
-OTHER_RATE = CpuRate(pixel=2.0, byte=100.0)
+OTHER_RATE = (2.0, 100.0)
 CPU_CLIP = 1e-3  # seconds per clip, in addition to its pixels and bytes
 CPU_CONVERTED = 1.3e-9  # seconds per pixel of a wanted picture, which is converted to RGB and scaled
 GPU_CLIP, GPU_PACKET, GPU_PIXEL = 1.2e-3, 10e-6, 60e-12  # seconds on NVDEC (benchmarks/results/nvdec.json)
@@ -66,11 +54,11 @@ def clip_cost(clip: Clip) -> ClipCost:
     medium, recipe = clip.medium, clip.recipe
     pixels, packets = medium.width * medium.height, len(recipe.packet_size)
     wanted = len(np.unique(recipe.position[recipe.position >= 0]))
-    rate = CPU_RATES.get(medium.codec, OTHER_RATE)
+    per_pixel, per_byte = CPU_RATES.get(medium.codec, OTHER_RATE)
     cpu = (
         CPU_CLIP
-        + 1e-9 * rate.pixel * packets * pixels
-        + 1e-9 * rate.byte * float(recipe.packet_size.sum())
+        + 1e-9 * per_pixel * packets * pixels
+        + 1e-9 * per_byte * float(recipe.packet_size.sum())
         + CPU_CONVERTED * wanted * pixels
     )
     if medium.kind == IMAGES:

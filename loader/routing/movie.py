@@ -27,11 +27,9 @@ from typing import Any, Literal
 
 import av
 import numpy as np
-from av.bitstream import BitStreamFilterContext
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream import h264, h264_sets, hevc, hevc_sets
-from framedex.indexer.bitstream.h264_sets import parse_sequence
 from framedex.indexer.bitstream.nal import join_annex_b, split_annex_b, split_length_prefixed
 from framedex.indexer.containers import packet_with
 from framedex.sharder.clips.clip import Clip, Medium
@@ -80,7 +78,7 @@ def coded_picture(codec: str, record: bytes) -> CodedPicture | None:
 def _picture(codec: str, unit: bytes) -> CodedPicture:
     """Return the picture that an SPS describes. Raises ValueError."""
     if codec == "h264":
-        sequence = parse_sequence(unit)
+        sequence = h264_sets.parse_sequence(unit)
         return CodedPicture(
             width=sequence.coded_width,
             height=sequence.coded_height,
@@ -122,7 +120,8 @@ def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
         return {}
     try:
         before = _units(codec, record, FILTERED[codec])
-        packets = BitStreamFilterContext(f"{codec}_metadata={WRITTEN}", codec).filter(packet_with(join_annex_b(before)))
+        rewriter = av.BitStreamFilterContext(f"{codec}_metadata={WRITTEN}", codec)
+        packets = rewriter.filter(packet_with(join_annex_b(before)))
     except (av.error.FFmpegError, ValueError):
         return {}
     written = b"".join(bytes(packet) for packet in packets)
@@ -217,11 +216,6 @@ NO_CORRECTION = np.eye(3, 4, dtype=np.float32)
 REWRITABLE = ("h264", "hevc")  # the codecs whose headers can be rewritten (`nvdec_record`)
 
 
-def has_correction(color_matrix: int) -> bool:
-    """Return whether pictures of this matrix can be corrected after DALI has decoded them."""
-    return color_matrix in LUMA_WEIGHTS
-
-
 def has_full_range(medium: Medium) -> bool:
     """Return whether a medium's samples use the full range, 0 to 255."""
     return medium.color_range == "full" or medium.pixel_format in FULL_RANGE_FORMATS
@@ -241,7 +235,7 @@ def colour_obstacle(medium: Medium, colour: Colour = "close") -> str | None:
             patterns, and 2 levels on flat unsaturated patches. "exact" requires 1 level, which is the error of
             rounding. Only 8 bits of BT.601 reach that.
     """
-    if not has_correction(medium.color_matrix):
+    if medium.color_matrix not in LUMA_WEIGHTS:
         return f"colour matrix {medium.color_matrix}"
     if medium.codec not in REWRITABLE and has_full_range(medium):
         return "full range that DALI may not recognize"
@@ -341,11 +335,6 @@ class GpuMovie:
         """float32 [3, 4]: see `MovieStream.correction`."""
         return np.frombuffer(self.stream.correction, np.float32).reshape(3, 4)
 
-    @property
-    def movie(self) -> NDArray[np.uint8]:
-        """uint8 [bytes]: the clip as a file."""
-        return joined_movie([self])
-
 
 def packets_before(movies: Sequence[GpuMovie]) -> NDArray[np.int64]:
     """Return int64 [movies]: the number of packets in the movies before each movie."""
@@ -376,7 +365,7 @@ def clip_movie(clip: Clip, encoded: EncodedClip) -> NDArray[np.uint8]:
     The movie has the stream's own headers. A decoder that treats it as one stream does not flush between runs, which is
     safe for the clips that `routes.gpu_obstacle` accepts.
     """
-    return plain_movie(clip, encoded).movie
+    return joined_movie([plain_movie(clip, encoded)])
 
 
 def plain_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie:

@@ -19,7 +19,6 @@ from framedex.loader.routing.movie import (
     LUMA_WEIGHTS,
     NO_CORRECTION,
     correction,
-    has_correction,
     rgb_from_ycc,
 )
 from framedex.sharder.decoding.video import decode_pictures, decode_rgb
@@ -140,10 +139,10 @@ def test_decoding_with_601_and_correcting_is_decoding_with_the_right_matrix(
 def test_bt601_and_unstated_need_nothing_and_others_are_known_to_be_unknown() -> None:
     for matrix in (2, 5, 6):
         assert correction(matrix, full_range=True, said_full=True) == pytest.approx(NO_CORRECTION, abs=1e-6)
-    assert has_correction(BT709)
-    assert not has_correction(0)
-    assert not has_correction(8)
-    assert not has_correction(10)
+    assert BT709 in LUMA_WEIGHTS
+    assert 0 not in LUMA_WEIGHTS
+    assert 8 not in LUMA_WEIGHTS
+    assert 10 not in LUMA_WEIGHTS
 
 
 def test_dali_s_affine_map_rounds_and_saturates_as_assumed(rng: np.random.Generator) -> None:
