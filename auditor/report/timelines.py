@@ -1,7 +1,6 @@
 """The timeline of one medium: its frames and start points, or the clips that a dataset takes from it."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,7 +238,7 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
     )
 
 
-def _lanes(times: Sequence[NDArray[np.float64]], *, gap: float) -> list[int]:
+def _lanes(times: list[NDArray[np.float64]], *, gap: float) -> list[int]:
     """Return a lane for each clip, in order of time: the lowest one in which it does not overlap a previous clip."""
     ends: list[float] = []
     lanes = []
