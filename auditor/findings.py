@@ -463,7 +463,9 @@ def _write(answer: pa.RecordBatchReader, form: Format, file: BinaryIO | Terminal
         file.write(b"\n]\n")
         return rows
     is_csv = form == "csv"
-    schema = _flat(answer.schema) if is_csv else answer.schema
+    schema = answer.schema
+    if is_csv:
+        schema = pa.schema([(field.name, pa.string() if _is_nested(field.type) else field.type) for field in schema])
     with (
         pyarrow.csv.CSVWriter(file, schema) if is_csv else pq.ParquetWriter(file, schema, compression="zstd") as writer
     ):
@@ -471,10 +473,6 @@ def _write(answer: pa.RecordBatchReader, form: Format, file: BinaryIO | Terminal
             writer.write_batch(pa.record_batch(list(map(_flatten, batch.columns)), schema=schema) if is_csv else batch)
             rows += batch.num_rows
     return rows
-
-
-def _flat(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([(field.name, pa.string() if _is_nested(field.type) else field.type) for field in schema])
 
 
 def _flatten(column: pa.Array) -> pa.Array:

@@ -8,7 +8,6 @@ import logging
 import select
 import socket
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -249,6 +248,6 @@ def serve(place: Place, *, port: int, access: Access, longest_side: int | None, 
 
 def _media_counts(queries: QueryProcess, total: int) -> str:
     """Return how many media an index has, as a line."""
-    states = Counter(dict(queries.rows("SELECT status, count(*) FROM videos GROUP BY ALL").rows))
+    states = dict(queries.rows("SELECT status, count(*) FROM videos GROUP BY ALL").rows)
     bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
     return " · ".join([counted(total, "medium", "media"), *bad])

@@ -9,7 +9,6 @@ import io
 import secrets
 import threading
 import wave
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,7 +117,7 @@ def fitting_size(medium: Medium, frames: int, longest_side: int | None) -> Size 
     return None if scale >= 1 else (max(1, int(height * scale)), max(1, int(width * scale)))
 
 
-def facts_of(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
+def facts_of(pairs: list[tuple[str, str]]) -> list[list[str]]:
     """Return pairs of names and texts, without control characters."""
     return [[printable(name), printable(text)] for name, text in pairs]
 

@@ -25,7 +25,8 @@ LONG, LONG_LEFT, LONG_RIGHT = 1000, 58, 988  # the width of a timeline, and its 
 
 def histogram(shown: Histogram) -> Element:
     """Return a chart with bars on an axis of numbers, or with a horizontal bar for each value or name."""
-    return _vertical(shown) if shown.is_binned else _horizontal(shown)
+    has_axis_of_numbers = any(bar.low is not None for bar in shown.bars)
+    return _vertical(shown) if has_axis_of_numbers else _horizontal(shown)
 
 
 def alt_text(shown: Histogram) -> str:

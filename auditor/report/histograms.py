@@ -88,11 +88,6 @@ class Histogram:
     median: float | None = None
     greatest: float | None = None
 
-    @property
-    def is_binned(self) -> bool:
-        """Whether the bars stand on an axis of numbers."""
-        return any(bar.low is not None for bar in self.bars)
-
     def as_json(self) -> dict[str, Any]:
         """Return the histogram as JSON values."""
         facts = asdict(self)

@@ -25,20 +25,8 @@ from framedex.core.version import __version__
 from framedex.core.words import counted, number_text
 from framedex.errors import OutputError
 from framedex.files.outputs import write_aside
-from framedex.html.document import (
-    Document,
-    coded,
-    drawing,
-    element,
-    folded,
-    jpeg_uri,
-    markup,
-    said,
-    section,
-    sentence,
-    table,
-    titled,
-)
+from framedex.html import document as html
+from framedex.html.document import Document, coded, element, folded, said, section, table
 from framedex.storage.places import Access
 
 SUMMARY_ROWS = 8  # a table shows more rows only when it is unfolded
@@ -74,7 +62,7 @@ def _summary_facts(part: Section, class_: str) -> Element:
     entries = []
     for name, value in (legible(*pair) for pair in zip(part.names, part.rows[0], strict=True)):
         tone = "nothing" if not value else "bad" if name in BAD else None
-        entries.append(element("div", element("dt", sentence(name)), element("dd", said(value)), class_=tone))
+        entries.append(element("div", element("dt", html.sentence(name)), element("dd", said(value)), class_=tone))
     return element("dl", *entries, class_=class_)
 
 
@@ -178,7 +166,7 @@ def _strip(strip: Strip) -> Element:
     frames = [
         element(
             "li",
-            drawing(
+            html.drawing(
                 element("use", href=f"#{identity_of(picture)}"),
                 size=(picture.width, picture.height),
                 label=f"frame {picture.frame} at {picture.seconds:.3f} seconds",
@@ -209,7 +197,7 @@ def pictures(strips: Mapping[str, Strip]) -> Element | None:
         return None
     symbols = []
     for identity, picture in all_of_them.items():
-        image = element("image", href=jpeg_uri(picture.jpeg), width=picture.width, height=picture.height)
+        image = element("image", href=html.jpeg_uri(picture.jpeg), width=picture.width, height=picture.height)
         symbols.append(element("symbol", image, id=identity, viewBox=f"0 0 {picture.width} {picture.height}"))
     return element("svg", *symbols, class_="pictures", aria_hidden="true", width="0", height="0")
 
@@ -282,7 +270,7 @@ def page(shown: Shown, rows: MediaTable) -> bytes:
             element("nav", element("ul", *links), aria_label="Sections"),
             pictures(shown.strips),
         ],
-        main=map(markup, sections),
+        main=map(html.markup, sections),
         after=[
             element("footer", element("p", same), class_="soft"),
             element("script", as_script(rows), type="application/json", id="rows"),
@@ -300,7 +288,7 @@ def _header(found: Audit, name: str) -> Element:
         chips.append(element("li", link, class_=f"chip {severity if count else 'none'}"))
     content = element("span", "✓", aria_hidden="true"), f" {len(found.passed)} checks found nothing"
     chips.append(element("li", element("span", *content), class_="chip none"))
-    return titled(
+    return html.titled(
         f"framedex audit of {'an index' if found.kind == 'index' else 'a dataset'}",
         name,
         element("p", element("bdi", found.place), class_="soft place"),
@@ -341,7 +329,7 @@ def _timeline(shown: Timeline) -> Element:
         if len(shown.clips) < shown.total:
             part = f"{len(shown.clips):,} of its {shown.total:,} clips."
     facts = [
-        element("div", element("dt", sentence(name)), element("dd", element("bdi", said(value))))
+        element("div", element("dt", html.sentence(name)), element("dd", element("bdi", said(value))))
         for name, value in shown.as_json().items()
     ]
     return section(
@@ -459,7 +447,7 @@ def write_report(db: Database, found: Audit, path: Path, *, access: Access, pict
 def _within_budget(shown: Shown, rows: MediaTable) -> tuple[bytes, MediaTable]:
     """Return the page and the rows that fit into it."""
     different = {picture.jpeg for strip in shown.strips.values() for picture in strip.pictures}
-    pictures = sum(len(jpeg_uri(jpeg)) for jpeg in different)
+    pictures = sum(len(html.jpeg_uri(jpeg)) for jpeg in different)
     while True:
         content = page(shown, rows)
         excess = len(content) - pictures - MAX_BYTES

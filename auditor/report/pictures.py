@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.auditor.findings import Audit, Finding
+from framedex.auditor.findings import Audit
 from framedex.auditor.report.media_table import title_of
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
@@ -97,15 +97,12 @@ def pictured(found: Audit) -> dict[str, list[str]]:
     wanted: dict[str, list[str]] = {}
     seen: set[str] = set()
     for finding in found.findings:
-        for identity in _named(finding, column):
+        named = dict.fromkeys(row[column] for row in finding.examples if row.get(column))
+        for identity in list(named)[:EXAMPLES]:
             if identity in seen or len(seen) < MAX_MEDIA:
                 seen.add(identity)
                 wanted.setdefault(finding.check.name, []).append(identity)
     return wanted
-
-
-def _named(finding: Finding, column: str) -> list[str]:
-    return list(dict.fromkeys(row[column] for row in finding.examples if row.get(column)))[:EXAMPLES]
 
 
 def strips(db: Database, identities: list[str], access: Access) -> dict[str, Strip]:

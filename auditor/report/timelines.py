@@ -1,7 +1,6 @@
 """The timeline of one medium: its frames and start points, or the clips that a dataset takes from it."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,7 +174,8 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
     if not len(frames):
         return None
     gaps = frames["gap_seconds"].fill_null(np.nan).to_numpy()
-    first = _most_telling(gaps)
+    # If not all frames fit, the longest gap is in the middle, since it tells most.
+    first = max(0, min(int(np.argmax(np.nan_to_num(gaps))) - MAX_FRAMES // 2, len(gaps) - MAX_FRAMES))
     shown = frames.slice(first, MAX_FRAMES)
     packets = shown["packet"].to_numpy()
     opened = {
@@ -198,14 +198,6 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
         is_start=shown["is_start"].to_numpy().astype(np.bool_),
         is_damaged=shown["is_damaged"].to_numpy().astype(np.bool_),
     )
-
-
-def _most_telling(gaps: NDArray[np.float64]) -> int:
-    """Return the first frame to show: frame 0 if all frames fit, else one that puts the longest gap in the middle."""
-    if len(gaps) <= MAX_FRAMES:
-        return 0
-    longest = int(np.argmax(np.nan_to_num(gaps)))
-    return max(0, min(longest - MAX_FRAMES // 2, len(gaps) - MAX_FRAMES))
 
 
 def _clips_timeline(db: Database) -> ClipsTimeline | None:
@@ -246,7 +238,7 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
     )
 
 
-def _lanes(times: Sequence[NDArray[np.float64]], *, gap: float) -> list[int]:
+def _lanes(times: list[NDArray[np.float64]], *, gap: float) -> list[int]:
     """Return a lane for each clip, in order of time: the lowest one in which it does not overlap a previous clip."""
     ends: list[float] = []
     lanes = []

@@ -165,20 +165,12 @@ def _tar_state(tar: Place, row: Row, *, content: bool) -> State:
 
 
 MISSES = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("reason", pa.string())])
+VIEW_NUMBERS = ("begins_seconds", "ends_seconds", "rate", "frame_seconds", "longest_gap_seconds", "gap_at_seconds")
 SCENE_VIEWS = pa.schema(
     [
-        ("scene", pa.string()),
-        ("view", pa.string()),
-        ("media_id", pa.string()),
-        ("uri", pa.string()),
-        ("problem", pa.string()),
+        *[(name, pa.string()) for name in ("scene", "view", "media_id", "uri", "problem")],
         ("frames", pa.int64()),
-        ("begins_seconds", pa.float64()),
-        ("ends_seconds", pa.float64()),
-        ("rate", pa.float64()),
-        ("frame_seconds", pa.float64()),
-        ("longest_gap_seconds", pa.float64()),
-        ("gap_at_seconds", pa.float64()),
+        *[(name, pa.float64()) for name in VIEW_NUMBERS],
     ]
 )
 

@@ -60,14 +60,11 @@ class Audited:
         return [part_path(self.folder / table, number) for number in self.parts[table]]
 
 
+# The rows of the first two tables belong together, part by part. A part of the second table is written first, so it
+# must be there.
 TABLES: dict[Kind, tuple[str, ...]] = {
     "index": (index_schema.VIDEOS_FOLDER, index_schema.FRAMES_FOLDER),
     "dataset": (dataset_schema.CLIPS_FOLDER, dataset_schema.RECIPES_FOLDER, dataset_schema.MEDIA_FOLDER),
-}
-# Tables whose rows belong together, part by part. A part of the second table is written first, so it must be there.
-PAIRED: dict[Kind, tuple[str, str]] = {
-    "index": (index_schema.VIDEOS_FOLDER, index_schema.FRAMES_FOLDER),
-    "dataset": (dataset_schema.CLIPS_FOLDER, dataset_schema.RECIPES_FOLDER),
 }
 HEADERS: dict[Kind, str] = {"index": INDEX_HEADER, "dataset": DATASET_HEADER}
 
@@ -78,7 +75,7 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
     kind = _check_kind(place)
     tables = [name for name in TABLES[kind] if frames or name != index_schema.FRAMES_FOLDER]
     parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
-    one, other = PAIRED[kind]
+    one, other = TABLES[kind][:2]
     lacking = sorted(set(parts[one]) - set(parts[other])) if other in tables else []
     if lacking:
         raise FormatError("a part of the tables is missing", where=str(place / other), found=f"no part {lacking[0]}")

@@ -131,15 +131,11 @@ def heading_block(heading: Heading, width: int) -> Image.Image:
     text = Text(MARGIN, width)
     text.add(heading.name, size=26, after=2)
     text.add(heading.counts(), size=14, color=SOFT, after=8)
-    text.add(_short_settings(heading.settings), size=12, color=SOFT)
+    cut = len(heading.settings) > SETTINGS_CHARACTERS
+    text.add(heading.settings[:SETTINGS_CHARACTERS] + " …" * cut, size=12, color=SOFT)
     image = Image.new("RGB", (width, text.bottom + 20), GROUND)
     text.draw(image)
     return image
-
-
-def _short_settings(settings: str) -> str:
-    """Return the settings of a policy as at most `SETTINGS_CHARACTERS`."""
-    return settings if len(settings) <= SETTINGS_CHARACTERS else settings[:SETTINGS_CHARACTERS] + " …"
 
 
 COLUMNS = 8
@@ -284,19 +280,17 @@ def webp_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
         OutputError: the animation is too large.
     """
     layout = _layout(heading, clips, columns)
-    kept, shown, ticks = layout.clips, layout.shown, layout.ticks
-    a_line, (cell_width, cell_height), head = layout.a_line, layout.cell, layout.head
-    width, height = layout.size
-    sheet = Image.new("RGB", (width, height), GROUND)
-    sheet.paste(head, (0, 0))
+    ticks, (cell_width, cell_height) = layout.ticks, layout.cell
+    sheet = Image.new("RGB", layout.size, GROUND)
+    sheet.paste(layout.head, (0, 0))
     pictures = []
     for tick in ticks.tolist():
-        for number, (clip, times) in enumerate(zip(kept, shown, strict=True)):
+        for number, (clip, times) in enumerate(zip(layout.clips, layout.shown, strict=True)):
             if tick == 0 or tick in times:
-                down, across = divmod(number, a_line)
+                down, across = divmod(number, layout.a_line)
                 place = int(np.searchsorted(times, tick, side="right")) - 1
-                at = (MARGIN + across * (cell_width + GAP), head.height + down * (cell_height + GAP))
-                sheet.paste(_cell(clip, place, (cell_width, cell_height)), at)
+                at = (MARGIN + across * (cell_width + GAP), layout.head.height + down * (cell_height + GAP))
+                sheet.paste(_cell(clip, place, layout.cell), at)
         pictures.append(sheet.copy())
     durations = (np.diff(ticks, append=ticks[-1]) * TICK_MS).tolist()
     durations[-1] = REST_MS

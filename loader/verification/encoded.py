@@ -12,16 +12,8 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, StaleError, UncuttableError
 from framedex.indexer.probing.image_facts import resize_rgb, rgb_of
-from framedex.loader.verification.truth import (
-    TAR,
-    Checked,
-    decode_in_order,
-    full_decode_failure,
-    images_of,
-    own_copy,
-    verdict_of,
-    verdict_on,
-)
+from framedex.loader.verification import truth as reference
+from framedex.loader.verification.truth import TAR, Checked, verdict_of, verdict_on
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium
@@ -117,7 +109,7 @@ def verify_encoded(clips: list[Clip], options: EncodeOptions, sources: SourceFil
         try:
             truth = _truth(group)
         except (StaleError, av.error.FFmpegError, DecodeError, OSError) as error:
-            verdicts += [full_decode_failure(error, clip) for clip in group]
+            verdicts += [reference.full_decode_failure(error, clip) for clip in group]
             continue
         verdicts += [_check(clip, options, sources, truth) for clip in group]
     return verdicts
@@ -164,8 +156,8 @@ def _truth(clips: list[Clip]) -> Truth | None:
         if frame != PAD
     }
     wanted = set(numbers.values()) if by_pts else set().union(*map(_compared, clips))
-    with own_copy(medium) as copy:
-        decoded = decode_in_order(copy, wanted, by_pts=by_pts, mark=picture)
+    with reference.own_copy(medium) as copy:
+        decoded = reference.decode_in_order(copy, wanted, by_pts=by_pts, mark=picture)
         if not by_pts:
             return {number: (pts, found) for number, pts, found in decoded}
         return {numbers[pts]: (pts, found) for _, pts, found in decoded if pts in numbers}
@@ -174,7 +166,7 @@ def _truth(clips: list[Clip]) -> Truth | None:
 def _image_truth(medium: Medium, wanted: set[int]) -> Truth | None:
     container = TAR if medium.path.endswith(".tar") else LOOSE
     with local_copy(replace(medium, kind=IMAGES, container=container)) as copy:
-        found = images_of(copy, wanted, lambda data: resize_rgb(rgb_of(data), medium.height, medium.width))
+        found = reference.images_of(copy, wanted, lambda data: resize_rgb(rgb_of(data), medium.height, medium.width))
     return None if found is None else {number: (None, picture) for number, picture in found.items()}
 
 

@@ -16,17 +16,9 @@ from framedex.execution.local_pool import run_local
 from framedex.indexer.containers import picture_md5
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of
+from framedex.loader.verification import truth as reference
 from framedex.loader.verification.encoded import verify_encoded
-from framedex.loader.verification.truth import (
-    Checked,
-    Verdict,
-    decode_in_order,
-    full_decode_failure,
-    images_of,
-    own_copy,
-    verdict_of,
-    verdict_on,
-)
+from framedex.loader.verification.truth import Checked, Verdict, verdict_of, verdict_on
 from framedex.records.clip import PAD
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip, Medium
@@ -143,14 +135,14 @@ def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
         return _verify_images(clips, sources)
     try:
         manifest.locate(clips[0].medium.uri)
-        with own_copy(clips[0].medium) as medium:
+        with reference.own_copy(clips[0].medium) as medium:
             truth = _truth(medium, clips, mark)
     except StorageError as error:
         if error.kind != "foreign":
             raise
         return [verdict_on(clip, None, "stale", error.text()) for clip in clips]
     except (StaleError, av.error.FFmpegError, DecodeError) as error:
-        return [full_decode_failure(error, clip) for clip in clips]
+        return [reference.full_decode_failure(error, clip) for clip in clips]
     return [_check(clip, sources, truth) for clip in clips]
 
 
@@ -166,7 +158,7 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
         found = None
         if own:
             with local_copy(clips[0].medium) as medium:
-                found = images_of(medium, wanted, lambda data: f"{zlib.crc32(data):08x}")
+                found = reference.images_of(medium, wanted, lambda data: f"{zlib.crc32(data):08x}")
     except StaleError as error:
         return [verdict_of(error, clip) for clip in clips]
     truth: Truth | None = None if found is None else {number: (None, {crc32}) for number, crc32 in found.items()}
@@ -204,7 +196,7 @@ def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:
     """
     by_pts = medium.damaged_gop_count > 0 and medium.pts_source == "container"
     wanted = {int(frame) for clip in clips for frame in clip.frames if frame != PAD}
-    decoded = decode_in_order(medium, wanted, by_pts=by_pts, mark=mark)
+    decoded = reference.decode_in_order(medium, wanted, by_pts=by_pts, mark=mark)
     if not by_pts:
         return {number: (pts, {found}) for number, pts, found in decoded}
     at: dict[int | None, set[str]] = {}
