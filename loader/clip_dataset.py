@@ -4,6 +4,7 @@ import contextlib
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack, overload
 
@@ -218,9 +219,9 @@ class ClipDataset:
     def resized(self, size: Size | None) -> Self:
         """Return the same clips as uint8 [F, H, W, 3], stretched to another size alone. Raises FramedexError."""
         other = copy.copy(self)
-        other._clips = self._clips.with_pixels(
-            PixelOptions.of(size, threads=self.threads, clip_bytes=self.pixels.clip_bytes)
-        )
+        pixels = PixelOptions.of(size, threads=self.threads, clip_bytes=self.pixels.clip_bytes)
+        other._clips = copy.copy(self._clips)
+        other._clips.options = replace(self._clips.options, pixels=pixels)
         return other
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import logging
 from collections.abc import Mapping
@@ -152,12 +151,6 @@ class ChosenClips:
 
     def __len__(self) -> int:
         return len(self.source) if self.numbers is None else len(self.numbers)
-
-    def with_pixels(self, pixels: PixelOptions) -> ChosenClips:
-        """Return the same clips, delivered in another way. Raises FramedexError."""
-        other = copy.copy(self)
-        other.options = replace(self.options, pixels=pixels)
-        return other
 
     def taken(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of these clips, from the values of all clips of the source."""

@@ -115,11 +115,6 @@ class Fetcher:
     def __init__(self, dataset: ReadableClips, options: FetchOptions) -> None:
         self._dataset, self._options = dataset, options
 
-    @property
-    def runs_own_code(self) -> bool:
-        """Whether only framedex's code runs: no transform of the user and no class that extends a dataset."""
-        return self._options.pixels.transform is None and type(self._dataset).__module__.startswith("framedex.")
-
     def __call__(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None = None) -> Fetched | Fault:
         """Return a clip, or the reason why it is not available. An exception that this raises is a bug.
 

@@ -275,9 +275,10 @@ class ClipSupply:
         replacements: Replacements | None = None,
     ) -> None:
         self.dataset = dataset
-        fetcher = Fetcher(dataset, options)
+        # Whether workers run no transform of the user, and no class of the user that extends a dataset.
+        own_code = options.pixels.transform is None and type(dataset).__module__.startswith("framedex.")
         self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
-            fetcher, workers=workers, timeout_seconds=TASK_SECONDS, own_code=fetcher.runs_own_code
+            Fetcher(dataset, options), workers=workers, timeout_seconds=TASK_SECONDS, own_code=own_code
         )
         self._on_error, self._report, self._replacements = on_error, report, replacements
 

@@ -402,15 +402,13 @@ class _Clips:
             FramedexError: `too_large` is "error", and there are such clips.
         """
         large = self.tokens > max_tokens
-        if not large.any():
-            return ~large, buckets
-        if too_large == "error":
+        if too_large == "error" and large.any():
             raise FramedexError(
                 f"a clip has more than max_tokens={max_tokens:,}",
                 found=f"{self.tokens.max():,} tokens; {large.sum():,} such clips, the first {np.argmax(large)}",
                 remedy="a greater max_tokens, a smaller size=, or too_large='alone' or 'drop'",
             )
-        if too_large == "drop":
+        if too_large == "drop" or not large.any():
             return ~large, buckets
         # With buckets of their own, they get batches of one clip, because a second one would not fit.
         return np.ones_like(large), codes_of(np.where(large, buckets + int(buckets.max()) + 1, buckets))

@@ -92,7 +92,16 @@ class LaneReader:
         except FramedexError as error:
             if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
                 raise
-            good = [replace(clip, error=_error_of_tar(error)) for clip in good]
+            if isinstance(error, StaleError):  # the error would speak of a video, and not of its tar
+                error = StaleError(
+                    "the tar is not the one that was packed: it is missing, cut short or was changed",
+                    where=error.where,
+                    found=error.found,
+                    allowed=error.allowed,
+                    remedy="copy the tar from the dataset once more or shard again; "
+                    "on_error='skip' leaves out its clips",
+                )
+            good = [replace(clip, error=error) for clip in good]
         return [clip for clip in clips if clip.clip is None] + good
 
     def _grouped(self, places: Sequence[int]) -> Iterator[list[ReadClip]]:
@@ -155,19 +164,6 @@ def extent(clip: Clip) -> tuple[int, int]:
         return first, last
     offset, length = int(audio.range_offset[0]), int(audio.range_length[0])
     return min(first, offset), max(last, offset + length)
-
-
-def _error_of_tar(error: FramedexError) -> FramedexError:
-    """Return an error that speaks of a tar instead of a video, if the tar is missing, cut short or another one."""
-    if not isinstance(error, StaleError):
-        return error
-    return StaleError(
-        "the tar is not the one that was packed: it is missing, cut short or was changed",
-        where=error.where,
-        found=error.found,
-        allowed=error.allowed,
-        remedy="copy the tar from the dataset once more or shard again; on_error='skip' leaves out its clips",
-    )
 
 
 def decode_sample(
