@@ -174,7 +174,7 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
     if not len(frames):
         return None
     gaps = frames["gap_seconds"].fill_null(np.nan).to_numpy()
-    # If not all frames fit, the longest gap is in the middle, since it tells most.
+    # If not all frames fit, the longest gap is in the middle, where the reader looks first.
     first = max(0, min(int(np.argmax(np.nan_to_num(gaps))) - MAX_FRAMES // 2, len(gaps) - MAX_FRAMES))
     shown = frames.slice(first, MAX_FRAMES)
     packets = shown["packet"].to_numpy()
