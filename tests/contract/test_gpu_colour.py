@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
+from framedex.loader.routing.movie import joined_movie
 from tests.contract.test_decoders import DEVICES
 from tests.loader.routing.test_colour import dali
 from tests.support.datasets import run, shard_clips
@@ -148,7 +149,7 @@ def test_what_dali_is_fed_gives_the_cpu_s_colours_by_dali_s_own_conversion(colou
         movie = movie_for_gpu(coloured, number)
         assert movie is not None
         affine = movie.correction.astype(np.float64)
-        seen = [dali(planes, video.bits) for planes in _planes(movie.movie, video.bits)]
+        seen = [dali(planes, video.bits) for planes in _planes(joined_movie([movie]), video.bits)]
         corrected = np.clip(np.rint(np.stack(seen) @ affine[:, :3].T + affine[:, 3]), 0, 255).astype(np.uint8)
         disagreements += _disagreements(clip.clip_id, corrected, cpu[clip.clip_id])
     assert not disagreements, "\n".join(disagreements)

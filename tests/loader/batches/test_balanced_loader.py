@@ -18,6 +18,7 @@ from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import StaleError
 from framedex.loader import clip_loader
 from framedex.loader.batches.frames import CpuFrames, Finish
+from framedex.loader.routing.movie import joined_movie
 from tests.support.datasets import shard_clips
 from tests.support.gpu import driver
 from tests.support.media import read_barcode
@@ -55,7 +56,7 @@ def played(movie: Any, order: NDArray[np.int64] | None) -> NDArray[np.uint8]:
     """Return the frames of a movie at their places."""
     assert movie is not None
     assert order is not None
-    with av.open(io.BytesIO(movie.packets.movie.tobytes())) as container:
+    with av.open(io.BytesIO(joined_movie([movie.packets]).tobytes())) as container:
         pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     return np.stack([pictures[movie.wanted[place]] for place in order])
 

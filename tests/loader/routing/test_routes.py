@@ -12,7 +12,7 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.indexer.bitstream.vpx import FrameHeaders, split_superframe
-from framedex.loader.routing.movie import colour_obstacle, gpu_movie
+from framedex.loader.routing.movie import colour_obstacle, gpu_movie, joined_movie
 from framedex.loader.routing.routes import PROVEN_PROFILES, RULES, gpu_obstacle, has_hidden_frames
 from framedex.sharder.clips.clip import Clip
 from tests.exactness.test_av_corpus import read_packets
@@ -65,7 +65,7 @@ def test_what_was_proven_passes_and_becomes_a_movie(proven: ClipDataset) -> None
         assert gpu_obstacle(clip) is None, clip.clip_id
         movie = gpu_movie(clip, encoded_clip(proven, clip))
         assert movie is not None
-        assert movie.movie.dtype == np.uint8
+        assert joined_movie([movie]).dtype == np.uint8
         assert (movie.correction.shape, movie.correction.dtype) == ((3, 4), np.float32)
 
 
