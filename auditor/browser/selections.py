@@ -94,7 +94,7 @@ def checked_column(column: str, types: Mapping[str, str]) -> str:
 
 
 def filter_of(value: Any) -> Filter:
-    """Return a filter from its JSON object. Raises FramedexError if it is none."""
+    """Return a filter from its JSON object. Raises FramedexError if it is not a filter."""
     names = ("column", "operation", "value")
     if not isinstance(value, dict) or set(value) != set(names) or not all(isinstance(value[n], str) for n in names):
         raise FramedexError("a filter is an object of three texts", found=repr(value)[:200], allowed=", ".join(names))
@@ -136,7 +136,7 @@ class Wanted:
 
 
 def wanted_of(value: Any) -> Wanted:
-    """Return what a request's JSON object asks for. Raises FramedexError if it is none."""
+    """Return what a request's JSON object asks for. Raises FramedexError if it is not a filter."""
     known = {"filters": list, "finding": str, "sql": str, "sort": str, "descending": bool}
     if not isinstance(value, dict) or not all(
         name in known and (part is None or isinstance(part, known[name])) for name, part in value.items()

@@ -151,7 +151,7 @@ class Media:
         return "uri"
 
     def card(self, key: Any) -> dict[str, Any]:
-        """Return what the list of media says about one. Raises FramedexError for a damaged row."""
+        """Return the entry of a medium in the list of media. Raises FramedexError for a damaged row."""
         video = self._video(key)
         error = None if video["status"] == OK else f"{video['status']}: {video['error_message']}"
         seconds = None
@@ -308,7 +308,7 @@ class Clips:
         return "label" if "label" in own else own[0] if own else "uri"
 
     def card(self, key: Any) -> dict[str, Any]:
-        """Return what the list of clips says about one. Raises FramedexError for a damaged row."""
+        """Return the entry of a clip in the list of clips. Raises FramedexError for a damaged row."""
         clip = self._clip(key)
         return {
             "key": str(key),
