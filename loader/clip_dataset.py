@@ -23,7 +23,7 @@ from framedex.loader.batches.fetch import Decode
 from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.frame_tables import FrameColumns
 from framedex.loader.dataset.manifest import Manifest
-from framedex.loader.pixels.framing import Framing, delivered_sizes
+from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, Transform
 from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import AudioOptions, Clip, JoinedViews
@@ -45,6 +45,8 @@ class ClipDataset:
             the size, or frames keep theirs.
         framing: other ways to a size: by the shorter or longer side, letterboxed, cropped, mirrored. Random crops are
             drawn again in each epoch (see `set_epoch`).
+        rotation: "apply" turns frames upright, as players show them, to the nearest quarter turn. Sizes, crops and
+            shapes are those of upright frames. "stored" leaves frames as they are stored.
         layout: order of the axes of `frames`: "FHWC", "FCHW" or "CFHW". Defaults to "FHWC", or with a `transform` to
             "FCHW".
         dtype: "uint8": RGB of 8 bits. "uint16": RGB of 16 bits, white is 65535, which keeps the bits of video of 10 and
@@ -91,6 +93,7 @@ class ClipDataset:
         decode: Decode = "cpu",
         size: Size | None = None,
         framing: Framing | None = None,
+        rotation: Rotation = "apply",
         layout: Layout | None = None,
         dtype: Dtype = "uint8",
         transform: Transform | None = None,
@@ -107,7 +110,7 @@ class ClipDataset:
     ) -> None:
         _check_on_error(on_error)
         how: dict[str, Any] = {"layout": layout, "dtype": dtype, "transform": transform, "threads": threads}
-        pixels = PixelOptions.of(size, framing, seed=seed, clip_bytes=clip_bytes, **how)
+        pixels = PixelOptions.of(size, framing, rotation=rotation, seed=seed, clip_bytes=clip_bytes, **how)
         options = ItemOptions(decode=decode, pixels=pixels, frame_columns=frame_columns, on_error=on_error)
         manifest = Manifest(path, access=Access(root=root, allow_remote=allow_remote), cache=cache)
         self._set_clips(ChosenClips(manifest, options, where=where, labels=labels, cache=cache))
@@ -150,8 +153,8 @@ class ClipDataset:
             labels: numbers for the values of a column, in all rows of the index that the policy samples.
             cache: a cache for object storage.
             on_error: the reaction to a clip that is not available.
-            items: `decode`, `size`, `framing`, `layout`, `dtype`, `transform`, `threads`, `frame_columns` and
-                `clip_bytes`.
+            items: `decode`, `size`, `framing`, `rotation`, `layout`, `dtype`, `transform`, `threads`, `frame_columns`
+                and `clip_bytes`.
 
         Raises:
             FramedexError: an argument is wrong.
@@ -218,8 +221,8 @@ class ClipDataset:
 
     def resized(self, size: Size | None) -> Self:
         """Return the same clips as uint8 [F, H, W, 3], stretched to another size alone. Raises FramedexError."""
-        other = copy.copy(self)
-        pixels = PixelOptions.of(size, threads=self.threads, clip_bytes=self.pixels.clip_bytes)
+        other, own = copy.copy(self), self.pixels
+        pixels = PixelOptions.of(size, rotation=own.rotation, threads=own.threads, clip_bytes=own.clip_bytes)
         other._clips = copy.copy(self._clips)
         other._clips.options = replace(self._clips.options, pixels=pixels)
         return other
@@ -333,21 +336,19 @@ class ClipDataset:
             return pa.chunked_array([values]) if as_arrow else values
         return plain(found) if as_arrow else column_as_numpy(found, name)
 
-    def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
+    def shapes(self) -> NDArray[np.int64]:
         """Return int64 [clips, 3]: frames, height and width of each clip as it is delivered. Clips are not read.
 
-        Frames include padding. `size` or `framing` set the size, or clips keep their stored size. With `from_index`, a
-        policy whose clips differ in their number of frames is applied to all media, which reads their packets (1 ms per
+        Frames include padding. `size` or `framing` set the size, or clips keep their own. With `from_index`, a policy
+        whose clips differ in their number of frames is applied to all media, which reads their packets (1 ms per
         medium).
-
-        Args:
-            upright: return sizes of upright pictures, as ClipLoader delivers them with rotation="apply".
 
         Raises:
             FormatError: the dataset or the index is damaged or was replaced.
         """
-        frames, heights, widths = self._clips.taken(self.origin.shapes(upright=upright)).T
-        return np.stack([frames, *delivered_sizes(self.pixels.framing, heights, widths, frames)], axis=1)
+        stored = self.origin.shapes(with_aspects=self.pixels.framing.needs_aspects)
+        numbers = self._clips.numbers
+        return self.pixels.shapes(stored if numbers is None else stored.take(numbers))
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that each clip is read from.

@@ -26,7 +26,7 @@ from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner, che
 from framedex.loader.order.bucket_sampler import BucketSampler
 from framedex.loader.order.order import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
 from framedex.loader.order.sampler import ClipSampler, ElasticSampler
-from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import Layout
 from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.driver import driver_support
@@ -57,9 +57,10 @@ class ClipLoader:
             differ by rounding.
         colour: how close a GPU's colours must come to the CPU's, "close" or "exact" (`colour.colour_obstacle`). Workers
             decode the clips for which the GPU's colours are not close enough.
-        rotation: "report" leaves frames as they are stored. "apply" turns them upright, to the nearest quarter turn.
-        size: (height, width) to which frames are stretched, which changes their proportions. If frames are turned, it
-            is the size of the upright frames. Defaults to the dataset's `size` or `framing`.
+        rotation: replaces the dataset's `rotation`: "apply" turns frames upright, "stored" leaves them as they are
+            stored.
+        size: (height, width) to which frames are stretched, which changes their proportions. Defaults to the dataset's
+            `size` or `framing`.
         framing: replaces the dataset's `size` or `framing`: other ways to a size, crops, mirroring. They are the same
             on a GPU and on the CPU.
         transform: a function of DALI operations, frames → frames, as defined in a pipeline. Its input is uint8 FHWC on
@@ -98,7 +99,7 @@ class ClipLoader:
         decode: Decode = "auto",
         cpu_share: Share = None,
         colour: Colour = "close",
-        rotation: frames.Rotation = "report",
+        rotation: Rotation | None = None,
         size: Size | None = None,
         framing: Framing | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -128,8 +129,8 @@ class ClipLoader:
                 )
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
-        wanted = clips.pixels_of if isinstance(clips, ConcatClips) else clips.pixels.reframed
-        pixels = replace(wanted(size, framing), threads=threads)
+        wanted = clips.pixels_of if isinstance(clips, ConcatClips) else clips.pixels.changed
+        pixels = replace(wanted(size, framing, rotation), threads=threads)
         on_error = on_error or clips.on_error
         decoding = frames.DecodeOptions(
             device=device,
@@ -137,7 +138,6 @@ class ClipLoader:
             decode=decode,
             cpu_share=cpu_share,
             colour=colour,
-            rotation=rotation,
             pixels=pixels,
             num_workers=num_workers,
         )
@@ -177,11 +177,10 @@ class ClipLoader:
         self._begun = 0  # batches of all iterations, so that each has a key of its own
         # A replacement comes from the bucket of the clip, or from its dataset, so that its shape fits the batch.
         alike = batch_sampler if isinstance(batch_sampler, BucketSampler) else dataset
-        upright = rotation == "apply"
         caps = driver_support(device_id) if device == "gpu" else None
         self._supply = ClipSupply(
             clips,
-            FetchOptions(pixels=pixels, upright=upright, colour=colour, caps=caps),
+            FetchOptions(pixels=pixels, colour=colour, caps=caps),
             workers=num_workers,
             on_error=on_error,
             report=self.report,
@@ -195,7 +194,7 @@ class ClipLoader:
             balance=self._balance,
             size=pixels.framing.fixed_size,
             report=self.report,
-            views=ViewJoiner(dataset, pixels, upright=upright) if isinstance(dataset, MultiViewDataset) else None,
+            views=ViewJoiner(dataset, pixels) if isinstance(dataset, MultiViewDataset) else None,
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
         )
         self._asked = 0  # clips requested in this iteration

@@ -104,8 +104,8 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         root: where the sources are now, if they moved. Only `frame_columns` needs them.
         allow_remote: whether the frames' tables may lie in another store than the dataset, as for ClipDataset.
         cache: a cache for object storage. If None, every read goes to the store.
-        items: `decode`, `size`, `framing`, `layout`, `dtype`, `transform`, `threads`, `frame_columns` and `clip_bytes`,
-            as for ClipDataset.
+        items: `decode`, `size`, `framing`, `rotation`, `layout`, `dtype`, `transform`, `threads`, `frame_columns` and
+            `clip_bytes`, as for ClipDataset.
 
     Raises:
         FramedexError: an argument is wrong, or a clip of the dataset is not in a tar.

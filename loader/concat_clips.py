@@ -13,7 +13,7 @@ from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import check_choices, counted
 from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
-from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import PixelOptions
 from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip
@@ -138,17 +138,18 @@ class ConcatClips:
         size: Size | None = self._same("size", "give ClipLoader size=(height, width)")
         return size
 
-    def pixels_of(self, size: Size | None, framing: Framing | None) -> PixelOptions:
+    def pixels_of(self, size: Size | None, framing: Framing | None, rotation: Rotation | None) -> PixelOptions:
         """Return the form of frames in ClipLoader, which is the same for all datasets.
 
         Args:
             size: replaces the datasets' own size or framing, if given.
             framing: replaces the datasets' own size or framing, if given.
+            rotation: replaces the datasets' own rotation, if given.
 
         Raises:
             FramedexError: the datasets differ in it.
         """
-        own = [dataset.pixels.reframed(size, framing) for dataset in self.datasets]
+        own = [dataset.pixels.changed(size, framing, rotation) for dataset in self.datasets]
         for name in (field.name for field in fields(PixelOptions)):
             more = ", or give ClipLoader size or framing" if name == "framing" else ""
             _shared_value(own, name, f"open all datasets with the same {name}{more}")
@@ -290,9 +291,9 @@ class ConcatClips:
             first += int(own.max(initial=-1)) + 1
         return np.concatenate(found)
 
-    def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
+    def shapes(self) -> NDArray[np.int64]:
         """Return int64 [clips, 3]: frames, height and width of each clip, as `ClipDataset.shapes`."""
-        return np.concatenate([dataset.shapes(upright=upright) for dataset in self.datasets])
+        return np.concatenate([dataset.shapes() for dataset in self.datasets])
 
 
 def _shared_value(owners: Sequence[object], name: str, remedy: str) -> Any:

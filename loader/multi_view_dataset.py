@@ -11,7 +11,7 @@ from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, read_or_replaced
-from framedex.loader.batches.frames import AudioShape, blank, common, joined, per_view, stored_size
+from framedex.loader.batches.frames import AudioShape, blank, common, joined, per_view
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Draw
 from framedex.loader.pixels.options import PixelOptions, sendable
@@ -34,19 +34,16 @@ class ViewShape:
     frames: int | None
     audio: AudioShape | None
 
-    def blank(self, leading: dict[str, Any], pixels: PixelOptions, draw: Draw, *, upright: bool) -> Blank:
+    def blank(self, leading: dict[str, Any], pixels: PixelOptions, draw: Draw) -> Blank:
         """Return (the item without pictures, zeros as decoded frames) of a clip that lacks the view.
 
         Args:
             leading: the item of the leading view.
             pixels: how frames are delivered.
             draw: the source of the clip's random numbers.
-            upright: whether frames are turned by the rotation of their medium.
         """
         count = len(leading["mask"]) if self.frames is None else self.frames
-        degrees = self.medium.rotation_degrees if upright else 0
-        size = stored_size((self.medium.height, self.medium.width), degrees)
-        return blank(leading, count, self.audio), pixels.blank(self.medium, size, count, draw)
+        return blank(leading, count, self.audio), pixels.blank(self.medium, count, draw)
 
 
 class MultiViewDataset:
@@ -138,9 +135,9 @@ class MultiViewDataset:
         found = self.clips.column(name, as_arrow=True).take(pa.array(clips, mask=clips == ABSENT))
         return found if as_arrow else column_as_numpy(found, name)
 
-    def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
+    def shapes(self) -> NDArray[np.int64]:
         """Return int64 [clips, 3]: frames, height and width of the first view of each clip, as `ClipDataset.shapes`."""
-        return self.clips.shapes(upright=upright)[self._first_views()]
+        return self.clips.shapes()[self._first_views()]
 
     def places(self, kind: Any) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that the first view of each clip is read from.
@@ -206,7 +203,7 @@ class MultiViewDataset:
 
     def _blank_item(self, view: str, leading: dict[str, Any]) -> dict[str, Any]:
         pixels, draw = self.clips.pixels, self.draw(self.clips.pixels, leading)
-        item, frames = self.shape(view).blank(leading, pixels, draw, upright=False)
+        item, frames = self.shape(view).blank(leading, pixels, draw)
         return item | (
             {"movie": np.zeros(0, np.uint8)} if "movie" in leading else {"frames": pixels.finished(frames, draw)}
         )
@@ -227,17 +224,16 @@ class ViewJoiner:
     Args:
         dataset: the clips.
         pixels: how frames are delivered.
-        upright: whether frames are turned by the rotation of their medium.
     """
 
-    def __init__(self, dataset: MultiViewDataset, pixels: PixelOptions, *, upright: bool) -> None:
-        self._dataset, self._pixels, self._upright = dataset, pixels, upright
+    def __init__(self, dataset: MultiViewDataset, pixels: PixelOptions) -> None:
+        self._dataset, self._pixels = dataset, pixels
         self.views, self.count, self.numbers = dataset.views, len(dataset), dataset.numbers
 
     def blank(self, view: str, leading: Fetched) -> Fetched:
         """Return a clip of padding alone, for a view that an item lacks."""
         pixels, draw = self._pixels, self._dataset.draw(self._pixels, leading.item)
-        item, frames = self._dataset.shape(view).blank(leading.item, pixels, draw, upright=self._upright)
+        item, frames = self._dataset.shape(view).blank(leading.item, pixels, draw)
         if pixels.transform is not None:
             frames = sendable(pixels.finished(frames, draw))
         return Fetched(number=ABSENT, item=item, cost=leading.cost, frames=frames)

@@ -19,7 +19,7 @@ from framedex.execution.spawning import SharedNumber
 from framedex.loader.batches.faults import OnError
 from framedex.loader.batches.fetch import Decode, describe, picture, sound
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
-from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, Transform
 from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.clips.clip_source import ClipSource, Where, clips_where
@@ -44,6 +44,7 @@ class PixelArguments(TypedDict, total=False):
 
     size: Size | None
     framing: Framing | None
+    rotation: Rotation
     layout: Layout | None
     dtype: Dtype
     transform: Transform | None

@@ -69,8 +69,7 @@ class Fetched:
         images: the input of nvJPEG, if nvJPEG decodes the clip.
         order: int64 [F], the number of the decoded frame at each place, -1 where padded. If None, frames are in order.
         size: (height, width) to which a GPU scales. If None, it does not scale.
-        turns: quarter turns counterclockwise by which a GPU then turns frames.
-        cutout: the crop that a GPU then cuts out of the frames. If None, frames stay whole.
+        cutout: how a GPU then turns and cuts frames. If None, they stay as they are.
         read_seconds: the worker's time for reading.
         decode_seconds: the worker's time for decoding.
         bytes_read: bytes read for the clip.
@@ -85,7 +84,6 @@ class Fetched:
     images: NvjpegClip | None = None
     order: NDArray[np.int64] | None = None
     size: Size | None = None
-    turns: int = 0
     cutout: Cutout | None = None
     read_seconds: float = 0.0
     decode_seconds: float = 0.0

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, NvdecClip, NvjpegClip, fault_of
-from framedex.loader.batches.frames import quarter_turns, stored_size, upright
 from framedex.loader.pixels.options import PixelOptions, sendable
 from framedex.loader.routing.balance import ClipCost, clip_cost
 from framedex.loader.routing.driver import DriverSupport
@@ -25,7 +23,6 @@ from framedex.records.columns import item_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.audio import ReadsRanges, read_audio
-from framedex.sharder.decoding.cutout import Cutout, cut, whole
 from framedex.sharder.reading import EncodedClip, HeldBytes, SourceFiles
 
 Decode = Literal["cpu", "movie"]
@@ -70,7 +67,7 @@ def picture(
         pixels.check_memory(clip, None)
         return {"movie": clip_movie(clip, sources.read(clip)), "positions": clip.recipe.position.astype(np.int64)}
     draw = pixels.draw(clip, epoch)
-    cutout = pixels.cutout((clip.medium.height, clip.medium.width), len(clip.frames), draw)
+    cutout = pixels.cutout(clip.medium, len(clip.frames), draw)
     pixels.check_memory(clip, cutout)
     return {"frames": pixels.finished(pixels.decoded(clip, sources.read(clip), cutout), draw)}
 
@@ -95,15 +92,13 @@ class FetchOptions:
     """How clips are fetched.
 
     Attributes:
-        pixels: the size, the crop and the form in which frames are delivered, after they are turned.
-        upright: whether to turn frames by the rotation of their medium.
+        pixels: how frames are turned, scaled, cut and laid out.
         colour: how close a GPU's colours must come to the CPU's.
         caps: the formats that the GPU's driver supports.
         nvjpeg: whether the GPU decodes JPEGs, too.
     """
 
     pixels: PixelOptions = field(default_factory=PixelOptions)
-    upright: bool = False
     colour: Colour = "close"
     caps: DriverSupport | None = None
     nvjpeg: bool = True
@@ -132,18 +127,15 @@ class Fetcher:
     def _fetch(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None) -> Fetched:
         begun = time.perf_counter()
         clip = self._dataset.clip(wanted.number)
-        degrees = clip.medium.rotation_degrees if self._options.upright else 0
         pixels = self._options.pixels
         draw = pixels.draw(clip, self._dataset.epoch)
-        size = stored_size((clip.medium.height, clip.medium.width), degrees)  # exchanges both for upright pictures
-        cutout = pixels.cutout(size, len(clip.frames), draw)
+        cutout = pixels.cutout(clip.medium, len(clip.frames), draw)
         pixels.check_memory(clip, cutout)
         encoded = self._dataset.sources.read(clip)
         fetched = Fetched(
             number=wanted.number,
             item=self._dataset.extra_values(clip) | describe(clip),
-            size=stored_size(cutout.scaled, degrees) if pixels.framing.scales else None,
-            turns=quarter_turns(degrees),
+            size=cutout.scaled_picture if pixels.framing.scales else None,
             cutout=None if cutout.is_whole else cutout,
             cost=clip_cost(clip),
             read_seconds=time.perf_counter() - begun,
@@ -155,18 +147,10 @@ class Fetcher:
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:
             # A transform may return any object; `sendable` checks that it can leave the worker.
-            frames = self._decoded(clip, encoded, cutout, degrees)
+            frames = pixels.decoded(clip, encoded, cutout)
             fetched.frames = frames if pixels.transform is None else sendable(pixels.finished(frames, draw))
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
         return fetched
-
-    def _decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout, degrees: int) -> NDArray[Any]:
-        """Return a clip's frames, decoded on the CPU, turned and then cut."""
-        pixels = self._options.pixels
-        if not quarter_turns(degrees):
-            return pixels.decoded(clip, encoded, cutout)
-        stored = pixels.decoded(clip, encoded, whole(stored_size(cutout.scaled, degrees)))
-        return cut(upright(stored, degrees), cutout)
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
         """Add the input of a GPU's decoder to a fetched clip. Return False if the CPU must decode it."""

@@ -202,30 +202,6 @@ def blank(example: Item, frames: int, audio: AudioShape | None) -> Item:
     return found
 
 
-Rotation = Literal["report", "apply"]
-Size = tuple[int, int]  # height, width
-
-
-def quarter_turns(degrees: int) -> int:
-    """Return the number of quarter turns counterclockwise, 0 to 3, that is nearest to a medium's `rotation_degrees`."""
-    return round(degrees / 90) % 4
-
-
-def upright(frames: NDArray[Any], degrees: int) -> NDArray[Any]:
-    """Return frames, [F, H, W, C], turned counterclockwise by `degrees`, contiguous. 90 and 270 exchange H and W.
-
-    Angles between quarter turns are rounded to the nearest one, where ffmpeg would draw black corners. If a clip is
-    scaled as well, decode to `stored_size`, then turn: sizes are sizes of upright pictures.
-    """
-    return np.ascontiguousarray(np.rot90(frames, quarter_turns(degrees), axes=(1, 2)))
-
-
-def stored_size(size: Size, degrees: int) -> Size:
-    """Return the (height, width) to scale a decoded picture to, so that it has this size when turned upright."""
-    height, width = size
-    return (width, height) if quarter_turns(degrees) % 2 else (height, width)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOptions:
     """How clips are decoded.
@@ -241,7 +217,6 @@ class DecodeOptions:
     decode: Decode
     cpu_share: Share
     colour: Colour
-    rotation: Rotation
     pixels: PixelOptions
     num_workers: int
 
@@ -249,7 +224,6 @@ class DecodeOptions:
         check_choices(
             decode=(self.decode, get_args(Decode)),
             colour=(self.colour, get_args(Colour)),
-            rotation=(self.rotation, get_args(Rotation)),
         )
         check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
 

@@ -114,15 +114,13 @@ def _copied(decoded: list[Tensor], clips: list[Fetched]) -> list[Tensor]:
 
 
 def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
-    """Return a copy of a clip's frames, upright, cropped and in order, with zeros for padding."""
+    """Return a copy of a clip's frames, turned, cropped and in order, with zeros for padding."""
     assert clip.order is not None
     if clip.cutout is None:
-        frames = _in_order(decoded[None], clip.order)[0]
-        return torch.rot90(frames, clip.turns, dims=(1, 2)).contiguous() if clip.turns else frames
+        return _in_order(decoded[None], clip.order)[0]
     cutout = clip.cutout
-    upright = torch.rot90(decoded, clip.turns, dims=(1, 2)) if clip.turns else decoded
     unique = decoded.new_zeros((len(cutout.windows), len(decoded), *cutout.size, decoded.shape[-1]))
-    cut_into(unique, upright, cutout, torch.flip)
+    cut_into(unique, decoded, cutout, torch)
     frames = _in_order(unique, clip.order)
     return frames if cutout.is_stacked else frames[0]
 

@@ -203,7 +203,7 @@ class BucketSampler(ElasticSampler[list[int]]):
         tokens: tokens of each clip: an array [clips], the name of a column, or a function of the shapes, int64
             [clips, 3] (frames, height, width), such as one that calls `visual_tokens`.
         shapes: [clips, 3], the frames, height and width of each clip. Defaults to `dataset.shapes()`. Give it if clips
-            are loaded with other sizes, such as `dataset.shapes(upright=True)` for rotation="apply".
+            are loaded with other sizes.
         padding: the size to which clips of a batch are padded. "tokens": to the most tokens. "shape": to the most
             frames, the greatest height and the greatest width, as `collate="pad"` does; `tokens` is then a function.
         too_large: what to do with a clip that alone has more than `max_tokens`: "error" raises, "alone" makes it a

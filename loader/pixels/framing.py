@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
+from framedex.sharder.clips.clip_source import StoredShapes
 from framedex.sharder.decoding.cutout import Cutout, Window
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.sampling import below, draws
@@ -82,6 +83,7 @@ class SmartResize:
 
 
 Sides = NDArray[np.int64]
+Rotation = Literal["apply", "stored"]
 
 
 def smart_sizes(rule: SmartResize, heights: Sides, widths: Sides, frames: Sides) -> tuple[Sides, Sides]:
@@ -120,6 +122,7 @@ def smart_sizes(rule: SmartResize, heights: Sides, widths: Sides, frames: Sides)
 
 Resize = Literal["stretch", "fit", "crop"]
 Position = Literal["center", "random", "three", "five", "ten"]
+Aspect = Literal["display", "stored"]
 CROPS: dict[str, int] = {"three": 3, "five": 5, "ten": 10}  # the number of crops by position
 RATIO = (3 / 4, 4 / 3)  # torchvision's default for random-resized crops
 SIZES = ("size", "short_side", "long_side", "smart_resize")  # at most one is given
@@ -153,6 +156,8 @@ class Framing:
             drawn and scaled to `size`.
         ratio: (least, most) ratio of width to height of a random-resized crop. Defaults to (3/4, 4/3).
         flip: The probability that a clip is mirrored left to right.
+        aspect: The proportions of pictures, for frames that are scaled. "display" are those that players show, where
+            samples may be wider than they are high (`sample_aspect_ratio`). "stored" takes all samples for squares.
 
     Raises:
         FramedexError: A value is not allowed, or values contradict each other.
@@ -168,12 +173,17 @@ class Framing:
     scale: tuple[float, float] | None = None
     ratio: tuple[float, float] | None = None
     flip: float = 0.0
+    aspect: Aspect = "display"
 
     def __post_init__(self) -> None:
         for name in ("size", "short_side", "crop", "scale", "ratio"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        check_choices(resize=(self.resize, get_args(Resize)), position=(self.position, get_args(Position)))
+        check_choices(
+            resize=(self.resize, get_args(Resize)),
+            position=(self.position, get_args(Position)),
+            aspect=(self.aspect, get_args(Aspect)),
+        )
         _check_size("size", self.size)
         _check_size("crop", self.crop)
         self._check_sides()
@@ -236,6 +246,11 @@ class Framing:
         return any(getattr(self, name) is not None for name in SIZES)
 
     @property
+    def needs_aspects(self) -> bool:
+        """Whether sizes of delivered frames depend on the shape of samples."""
+        return self.scales and self.aspect == "display" and self.fixed_size is None
+
+    @property
     def crops(self) -> int | None:
         """The number of crops per clip, or None if frames do not have an axis of crops."""
         return CROPS.get(self.position)
@@ -281,12 +296,26 @@ def _is_range(value: object, most: float) -> bool:
     )
 
 
+def picture_sizes(framing: Framing, shapes: StoredShapes, rotation: Rotation) -> tuple[Sides, Sides]:
+    """Return (heights, widths), int64 [clips] each, of pictures before they are framed: turned, with square samples.
+
+    Players keep the height of a picture whose samples are not square, and round its width, before they turn it.
+    """
+    heights, widths = shapes.heights, shapes.widths
+    if framing.scales and framing.aspect == "display":
+        widths = np.maximum(1, np.rint(widths * shapes.aspects)).astype(np.int64)
+    if rotation == "stored":
+        return heights, widths
+    lies = shapes.turns % 2 == 1
+    return np.where(lies, widths, heights), np.where(lies, heights, widths)
+
+
 def delivered_sizes(framing: Framing, heights: Sides, widths: Sides, frames: Sides) -> tuple[Sides, Sides]:
     """Return (heights, widths), int64 [clips] each, of the frames that are delivered.
 
     Args:
         framing: The user's choice.
-        heights, widths: int64 [clips], the sizes of the pictures, upright if they are delivered upright.
+        heights, widths: int64 [clips], the sizes of the pictures (`picture_sizes`).
         frames: int64 [clips], the number of frames of each clip, with padding.
 
     Raises:
@@ -375,7 +404,7 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
 
     Args:
         framing: The user's choice.
-        size: (height, width) of the clip's pictures, upright if they are delivered upright.
+        size: (height, width) of the clip's pictures (`picture_sizes`).
         frames: The number of frames of the clip, with padding.
         draw: The source of random numbers.
 

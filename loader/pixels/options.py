@@ -17,8 +17,17 @@ from numpy.typing import NDArray
 from framedex.core.limits import GIBIBYTE, usual_clip_bytes
 from framedex.core.words import check_choices
 from framedex.errors import DecodeError, FramedexError, TransformError
-from framedex.loader.pixels.framing import Draw, Framing, cutout_of, framing_of
+from framedex.loader.pixels.framing import (
+    Draw,
+    Framing,
+    Rotation,
+    cutout_of,
+    delivered_sizes,
+    framing_of,
+    picture_sizes,
+)
 from framedex.sharder.clips.clip import Clip, Medium
+from framedex.sharder.clips.clip_source import StoredShapes
 from framedex.sharder.decoding.audio import audio_bytes, audio_text
 from framedex.sharder.decoding.cutout import Cutout
 from framedex.sharder.decoding.video import DEEP, RGB, Size, decode_deep, decode_raw, decode_rgb, raw_form
@@ -147,9 +156,10 @@ class PixelOptions:
     seed: int = 0
     threads: int = 1
     clip_bytes: int | None = None
+    rotation: Rotation = "apply"
 
     def __post_init__(self) -> None:
-        check_choices(dtype=(self.dtype, get_args(Dtype)))
+        check_choices(dtype=(self.dtype, get_args(Dtype)), rotation=(self.rotation, get_args(Rotation)))
         if self.dtype == "raw" and self.framing.scales:
             raise FramedexError(
                 "dtype='raw' delivers samples as they are stored, which cannot be scaled",
@@ -180,27 +190,39 @@ class PixelOptions:
         """Whether frames are uint8 [F, H, W, 3], at most stretched to a size."""
         return self.framing.is_plain and self.axes == "FHWC" and self.dtype == "uint8" and self.transform is None
 
-    def reframed(self, size: Size | None, framing: Framing | None) -> PixelOptions:
-        """Return these options with another framing, if one of the arguments is given. Raises FramedexError."""
-        return self if size is None and framing is None else replace(self, framing=framing_of(size, framing))
+    def changed(self, size: Size | None, framing: Framing | None, rotation: Rotation | None) -> PixelOptions:
+        """Return these options with those of the arguments that are given. Raises FramedexError."""
+        own = self.framing if size is None and framing is None else framing_of(size, framing)
+        return replace(self, framing=own, rotation=rotation or self.rotation)
+
+    def shapes(self, stored: StoredShapes) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: the frames, the height and the width of clips as they are delivered.
+
+        Raises:
+            FramedexError: The framing does not support the proportions of a picture.
+        """
+        heights, widths = picture_sizes(self.framing, stored, self.rotation)
+        return np.stack([stored.frames, *delivered_sizes(self.framing, heights, widths, stored.frames)], axis=1)
 
     def draw(self, clip: Clip, epoch: int) -> Draw:
         """Return the source of a clip's random numbers. All views of a clip have the same numbers."""
         return Draw(seed=self.seed, epoch=epoch, name=clip.multiview_id or clip.clip_id)
 
-    def cutout(self, size: Size, frames: int, draw: Draw) -> Cutout:
-        """Return how the frames of a clip are scaled and cut. Called before a clip is decoded.
+    def cutout(self, medium: Medium, frames: int, draw: Draw) -> Cutout:
+        """Return how the frames of a clip are scaled, turned and cut. Called before a clip is decoded.
 
         Args:
-            size: (height, width) of the pictures, upright if they are delivered upright.
+            medium: The clip's medium.
             frames: The number of frames of the clip.
             draw: The source of random numbers.
 
         Raises:
             FramedexError: The framing is not possible for pictures of this size.
         """
+        heights, widths = picture_sizes(self.framing, StoredShapes.of(medium, frames), self.rotation)
         try:
-            return cutout_of(self.framing, size, frames, draw)
+            cutout = cutout_of(self.framing, (int(heights[0]), int(widths[0])), frames, draw)
+            return cutout if self.rotation == "stored" else replace(cutout, turns=medium.turns)
         except FramedexError as error:
             raise FramedexError(
                 error.what, where=f"clip {draw.name}", found=error.found, allowed=error.allowed, remedy=error.remedy
@@ -252,16 +274,15 @@ class PixelOptions:
         own = laid_out(frames, self.axes)
         return own if self.transform is None else transformed(own, self.transform, draw)
 
-    def blank(self, medium: Medium, size: Size, frames: int, draw: Draw) -> NDArray[Any]:
+    def blank(self, medium: Medium, frames: int, draw: Draw) -> NDArray[Any]:
         """Return the frames of a clip that consists of padding, before `finished`.
 
         Args:
-            medium: A medium with the same format.
-            size: (height, width) of the pictures before framing.
+            medium: A medium with pictures of the same format and size.
             frames: The number of frames.
             draw: The source of random numbers.
         """
-        cutout = self.cutout(size, frames, draw)
+        cutout = self.cutout(medium, frames, draw)
         self._check_parts([self._frame_bytes(cutout, frames)], draw.name)
         form = {"uint8": RGB, "uint16": DEEP}.get(self.dtype) or raw_form(medium)
         return np.zeros((*cutout.leading, frames, *cutout.size, form.channels), form.type)

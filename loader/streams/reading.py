@@ -179,8 +179,8 @@ def decode_sample(
             `decode`. `__key__` and `__url__` name the sample in messages.
         seed: as for `ClipDataset`.
         epoch: the epoch for which `framing` and `transform` draw. Every epoch needs a pipeline with its number.
-        pixels: `size`, `framing`, `layout`, `dtype`, `transform`, `threads` and `clip_bytes`, as for `ClipDataset`. In
-            a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
+        pixels: `size`, `framing`, `rotation`, `layout`, `dtype`, `transform`, `threads` and `clip_bytes`, as for
+            `ClipDataset`. In a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
 
     Returns:
         A dict as `ClipDataset.__getitem__` describes it, with `frames`.

@@ -378,6 +378,16 @@ class Medium(MediumRecord):
         return self.member if self.member_offset is None and self.member_bytes is not None else None
 
     @property
+    def turns(self) -> int:
+        """The quarter turns counterclockwise, 0 to 3, that are nearest to the rotation by which players turn it."""
+        return round(self.rotation_degrees / 90) % 4
+
+    @property
+    def aspect(self) -> float:
+        """The width of a sample over its height, 1 if it is not stated."""
+        return self.sample_aspect_ratio or 1.0
+
+    @property
     def bits(self) -> int:
         """Bits per sample of its pictures."""
         return bits_of(self.pixel_format)

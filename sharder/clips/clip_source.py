@@ -6,7 +6,8 @@ by the values of columns and fields, or by an expression.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from framedex.core.column_rules import as_numpy, equal_values
 from framedex.core.words import did_you_mean, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError
 from framedex.records.clip import Failure
-from framedex.sharder.clips.clip import Clip, ViewsOfClips
+from framedex.sharder.clips.clip import Clip, Medium, ViewsOfClips
 from framedex.sharder.clips.labels import Labels
 from framedex.sharder.configuration.filters import columns_in, matches, parse_filter
 from framedex.storage.places import Place
@@ -36,13 +37,20 @@ MEDIA_FIELDS = (
     "width",
     "height",
     "rotation_degrees",
+    "sample_aspect_ratio",
     "color_transfer",
     "frame_count",
 )
-DURATION, FRAME_RATE = "duration_seconds", "frame_rate"
+DURATION, FRAME_RATE, ASPECT = "duration_seconds", "frame_rate", "sample_aspect_ratio"
+SIZES = ("height", "width", "rotation_degrees")  # of a clip's medium, never null
+UPRIGHT = ("upright_width", "upright_height")  # of pictures turned as players turn them
 # Fields of the medium that are computed from several columns of `media`.
 DURATION_COLUMNS = ("duration_pts", "time_base_num", "time_base_den")
-MADE_FIELDS = {DURATION: DURATION_COLUMNS, FRAME_RATE: ("frame_count", *DURATION_COLUMNS)}
+MADE_FIELDS = {
+    DURATION: DURATION_COLUMNS,
+    FRAME_RATE: ("frame_count", *DURATION_COLUMNS),
+    **dict.fromkeys(UPRIGHT, SIZES),
+}
 FIELD_NAMES = (*CLIP_FIELDS, *FRAME_FIELDS, *MEDIA_FIELDS, *MADE_FIELDS)
 
 
@@ -53,6 +61,10 @@ def media_field(name: str, media: pa.Table) -> pa.ChunkedArray:
     """
     if name not in MADE_FIELDS:
         return media[name]
+    if name in UPRIGHT:
+        height, width, degrees = (media[column].to_numpy() for column in SIZES)
+        sides = (height, width) if name == "upright_height" else (width, height)
+        return pa.chunked_array([pa.array(np.where(quarter_turns(degrees) % 2, sides[1], sides[0]), pa.int32())])
     pts, num, den = (pc.cast(media[column], pa.float64(), safe=False) for column in DURATION_COLUMNS)
     seconds = pc.divide(pc.multiply(pts, num), den)
     if name == DURATION:
@@ -95,7 +107,39 @@ def check_column_name(name: object) -> None:
         raise FramedexError("the name of a column is a text", found=repr(name)[:80], allowed="such as 'label'")
 
 
-SIZES = ("height", "width", "rotation_degrees")  # of a clip's medium, never null
+def quarter_turns(degrees: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the quarter turns counterclockwise, 0 to 3, that are nearest to rotations in degrees."""
+    return np.rint(degrees / 90).astype(np.int64) % 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredShapes:
+    """The numbers of frames of clips, and the pictures of their media as they are stored.
+
+    Attributes:
+        frames: int64 [clips], padding included.
+        heights: int64 [clips].
+        widths: int64 [clips].
+        turns: int64 [clips]: the quarter turns counterclockwise, 0 to 3, by which players turn the pictures.
+        aspects: float64 [clips]: the width of a sample over its height, 1 if it is not stated.
+    """
+
+    frames: NDArray[np.int64]
+    heights: NDArray[np.int64]
+    widths: NDArray[np.int64]
+    turns: NDArray[np.int64]
+    aspects: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, medium: Medium, frames: int) -> Self:
+        """Return the shape of one clip with a number of frames."""
+        numbers = (frames, medium.height, medium.width, medium.turns)
+        shape = (np.array([number], np.int64) for number in numbers)
+        return cls(**dict(zip(cls.__slots__, (*shape, np.array([medium.aspect])), strict=True)))
+
+    def take(self, places: NDArray[np.int64]) -> Self:
+        """Return the shapes of some clips."""
+        return type(self)(**{name: getattr(self, name)[places] for name in self.__slots__})
 
 
 class ClipSource(ABC):
@@ -201,25 +245,32 @@ class ClipSource(ABC):
         media, rows = self._media(SIZES), pa.array(self.media_rows())
         return [media[name].take(rows) for name in SIZES]
 
-    def shapes(self, *, upright: bool) -> NDArray[np.int64]:
-        """Return int64 [clips, 3]: frames (padding included), height and width of each clip, as they are stored.
+    def shapes(self, *, with_aspects: bool) -> StoredShapes:
+        """Return the shapes of all clips.
 
         Args:
-            upright: Whether to return the sizes of pictures that are turned as a player turns them, by quarter turns.
+            with_aspects: Whether to read `aspects`, which takes time. If not, they are 1.
 
         Raises:
             FormatError: A file is missing or damaged, or was changed in the meantime.
         """
-        frames, height, width, degrees = (self.frame_counts(), *self._sizes())
-        if any(column.null_count for column in (frames, height, width, degrees)):
+        numbers = self.frame_counts(), *self._sizes()
+        if any(column.null_count for column in numbers):
             raise FormatError(
                 "a clip has no shape", where=str(self.path), found="null", remedy="shard again, or fetch it again"
             )
-        shapes = np.stack([column.to_numpy().astype(np.int64) for column in (frames, height, width)], axis=1)
-        if upright:
-            turned = np.rint(degrees.to_numpy() / 90).astype(np.int64) % 2 == 1
-            shapes[turned, 1:] = shapes[turned, :0:-1]
-        return shapes
+        frames, heights, widths, degrees = (column.to_numpy().astype(np.int64) for column in numbers)
+        aspects = np.ones(len(frames))
+        if with_aspects:
+            stated = self._field(ASPECT).to_numpy().astype(np.float64)  # NaN for null
+            aspects = np.where(stated > 0, stated, aspects)
+        return StoredShapes(
+            frames=frames,
+            heights=heights,
+            widths=widths,
+            turns=quarter_turns(degrees),
+            aspects=aspects,
+        )
 
 
 Where: TypeAlias = Mapping[str, object] | str

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import av
 import av.filter
-import numpy as np
-from numpy.typing import NDArray
 
 Size = tuple[int, int]  # height, width
+Part = tuple[slice, slice]  # rows, columns
 
 
 class Window(NamedTuple):
@@ -36,24 +36,31 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutout:
-    """How the frames of one clip are scaled and cut.
+    """How the frames of one clip are scaled, turned and cut.
 
     Attributes:
-        scaled: (height, width) to which whole frames are scaled.
+        scaled: (height, width) of whole frames after they are scaled and turned.
         size: (height, width) of each window.
-        windows: The windows of the scaled frames.
+        windows: The windows of the scaled and turned frames.
         is_stacked: Whether the windows are an axis in front of the frames. If not, there is one window.
+        turns: The number of quarter turns counterclockwise, 0 to 3, by which frames are turned.
     """
 
     scaled: Size
     size: Size
     windows: tuple[Window, ...] = (Window(0, 0),)
     is_stacked: bool = False
+    turns: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether scaled frames are delivered as they are."""
-        return self.size == self.scaled and self.windows == (Window(0, 0),) and not self.is_stacked
+        return self == whole(self.scaled)
+
+    @property
+    def scaled_picture(self) -> Size:
+        """(height, width) to which a decoded picture is scaled before it is turned."""
+        return self.scaled[::-1] if self.turns % 2 else self.scaled
 
     @property
     def leading(self) -> tuple[int, ...]:
@@ -70,25 +77,31 @@ class Cutout:
             for window in self.windows
         )
 
-    def box(self) -> tuple[slice, slice]:
-        """Return the rows and columns of the smallest part of a scaled frame in which all windows lie."""
+    def box(self) -> Part:
+        """Return the rows and columns of the smallest part of a scaled picture, not yet turned, with all windows."""
         shown = [self.overlap(window)[0] for window in self.windows]
         rows, columns = ([part[axis] for part in shown] for axis in (0, 1))
-        return (
+        part = (
             slice(min(part.start for part in rows), max(part.stop for part in rows)),
             slice(min(part.start for part in columns), max(part.stop for part in columns)),
         )
+        return _turned(part, self.scaled, -self.turns)
 
-    def within(self, part: tuple[slice, slice]) -> Cutout:
-        """Return the same windows of a part of the scaled frame: rows and columns that hold `box`."""
-        top, left = part[0].start, part[1].start
+    def within(self, part: Part) -> Cutout:
+        """Return the same windows of a part of the scaled picture.
+
+        Args:
+            part: Rows and columns of the picture, not yet turned, in which those of `box` lie.
+        """
+        rows, columns = _turned(part, self.scaled_picture, self.turns)
+        top, left = rows.start, columns.start
         return replace(
             self,
-            scaled=(part[0].stop - top, part[1].stop - left),
+            scaled=(rows.stop - top, columns.stop - left),
             windows=tuple(window._replace(top=window.top - top, left=window.left - left) for window in self.windows),
         )
 
-    def overlap(self, window: Window) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    def overlap(self, window: Window) -> tuple[Part, Part]:
         """Return the rows and columns that a window shows of a scaled frame, and where they lie in the window."""
         rows = _overlap(window.top, self.size[0], self.scaled[0])
         columns = _overlap(window.left, self.size[1], self.scaled[1])
@@ -100,39 +113,43 @@ def whole(size: Size) -> Cutout:
     return Cutout(scaled=size, size=size)
 
 
-def cut(frames: NDArray[Any], cutout: Cutout) -> NDArray[Any]:
-    """Return the windows of scaled frames, [F, h, w, C] or [windows, F, h, w, C].
-
-    Args:
-        frames: [F, H, W, C].
-        cutout: The windows.
-    """
-    if cutout.is_whole:
-        return frames
-    target = np.zeros((len(cutout.windows), len(frames), *cutout.size, frames.shape[-1]), frames.dtype)
-    cut_into(target, frames, cutout, np.flip)
-    return target if cutout.is_stacked else target[0]
-
-
 def _overlap(first: int, length: int, available: int) -> tuple[slice, slice]:
     begin, end = max(first, 0), max(min(first + length, available), max(first, 0))
     return slice(begin, end), slice(begin - first, end - first)
 
 
-def cut_into(target: Any, frames: Any, cutout: Cutout, flip: Any) -> None:
-    """Copy the windows of scaled frames to where they are delivered. What stands out of the frames is not written.
+def _turned(part: Part, size: Size, turns: int) -> Part:
+    """Return the rows and columns of a part of a picture after quarter turns counterclockwise.
+
+    Args:
+        part: Rows and columns of the picture.
+        size: (height, width) of the picture.
+        turns: The number of turns, clockwise if it is below 0.
+    """
+    rows, columns = part
+    for _ in range(turns % 4):
+        rows, columns = slice(size[1] - columns.stop, size[1] - columns.start), rows
+        size = size[::-1]
+    return rows, columns
+
+
+def cut_into(target: Any, pictures: Any, cutout: Cutout, library: ModuleType) -> None:
+    """Turn scaled pictures, and copy their windows to where they are delivered.
+
+    What stands out of the pictures is not written.
 
     Args:
         target: [windows, …, h, w, C], zeros where windows may stand out.
-        frames: […, H, W, C], the scaled frames.
-        cutout: The windows.
-        flip: `numpy.flip` or `torch.flip`, which mirrors axis -2 of an array when called as flip(array, (-2,)).
+        pictures: […, H, W, C], scaled and not yet turned.
+        cutout: The turn and the windows.
+        library: `numpy` or `torch`, whichever the arrays are of.
     """
+    frames = library.rot90(pictures, cutout.turns, (-3, -2)) if cutout.turns else pictures
     for place, window in zip(target, cutout.windows, strict=True):
         (rows, columns), (into_rows, into_columns) = cutout.overlap(window)
         shown = frames[..., rows, columns, :]
         if window.is_flipped:
-            shown = flip(shown, (-2,))
+            shown = library.flip(shown, (-2,))
             into_columns = slice(cutout.size[1] - into_columns.stop, cutout.size[1] - into_columns.start)
         place[..., into_rows, into_columns, :] = shown
 
@@ -140,8 +157,6 @@ def cut_into(target: Any, frames: Any, cutout: Cutout, flip: Any) -> None:
 # Pixels around the wanted ones, more than the interpolation of chroma reaches in any format; and the grid of parts.
 MARGIN, GRID = 16, 32
 WORTHWHILE = 0.75  # share of the picture; larger parts are not cut out
-
-Part = tuple[slice, slice]  # rows, columns
 
 
 class Cropper:

@@ -135,7 +135,8 @@ class _ClipDecoder:
     def rgb_parts(self, cutout: Cutout) -> Iterator[Part]:
         """Yield every wanted picture as uint8 [H, W, 3], scaled, or a part of it that contains all windows."""
         if self.clip.medium.kind == IMAGES:
-            return ((rank, rows.reshape(*cutout.scaled, 3), cutout) for rank, rows in self.rgb_rows(*cutout.scaled))
+            size = cutout.scaled_picture
+            return ((rank, rows.reshape(*size, 3), cutout) for rank, rows in self.rgb_rows(*size))
         rows_of = self.converter.rows
         return self.parts(
             cutout, lambda picture, height, width: rows_of(picture, height, width).reshape(height, width, 3)
@@ -152,11 +153,11 @@ class _ClipDecoder:
         for rank, picture in decode_pictures(self.clip, self.encoded, threads=self.threads):
             _check_size(self.clip, picture.height, picture.width)
             shown = cutout
-            if (picture.height, picture.width) == cutout.scaled:
+            if (picture.height, picture.width) == cutout.scaled_picture:
                 picture, place = cropper.part(picture, box)
                 shown = cutout.within(place)
             with _known_matrix(self.clip):
-                pixels = convert(picture, *shown.scaled)
+                pixels = convert(picture, *shown.scaled_picture)
             yield rank, pixels, shown
 
 
@@ -173,7 +174,7 @@ def decode_rgb(
         encoded: Its packets.
         size: (height, width) to scale to, in the same step, with an antialiasing triangle filter. If None, the medium's
             size.
-        cutout: How frames are scaled and then cut, instead of `size`.
+        cutout: How frames are scaled, turned and cut, instead of `size`.
         threads: The number of decoder threads.
 
     Returns:
@@ -209,7 +210,7 @@ def _collect(clip: Clip, cutout: Cutout, parts: Iterable[Part], form: PixelForm)
     for rank, pixels, shown in parts:
         windows = room() if cutout.is_stacked else room()[None]
         first, *others = places[rank]
-        cut_into(windows[:, first], pixels, shown, np.flip)
+        cut_into(windows[:, first], pixels, shown, np)
         for place in others:
             windows[:, place] = windows[:, first]
     return room()
@@ -355,7 +356,7 @@ def raw_form(medium: Medium) -> PixelForm:
 def _check_form(clip: Clip, parts: Iterable[Part], form: PixelForm) -> Iterator[Part]:
     """Yield the parts. Raise DecodeError for a picture whose samples or size differ from those of the medium."""
     for rank, samples, shown in parts:
-        shape = (*shown.scaled, form.channels)
+        shape = (*shown.scaled_picture, form.channels)
         if (samples.shape, samples.dtype) != (shape, form.type):
             raise DecodeError(
                 f"clip {clip.clip_id}: its pictures are not all alike, and dtype='raw' leaves them as they are",
@@ -400,11 +401,11 @@ def _deep_images(clip: Clip, encoded: EncodedClip, cutout: Cutout) -> Iterator[P
     converter = RgbConverter()
     for rank, data in encoded_images(clip, encoded):
         if _is_deep_png(data):
-            yield rank, converter.deep(_decode_png(clip, data), *cutout.scaled), cutout
+            yield rank, converter.deep(_decode_png(clip, data), *cutout.scaled_picture), cutout
             continue
         rgb = _image_rgb(clip, data).astype(np.uint16) * 257  # 255 becomes 65535
-        if rgb.shape[:2] != cutout.scaled:
-            rgb = converter.deep(av.VideoFrame.from_ndarray(rgb, format="rgb48le"), *cutout.scaled)
+        if rgb.shape[:2] != cutout.scaled_picture:
+            rgb = converter.deep(av.VideoFrame.from_ndarray(rgb, format="rgb48le"), *cutout.scaled_picture)
         yield rank, rgb, cutout
 
 

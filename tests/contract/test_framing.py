@@ -14,10 +14,10 @@ from PIL import Image
 
 from framedex import ClipDataset, ClipLoader, Framing, SmartResize
 from tests.contract.test_decoders import DEVICES
-from tests.loader.batches.test_rotation import _turned
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.media import picture
+from tests.support.turned import turned_video
 
 VIDEOS = ("h264_default.mp4", "h264_bt709.mp4", "h264_high10.mkv", "h264_cropped.mp4", "hevc_closed.mp4")
 FRAMINGS = {
@@ -40,7 +40,7 @@ def dataset(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
     (home / "media" / "shots").mkdir(parents=True)
     for name in VIDEOS:
         shutil.copy(medium(name), home / "media" / name)
-    _turned(medium("h264_default.mp4"), home / "media" / "turned.mp4", "quarter")
+    turned_video(medium("h264_default.mp4"), home / "media" / "turned.mp4", "quarter")
     for number in range(12):
         Image.fromarray(picture(number, 192, 144)).save(home / "media" / "shots" / f"{number:02}.jpg", quality=95)
     run("index", home / "media", "--out", home / "INDEX", "--image-fps", 5)
@@ -62,7 +62,7 @@ def delivered(loader: ClipLoader) -> dict[str, NDArray[np.uint8]]:
     return found
 
 
-@pytest.mark.parametrize("rotation", ["report", "apply"])
+@pytest.mark.parametrize("rotation", ["stored", "apply"])
 @pytest.mark.parametrize("name", FRAMINGS)
 @pytest.mark.parametrize("device", DEVICES)
 def test_both_decoders_show_the_same_windows(dataset: Path, device: str, name: str, rotation: str) -> None:
@@ -95,7 +95,7 @@ def test_windows_of_unscaled_frames_are_cut_out_of_the_same_pixels(dataset: Path
     assert len(found) == len(clips)
     for number in range(len(clips)):
         clip = clips.clip(number)
-        cutout = clips.pixels.cutout((clip.medium.height, clip.medium.width), 4, clips.pixels.draw(clip, 0))
+        cutout = clips.pixels.cutout(clip.medium, 4, clips.pixels.draw(clip, 0))
         window = cutout.windows[0]
         shown = whole[clip.clip_id][:, window.top : window.top + 80, window.left : window.left + 64]
         assert np.array_equal(found[clip.clip_id], shown[:, :, ::-1] if window.is_flipped else shown), clip.clip_id

@@ -15,10 +15,10 @@ from PIL import Image
 
 from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import FramedexError
-from tests.loader.batches.test_rotation import _turned
 from tests.support.datasets import run, shard_clips, write_clips
 from tests.support.images import encoded
 from tests.support.media import picture, read_barcode
+from tests.support.turned import turned_video
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -111,10 +111,10 @@ def test_rotation_is_applied_and_the_size_is_of_what_comes_out(
     turn: str, medium: Callable[[str], Path], tmp_path: Path
 ) -> None:
     (tmp_path / "media").mkdir()
-    _turned(medium("h264_default.mp4"), tmp_path / "media/turned.mp4", turn)
+    turned_video(medium("h264_default.mp4"), tmp_path / "media/turned.mp4", turn)
     run("index", tmp_path / "media", "--out", tmp_path / "INDEX")
     clips = [{"uri": "turned.mp4", "clip_id": "c", "frames": [5, 0, 9]}]
-    dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", clips))
+    dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", clips), rotation="stored")
     turns = round(dataset.clip(0).medium.rotation_degrees / 90) % 4
     assert turns in (1, 2, 3)
     stored = dataset[0]["frames"]
@@ -125,10 +125,14 @@ def test_rotation_is_applied_and_the_size_is_of_what_comes_out(
     (small,) = ClipLoader(dataset, rotation="apply", size=(60, 100), output="numpy")
     assert small["frames"].shape == (1, 3, 60, 100, 3)
     decoded_to = (60, 100) if turns == 2 else (100, 60)
-    expected = np.rot90(ClipDataset(tmp_path / "D", size=decoded_to)[0]["frames"], turns, axes=(1, 2))
-    assert np.array_equal(small["frames"][0], expected)
-    (reported,) = ClipLoader(dataset, output="numpy")
-    assert np.array_equal(reported["frames"][0], stored)
+    lying = ClipDataset(tmp_path / "D", size=decoded_to, rotation="stored")[0]["frames"]
+    assert np.array_equal(small["frames"][0], np.rot90(lying, turns, axes=(1, 2)))
+    (as_stored,) = ClipLoader(dataset, output="numpy")
+    assert np.array_equal(as_stored["frames"][0], stored)
+    upright = ClipDataset(tmp_path / "D")
+    assert np.array_equal(upright[0]["frames"], batch["frames"][0])
+    (unasked,) = ClipLoader(upright, output="numpy")
+    assert np.array_equal(unasked["frames"][0], batch["frames"][0])
 
 
 def test_sound_is_transformed_by_dali(index: Index, tmp_path: Path) -> None:

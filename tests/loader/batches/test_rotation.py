@@ -2,80 +2,77 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex.loader.batches.frames import quarter_turns, stored_size, upright
+from framedex import ClipDataset, Index
+from framedex.sharder.decoding.cutout import Cutout, Window, cut_into
+from tests.support.datasets import run, shard_clips
 from tests.support.ffmpeg import ffmpeg
-from tests.support.media import damage
-
-MATRIX_AT = 44  # from the type of a version 0 tkhd box (ISO/IEC 14496-12 8.3.2)
-ONE = 1 << 16
-# The entries a, b, c, d of the matrix in a track header.
-MATRICES = {
-    "none": (1, 0, 0, 1),
-    "quarter": (0, 1, -1, 0),
-    "half": (-1, 0, 0, -1),
-    "three quarters": (0, -1, 1, 0),
-}
+from tests.support.turned import MATRICES, cut, turned_video
 
 
-def _turned(source: Path, target: Path, turn: str) -> Path:
-    a, b, c, d = (ONE * value for value in MATRICES[turn])
-
-    def change(content: bytearray) -> bytearray:
-        at = content.index(b"tkhd") + MATRIX_AT
-        content[at : at + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
-        return content
-
-    return damage(source, target, change)
-
-
-def _by_command(path: Path, *before: str) -> NDArray[np.uint8]:
-    """Return the first picture as the ffmpeg command writes it: uint8 [bytes]."""
-    command = [ffmpeg(), "-v", "error", *before, "-i", str(path), "-frames:v", "1", "-f", "rawvideo"]
-    written = subprocess.run([*command, "-pix_fmt", "rgb24", "-"], capture_output=True, check=True).stdout
-    return np.frombuffer(written, np.uint8)
+def _by_command(path: Path) -> NDArray[np.uint8]:
+    """Return the first picture as the ffmpeg command shows it: uint8 [bytes]."""
+    command = [ffmpeg(), "-v", "error", "-i", str(path), "-frames:v", "1", "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    return np.frombuffer(subprocess.run(command, capture_output=True, check=True).stdout, np.uint8)
 
 
 @pytest.mark.parametrize("turn", MATRICES)
 def test_upright_is_what_ffmpeg_shows(turn: str, medium: Callable[[str], Path], tmp_path: Path) -> None:
-    path = _turned(medium("h264_default.mp4"), tmp_path / "turned.mp4", turn)
-    with av.open(str(path)) as container:
-        frame = next(container.decode(video=0))
-    stored = _by_command(path, "-noautorotate").reshape(1, frame.height, frame.width, 3)
-    shown = upright(stored, frame.rotation)
+    (tmp_path / "media").mkdir()
+    path = turned_video(medium("h264_default.mp4"), tmp_path / "media" / "turned.mp4", turn)
+    run("index", tmp_path / "media", "--out", tmp_path / "INDEX")
+    dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", [{"uri": "turned.mp4", "frames": [0]}]))
+    shown = dataset[0]["frames"]
     assert shown.flags.c_contiguous
-    assert shown.shape[1:3] == stored_size((frame.height, frame.width), frame.rotation)
-    height, width = shown.shape[1:3]
-    expected = _by_command(path).reshape(height, width, 3).astype(np.int64)
-    # ffmpeg rotates before it converts to RGB, so chroma at odd positions may be interpolated differently.
-    assert np.abs(shown[0] - expected).mean() < 3
-    others = [
-        np.abs(upright(stored, 90 * k)[0] - expected).mean()
-        for k in range(4)
-        if k != quarter_turns(frame.rotation) and upright(stored, 90 * k).shape == shown.shape
-    ]
-    assert min(others) > 20
+    assert dataset.shapes().tolist() == [list(shown.shape[:3])]
+    expected = _by_command(path).reshape(shown.shape[1:]).astype(np.int64)
+    # ffmpeg turns before it converts to RGB, and interpolates chroma in another way.
+    assert np.abs(shown[0] - expected).mean() < 6
+    turned = [np.rot90(shown[0], number) for number in (1, 2, 3)]
+    assert min(np.abs(other - expected).mean() for other in turned if other.shape == expected.shape) > 20
 
 
-def test_angles_go_to_the_nearest_quarter_turn() -> None:
-    assert [quarter_turns(degrees) for degrees in (0, 90, -90, 180, -180, 270, 44, 46, -44, 360)] == [
-        0, 1, 3, 2, 2, 3, 0, 1, 0, 0,
-    ]  # fmt: skip
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("turns", range(4))
+def test_windows_of_turned_pictures(turns: int, library: str) -> None:
+    generator = np.random.default_rng(turns)
+    pictures = generator.integers(1, 255, (2, 40, 64, 3)).astype(np.uint8)
+    upright = np.rot90(pictures, turns, (1, 2))
+    windows = (Window(3, 5), Window(-4, 20, True), Window(upright.shape[1] - 9, -2, True))
+    cutout = Cutout(scaled=upright.shape[1:3], size=(16, 12), windows=windows, is_stacked=True, turns=turns)
+    assert cutout.scaled_picture == (40, 64)
+    expected = cut(upright, cutout)
+    module = pytest.importorskip(library)
+    target, given = np.zeros(expected.shape, np.uint8), pictures
+    if library == "torch":
+        target, given = module.from_numpy(target), module.from_numpy(pictures)
+    cut_into(target, given, cutout, module)
+    assert np.array_equal(np.asarray(target), expected)
+    assert not cutout.is_whole
+    # The part of the picture that shows all windows gives the same windows.
+    inner = Cutout(scaled=upright.shape[1:3], size=(9, 7), windows=(Window(11, 13), Window(8, 20, True)), turns=turns)
+    rows, columns = inner.box()
+    part = pictures[:, rows, columns]
+    shown = inner.within((rows, columns))
+    assert shown.scaled_picture == part.shape[1:3]
+    found = np.zeros((2, 2, 9, 7, 3), np.uint8)
+    cut_into(found, part, shown, np)
+    for window, place in zip(inner.windows, found, strict=True):
+        expected = upright[:, window.top : window.top + 9, window.left : window.left + 7]
+        assert np.array_equal(place, expected[:, :, ::-1] if window.is_flipped else expected)
 
 
-def test_four_turns_are_none_and_a_size_is_of_the_upright_picture() -> None:
-    frames = np.arange(2 * 4 * 6 * 3, dtype=np.uint8).reshape(2, 4, 6, 3)
-    assert upright(frames, 90).shape == (2, 6, 4, 3)
-    assert np.array_equal(upright(upright(upright(upright(frames, 90), 90), 90), 90), frames)
-    assert upright(frames[:, :4, :6], 90)[0, 0, 0].tolist() == frames[0, 0, 5].tolist()  # counterclockwise
-    assert stored_size((224, 128), 90) == (128, 224)
-    assert stored_size((224, 128), 180) == (224, 128)
+def test_angles_go_to_the_nearest_quarter_turn(index: Index, tmp_path: Path) -> None:
+    angles = (0, 90, -90, 180, -180, 270, 44, 46, -44, 360)
+    stored = shard_clips(index.path, tmp_path / "D", [{"uri": "h264_default.mp4", "frames": [0]}])
+    medium = ClipDataset(stored).clip(0).medium
+    turns = [replace(medium, rotation_degrees=degrees).turns for degrees in angles]
+    assert turns == [0, 1, 3, 2, 2, 3, 0, 1, 0, 0]

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 import framedex
 from framedex import ClipDataset, ClipLoader, ClipStream, Framing, MultiViewDataset
 from framedex.errors import FramedexError
-from framedex.sharder.decoding.cutout import cut
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.media import Recipe, full_decode, make
 from tests.support.planes import native_planes
 from tests.support.scenes import write_scenes
+from tests.support.turned import cut
 
 FRAMES = [0, -1, 3, 4]
 FORMATS = (
@@ -174,8 +174,7 @@ def test_deep_frames_are_cut_as_others(home: Path, dtype: Any) -> None:
         clip = whole.clip(number)
         if dtype == "raw" and "420" in str(clip.medium.pixel_format):
             continue
-        size = clip.medium.height, clip.medium.width
-        cutout = part.pixels.cutout(size, 4, part.pixels.draw(clip, 0))
+        cutout = part.pixels.cutout(clip.medium, 4, part.pixels.draw(clip, 0))
         assert np.array_equal(part[number]["frames"], cut(whole[number]["frames"], cutout)), clip.clip_id
         checked += 1
     assert checked >= 9

@@ -16,13 +16,12 @@ import framedex
 from framedex import ClipDataset, ClipLoader, ClipSampler, ClipStream, Framing, Index, MultiViewDataset, SmartResize
 from framedex.errors import DecodeError, FramedexError
 from framedex.loader.pixels.framing import Draw, cutout_of
-from framedex.sharder.decoding.cutout import cut
-from tests.loader.batches.test_rotation import _turned
 from tests.support.counted import some
 from tests.support.datasets import run, shard_clips
 from tests.support.fetched import fetched_clip
 from tests.support.media import picture
 from tests.support.scenes import write_scenes
+from tests.support.turned import cut, turned_video
 
 NAMES = ("h264_default.mp4", "hevc_main10.mov", "h264_yuv444.mp4", "h264_cropped.mp4", "hevc_open_gop.mkv")
 FRAMINGS = {
@@ -50,8 +49,7 @@ def stored(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected_frames(dataset: ClipDataset, number: int, epoch: int = 0) -> NDArray[np.uint8]:
     """Return a clip's frames, scaled as a whole by `size` and cut with numpy."""
     clip, pixels = dataset.clip(number), dataset.pixels
-    size = clip.medium.height, clip.medium.width
-    cutout = pixels.cutout(size, len(clip.frames), pixels.draw(clip, epoch))
+    cutout = pixels.cutout(clip.medium, len(clip.frames), pixels.draw(clip, epoch))
     scaled = dataset.resized(cutout.scaled if pixels.framing.scales else None)[number]["frames"]
     return cut(scaled, cutout)
 
@@ -177,18 +175,19 @@ def test_views_of_a_clip_are_cut_alike_and_blank_ones_have_the_same_shape(tmp_pa
 @pytest.mark.parametrize("turn", ["quarter", "three quarters"])
 def test_turned_frames_are_framed_upright(turn: str, medium: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
-    _turned(medium("h264_default.mp4"), tmp_path / "videos" / "turned.mp4", turn)
+    turned_video(medium("h264_default.mp4"), tmp_path / "videos" / "turned.mp4", turn)
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
     stored = shard_clips(tmp_path / "INDEX", tmp_path / "D", [{"uri": "turned.mp4", "frames": [3, -1, 7]}])
-    plain = ClipDataset(stored)
+    plain = ClipDataset(stored, rotation="stored")
     degrees = plain[0]["rotation_degrees"]
     framing = Framing(crop=(100, 60), position="random", flip=1.0)
     (batch,) = ClipLoader(plain, framing=framing, rotation="apply", output="numpy")
     turned = np.rot90(plain[0]["frames"], degrees // 90, (1, 2))
     assert turned.shape[1:3] == (176, 144)
     pixels = ClipDataset(stored, framing=framing).pixels
-    cutout = pixels.cutout((176, 144), 3, pixels.draw(plain.clip(0), 0))
+    cutout = pixels.cutout(plain.clip(0).medium, 3, pixels.draw(plain.clip(0), 0))
     assert np.array_equal(batch["frames"][0], cut(turned, cutout))
+    assert np.array_equal(ClipDataset(stored, framing=framing)[0]["frames"], batch["frames"][0])
     (fitted,) = ClipLoader(plain, framing=Framing(size=(64, 64), resize="fit"), rotation="apply", output="numpy")
     assert fitted["frames"][0, 0, :, [0, 5, 58, 63]].any(axis=(1, 2)).tolist() == [False, False, False, False]
     assert fitted["frames"][0, 0, [0, 63]].any(axis=(1, 2)).all()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from framedex import Framing, SmartResize
 from framedex.errors import FramedexError
 from framedex.loader.pixels.framing import Draw, cutout_of, delivered_sizes
-from framedex.sharder.decoding.cutout import Cutout, Window, cut
+from framedex.sharder.decoding.cutout import Cutout, Window
+from tests.support.turned import cut
 
 FULL_HD, VGA, TALL = (1080, 1920), (480, 640), (1280, 720)
 
