@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +249,7 @@ def test_the_gpu_cuts_as_the_cpu_does() -> None:
             Framing(flip=1.0),
         ):
             cutout = cutout_of(framing, turned.shape[1:3], 4, Draw(seed=turns, epoch=0, name="clip"))
-            clip = fetched_clip(order=order, turns=turns, cutout=cutout)
+            clip = fetched_clip(order=order, cutout=replace(cutout, turns=turns))
             assert np.array_equal(arranged(torch.from_numpy(unique), clip).numpy(), cut(frames, cutout))
             checked += 1
     assert checked == 12
