@@ -311,10 +311,11 @@ class ClipDataset:
         Args:
             name: one of `columns`, or a value of every clip: `clip_id`; `wanted_frames` (padding included),
                 `begin_seconds` and `end_seconds` of its frames; `multiview_id` and `view_name` of clips of several
-                views; `media_id`, `uri`, `member`, `kind`, `codec`, `width` and `height` (as stored),
-                `rotation_degrees`, `color_transfer`, `frame_count`, `frame_rate` (on average) and `duration_seconds` of
-                its medium. A column of your own hides a field of the medium of the same name. With `from_index`, the
-                first six sample all clips, which reads the packets of all media.
+                views; `media_id`, `uri`, `member`, `kind`, `codec`, `width` and `height` (as stored), `upright_width`
+                and `upright_height`, `rotation_degrees`, `sample_aspect_ratio`, `color_transfer`, `frame_count`,
+                `frame_rate` (on average) and `duration_seconds` of its medium. A column of your own hides a field of
+                the medium of the same name. With `from_index`, the first six sample all clips, which reads the packets
+                of all media.
             as_arrow: return Arrow's array, which distinguishes nulls from all values.
 
         Returns:
@@ -402,7 +403,8 @@ class ClipDataset:
             - `mask`: bool [F], False where padded: empty, or repeating a frame, whose number and time it has.
             - `clip_id`, `uri`, and the user's columns. With `labels`, the column has the number of its value, which is
             in `NAME_name`.
-            - `rotation_degrees`: the counterclockwise rotation that a player would apply to the frames.
+            - `rotation_degrees`: the counterclockwise rotation that players apply, as `rotation="apply"` does.
+            - `sample_aspect_ratio`: the width of a stored sample over its height, 1 if it is not stated.
             - `color_transfer`: the medium's transfer characteristics (ISO/IEC 23091-2 table 3; 16 and 18 are HDR).
             Frames are not converted for it.
             - `multiview_id`, `view_name` and `view_away_seconds`, of a clip that is one view of several: the name that

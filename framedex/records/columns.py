@@ -37,7 +37,8 @@ class Column:
         also_in: Names of other places that store the column. The record's module has their names.
         key: The key of the value in items of loaders; None if items lack it.
         dtype: Type of the numpy array that the record holds; None if it holds a Python object.
-        padding: The element that pads such an array, and that stands for null where elements may be null.
+        padding: The element that pads such an array, and that stands for null where elements may be null. Of a single
+            value, what items have in place of null.
         has_nulls: Whether elements of its lists may be null.
     """
 
@@ -177,9 +178,18 @@ def keys_of(record: type[object]) -> dict[str, Column]:
 
 
 def item_of(instance: Any) -> Row:
-    """Return the values of a record for an item of a loader, by key. Values that are None are left out."""
-    values = {one.key: getattr(instance, name) for name, one in columns_of(type(instance)).items() if one.key}
-    return {key: value for key, value in values.items() if value is not None}
+    """Return the values of a record for an item of a loader, by key.
+
+    A value that is None is left out, but for single values with a padding, which replaces it.
+    """
+    found: Row = {}
+    for name, one in columns_of(type(instance)).items():
+        value = getattr(instance, name)
+        if value is None and one.dtype is None:
+            value = one.padding
+        if one.key and value is not None:
+            found[one.key] = value
+    return found
 
 
 def values_of(instance: Any) -> Row:

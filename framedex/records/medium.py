@@ -208,7 +208,13 @@ class MediumRecord:
     field_order: str | None = column(
         pa.string(), rule=ColumnRule(among=frozenset(FIELD_ORDERS.values())), also_in=IN_TARS_TOO
     )
-    sample_aspect_ratio: float | None = column(pa.float64(), rule=ColumnRule(least=0, most=1 << 31), also_in=(MEDIA,))
+    sample_aspect_ratio: float | None = column(
+        pa.float64(),
+        rule=ColumnRule(least=0, most=1 << 31),
+        also_in=IN_TARS_TOO,
+        key="sample_aspect_ratio",
+        padding=1.0,
+    )
     color_range: str | None = column(
         pa.string(), rule=ColumnRule(among=frozenset(COLOR_RANGES.values())), also_in=IN_TARS_TOO
     )
@@ -421,6 +427,7 @@ SAMPLE_KEYS = {name for name, one in columns_of(ClipRecord).items() if SAMPLE in
     "width",
     "height",
     "rotation_degrees",
+    "sample_aspect_ratio",
     "time_base",
     "frame_rate",
     "frames_in_file",

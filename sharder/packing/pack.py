@@ -282,6 +282,7 @@ def describe(clip: Clip) -> Row:
         "width": medium.width,
         "height": medium.height,
         "rotation_degrees": medium.rotation_degrees,
+        "sample_aspect_ratio": medium.aspect,
         "time_base": [medium.time_base_num, medium.time_base_den],
         "frame_rate": medium.frame_count * medium.time_base_den / (medium.duration_pts * medium.time_base_num or 1),
         **own,

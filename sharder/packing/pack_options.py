@@ -158,10 +158,14 @@ def _even(side: Fraction) -> int:
 def recoded_medium(medium: Medium, options: ImageOptions | EncodeOptions, **properties: Any) -> Medium:
     """Return a medium with the properties of its clips in a new form. Special cases of its own stream do not apply."""
     height, width = options.stored_size(medium.height, medium.width)
+    aspect = medium.sample_aspect_ratio
+    if options.size is not None:  # pictures are stretched, and their samples with them
+        aspect = medium.aspect * (medium.width * height) / (medium.height * width)
     return replace(
         medium,
         width=width,
         height=height,
+        sample_aspect_ratio=aspect,
         bits_per_coded_sample=None,
         states=[b""],
         inband_parameter_sets=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.sharder.decoding.cutout import Cutout
+from tests.support.ffmpeg import ffmpeg
 from tests.support.media import damage
 
 MATRIX_AT = 44  # from the type of a version 0 tkhd box (ISO/IEC 14496-12 8.3.2)
@@ -33,6 +35,13 @@ def turned_video(source: Path, target: Path, turn: str) -> Path:
         return content
 
     return damage(source, target, change)
+
+
+def widened_video(source: Path, target: Path, aspect: str) -> Path:
+    """Write a copy of an H.264 video whose samples have a shape, such as "2/1" for twice as wide as high."""
+    change = ["-c", "copy", "-bsf:v", f"h264_metadata=sample_aspect_ratio={aspect}"]
+    subprocess.run([ffmpeg(), "-v", "error", "-i", str(source), *change, str(target)], check=True)
+    return target
 
 
 def cut(frames: NDArray[Any], cutout: Cutout) -> NDArray[Any]:
