@@ -13,7 +13,7 @@ import framedex
 from framedex import ClipDataset, ClipLoader, ClipStream, Framing, SmartResize
 from tests.support.datasets import run
 from tests.support.packed import samples
-from tests.support.turned import turned_video, widened_video
+from tests.support.turned import cut, turned_video, widened_video
 
 # Of 176 × 144 (width × height), shown as 352 × 144 with a ratio of 2/1: (height, width) of scaled pictures.
 SCALED = {
