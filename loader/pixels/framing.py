@@ -5,7 +5,8 @@ Delivered sizes follow from the sizes of pictures, without reading clips. Random
 """
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -125,7 +126,7 @@ Position = Literal["center", "random", "three", "five", "ten"]
 Aspect = Literal["display", "stored"]
 CROPS: dict[str, int] = {"three": 3, "five": 5, "ten": 10}  # the number of crops by position
 RATIO = (3 / 4, 4 / 3)  # torchvision's default for random-resized crops
-SIZES = ("size", "short_side", "long_side", "smart_resize")  # at most one is given
+SIZES = ("size", "sizes", "short_side", "long_side", "smart_resize")  # at most one is given
 MAX_SIDE = 1 << 16  # pixels
 
 
@@ -140,7 +141,9 @@ class Framing:
 
     Attributes:
         size: (height, width) of the delivered frames.
-        resize: How frames reach `size`. "stretch" scales both sides, and changes proportions. "fit" scales the frame
+        sizes: Several of them. Each clip gets the one whose proportions are nearest to those of its pictures, by the
+            ratio of the proportions. Of equal ones, the first is taken.
+        resize: How frames reach `size` or the one of `sizes`. "stretch" scales both sides, and changes proportions. "fit" scales the frame
             until it fits, and pads it with zeros on both sides. "crop" scales the frame until it covers the size, and
             crops it on both sides.
         short_side: The length of the shorter side in pixels. The longer side follows, rounded down as in torchvision.
@@ -164,6 +167,7 @@ class Framing:
     """
 
     size: Size | None = None
+    sizes: Sequence[Size] | None = None
     resize: Resize = "stretch"
     short_side: int | tuple[int, int] | None = None
     long_side: int | None = None
@@ -184,6 +188,15 @@ class Framing:
             position=(self.position, get_args(Position)),
             aspect=(self.aspect, get_args(Aspect)),
         )
+        if isinstance(self.sizes, list | tuple):
+            own = tuple(tuple(size) if isinstance(size, list) else size for size in self.sizes)
+            object.__setattr__(self, "sizes", own)
+            for size in own:
+                _check_size("each of sizes", size)
+        if self.sizes is not None and not (isinstance(self.sizes, tuple) and self.sizes and None not in self.sizes):
+            raise FramedexError(
+                "sizes is a list of (height, width)", found=repr(self.sizes), allowed="such as [(480, 832), (832, 480)]"
+            )
         _check_size("size", self.size)
         _check_size("crop", self.crop)
         self._check_sides()
@@ -207,8 +220,13 @@ class Framing:
         given = [name for name in SIZES if getattr(self, name) is not None]
         if len(given) > 1:
             raise FramedexError("several arguments set the size of frames", found=", ".join(given), allowed="one")
-        if self.resize != "stretch" and (self.size is None or self.crop is not None):
-            raise FramedexError(f"resize={self.resize!r} needs size=(height, width), and has no crop")
+        sized = self.size is not None or self.sizes is not None
+        if self.resize != "stretch" and (not sized or self.crop is not None):
+            raise FramedexError(f"resize={self.resize!r} needs size=(height, width) or sizes, and has no crop")
+        if self.sizes is not None and self.crop is not None:
+            raise FramedexError(
+                "sizes have no crop", found=repr(self.crop), remedy="resize='crop' cuts frames to a size"
+            )
         if self.position != "center" and self.crop is None:
             raise FramedexError(f"position={self.position!r} needs crop=(height, width)")
         if isinstance(self.short_side, tuple) and self.crop is None:
@@ -217,9 +235,9 @@ class Framing:
                 found=repr(self.short_side),
                 remedy="clips would differ in size without it",
             )
-        if self.scale is not None and (self.size is None or self.crop is not None or self.resize != "stretch"):
+        if self.scale is not None and (not sized or self.crop is not None or self.resize != "stretch"):
             raise FramedexError(
-                "scale is for random-resized crops, which need size=(height, width), and neither crop nor resize",
+                "scale is for random-resized crops, which need size or sizes, and neither crop nor resize",
                 remedy="Framing(size=(224, 224), scale=(0.08, 1.0))",
             )
         if self.ratio is not None and self.scale is None:
@@ -258,7 +276,7 @@ class Framing:
     @property
     def is_plain(self) -> bool:
         """Whether frames are at most stretched to a size, and not cropped, padded, mirrored or drawn."""
-        return self == Framing(size=self.size)
+        return self == Framing(size=self.size, aspect=self.aspect)
 
     @property
     def fixed_size(self) -> Size | None:
@@ -324,7 +342,17 @@ def delivered_sizes(framing: Framing, heights: Sides, widths: Sides, frames: Sid
     if framing.fixed_size is not None:
         height, width = framing.fixed_size
         return np.full_like(heights, height), np.full_like(widths, width)
+    if framing.sizes is not None:
+        return _nearest_sizes(framing.sizes, heights, widths)
     return scaled_sizes(framing, heights, widths, frames)
+
+
+def _nearest_sizes(sizes: Sequence[Size], heights: Sides, widths: Sides) -> tuple[Sides, Sides]:
+    """Return (heights, widths), int64 [clips] each: for each picture, the size with the nearest proportions."""
+    given = np.array(sizes, np.int64)
+    away = np.abs(np.log(heights / widths)[:, None] - np.log(given[:, 0] / given[:, 1]))
+    chosen = given[np.argmin(away, axis=1)]
+    return chosen[:, 0], chosen[:, 1]
 
 
 def scaled_sizes(
@@ -412,6 +440,9 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
         FramedexError: A crop is larger than the scaled picture, the scaled picture would be too large, or the picture's
             proportions are not supported.
     """
+    if framing.sizes is not None:
+        heights, widths = _nearest_sizes(framing.sizes, np.array([size[0]]), np.array([size[1]]))
+        framing = replace(framing, sizes=None, size=(int(heights[0]), int(widths[0])))
     found = _cutout(framing, size, frames, draw)
     height, width = found.scaled
     if framing.scales and (height * width > MAX_PIXELS or max(height, width) > MAX_SCALED_SIDE):

@@ -17,6 +17,7 @@ from framedex.sharder.decoding.cutout import Cutout, Window
 from tests.support.turned import cut
 
 FULL_HD, VGA, TALL = (1080, 1920), (480, 640), (1280, 720)
+THREE = [(480, 832), (832, 480), (624, 624)]
 
 
 def framed(framing: Framing, size: tuple[int, int], *, clip: str = "clip", epoch: int = 0, seed: int = 0) -> Cutout:
@@ -41,6 +42,10 @@ def framed(framing: Framing, size: tuple[int, int], *, clip: str = "clip", epoch
         (Framing(short_side=256, crop=(224, 224)), FULL_HD, (256, 455), (16, 116), (224, 224)),  # 115.5 to even
         (Framing(crop=(100, 200)), VGA, (480, 640), (190, 220), (100, 200)),
         (Framing(smart_resize=SmartResize(factor=28)), VGA, (476, 644), (0, 0), (476, 644)),
+        (Framing(sizes=THREE, resize="crop"), FULL_HD, (480, 853), (0, 10), (480, 832)),  # 10.5 to even
+        (Framing(sizes=THREE, resize="fit"), TALL, (832, 468), (0, -6), (832, 480)),
+        (Framing(sizes=THREE, resize="crop"), VGA, (624, 832), (0, 104), (624, 624)),
+        (Framing(sizes=THREE), (100, 100), (624, 624), (0, 0), (624, 624)),
     ],
 )
 def test_frames_are_scaled_and_cut_as_documented(
@@ -55,6 +60,16 @@ def test_frames_are_scaled_and_cut_as_documented(
     assert not cutout.is_stacked
     one = [np.array([value]) for value in (*size, 16)]
     assert [int(side[0]) for side in delivered_sizes(framing, one[0], one[1], one[2])] == list(shown)
+
+
+@given(height=st.integers(1, 3000), width=st.integers(1, 3000))
+def test_each_picture_gets_the_size_with_the_nearest_proportions(height: int, width: int) -> None:
+    cutout = framed(Framing(sizes=[*THREE, (1248, 1248)], resize="crop"), (height, width))
+    ratios = [abs(np.log((height / width) / (size[0] / size[1]))) for size in THREE]
+    assert cutout.size == THREE[int(np.argmin(ratios))]
+    one = [np.array([value]) for value in (height, width, 81)]
+    sides = delivered_sizes(Framing(sizes=THREE), one[0], one[1], one[2])
+    assert (int(sides[0][0]), int(sides[1][0])) == cutout.size
 
 
 def test_several_crops_lie_along_the_longer_side_or_in_the_corners() -> None:
@@ -194,6 +209,13 @@ def test_lists_are_as_good_as_tuples() -> None:
     "wrong",
     [
         {"size": (224,)},
+        {"sizes": []},
+        {"sizes": (224, 224)},
+        {"sizes": [(224, 224), None]},
+        {"sizes": [(224, 224), (0, 1)]},
+        {"sizes": [(8, 8)], "size": (8, 8)},
+        {"sizes": [(8, 8)], "crop": (8, 8)},
+        {"aspect": "player"},
         {"size": 224},
         {"size": (0, 224)},
         {"crop": (224.0, 224)},
