@@ -143,9 +143,9 @@ class Framing:
         size: (height, width) of the delivered frames.
         sizes: Several of them. Each clip gets the one whose proportions are nearest to those of its pictures, by the
             ratio of the proportions. Of equal ones, the first is taken.
-        resize: How frames reach `size` or the one of `sizes`. "stretch" scales both sides, and changes proportions. "fit" scales the frame
-            until it fits, and pads it with zeros on both sides. "crop" scales the frame until it covers the size, and
-            crops it on both sides.
+        resize: How frames reach `size` or the one of `sizes`. "stretch" scales both sides, and changes proportions.
+            "fit" scales the frame until it fits, and pads it with zeros on both sides. "crop" scales the frame until it
+            covers the size, and crops it on both sides.
         short_side: The length of the shorter side in pixels. The longer side follows, rounded down as in torchvision.
             With (least, most), the length is drawn for each clip from that range, with both ends; this needs `crop`.
         long_side: The length of the longer side in pixels. The shorter side follows, rounded down.
