@@ -55,6 +55,9 @@ class Stages(click.Group):
             raise
         except KeyboardInterrupt as interrupt:
             echo(f"interrupted: {interrupt or 'nothing half-written is left; run the same command again'}", err=True)
+            # If an interrupt leaves code that Python runs from a string, such as the methods of a dataclass, Python sets a
+            # flag, and `python -m` ends by SIGINT instead of with the exit code. Running another string clears the flag.
+            exec("")
             sys.exit(INTERRUPTED)
         except OSError as error:
             echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
