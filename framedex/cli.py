@@ -55,8 +55,8 @@ class Stages(click.Group):
             raise
         except KeyboardInterrupt as interrupt:
             echo(f"interrupted: {interrupt or 'nothing half-written is left; run the same command again'}", err=True)
-            # If an interrupt leaves code that Python runs from a string, such as the methods of a dataclass, Python sets a
-            # flag, and `python -m` ends by SIGINT instead of with the exit code. Running another string clears the flag.
+            # Python sets a flag if an interrupt ends code that it runs from a string, such as the code of a dataclass.
+            # `python -m` then ends by SIGINT, whatever the exit code. Running another string clears the flag.
             exec("")
             sys.exit(INTERRUPTED)
         except OSError as error:

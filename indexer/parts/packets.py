@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import RowAt
 from framedex.indexer.timeline import START, STATED, USED_SHIFT
 from framedex.records import medium
-from framedex.records.columns import columns_of, values_of_row
+from framedex.records.columns import columns_of, values_of, values_of_row
 
 Row = Mapping[str, Any]
 
@@ -28,16 +28,9 @@ def check_video(row: Row, at: RowAt) -> None:
     if not row["states"] or None in row["states"]:
         raise at.wrong("states", row["states"], "one or more, of which the first is empty")
     if row["audio_stream_index"] is not None and row["audio_problem"] is None:
-        for name in (
-            "audio_codec",
-            "audio_rate",
-            "audio_channels",
-            "audio_layout",
-            "audio_first_sample",
-            "audio_end_sample",
-        ):
-            if row[name] is None:
-                raise at.wrong(name, "null", "a value, as its medium has audio")
+        for name in ("codec", "rate", "channels", "layout", "first_sample", "end_sample"):
+            if row[f"audio_{name}"] is None:
+                raise at.wrong(f"audio_{name}", "null", "a value, as its medium has audio")
         if row["audio_end_sample"] < row["audio_first_sample"]:
             raise at.unlike("audio_end_sample", "audio_first_sample", str(row["audio_end_sample"]))
 
@@ -116,8 +109,7 @@ class Packets:
     crc32: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(column) for column in (self.pts, self.size, self.flags, self.read, self.state)}
-        lengths |= {len(column) for column in (self.offset, self.md5, self.path, self.crc32) if column is not None}
+        lengths = {len(column) for column in values_of(self).values() if column is not None}
         if len(lengths) != 1:
             raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
 
