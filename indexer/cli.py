@@ -19,9 +19,9 @@ from framedex.execution.engine import Slice
 from framedex.execution.local_pool import GIBIBYTE
 from framedex.files.outputs import has_locks
 from framedex.indexer.parts.index import Index
-from framedex.indexer.runs.build import IndexReport, build_index
+from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.merging import build_slice, compact_index, finish_index
-from framedex.indexer.runs.work import IndexOptions, Work, plan_work
+from framedex.indexer.runs.work import IndexOptions, IndexReport, Work, plan_work
 from framedex.indexer.sources.discover import OtherFiles
 from framedex.indexer.sources.named_medium import SIDECARS, Sidecar, sidecars_of
 from framedex.indexer.sources.sequences import rate_of
@@ -301,24 +301,25 @@ def _compact(out: Place, as_json: bool) -> None:
 
 def _print_plan(work: Work, as_json: bool) -> None:
     """Print the media that a run would probe."""
-    gone = sorted(work.gone)
-    probe = sorted(((medium_name(*key), task) for key, task in work.probe.items()), key=lambda entry: entry[0])
-    images = {name: len(task.images.names) for name, task in probe if task.images is not None and task.images.names}
+    report = work.report
+    gone = sorted(item.identity[0] for item in work.gone)
+    probe = sorted(((medium_name(*item.identity), item.task) for item in work.probe), key=lambda entry: entry[0])
+    images = {name: len(task.images.names) for name, task in probe if task and task.images and task.images.names}
     if as_json:
-        plan = {name: getattr(work, name) for name in ("root", "unchanged", "changed", "retried")}
-        unopened = sorted(medium_name(*identity) for identity in work.unopened)
+        plan = {name: getattr(report, name) for name in ("root", "unchanged", "changed", "retried")}
+        unopened = sorted(medium_name(*item.identity) for item in work.unopened)
         plan |= {"gone": gone, "probe": [name for name, _ in probe], "unopened": unopened, "images": images}
-        echo(json_text(plan | {"thumbnails": work.thumbnails, "others": [asdict(some) for some in work.others]}))
+        echo(json_text(plan | {"thumbnails": report.thumbnails, "others": [asdict(some) for some in report.others]}))
         return
     for name, _ in probe:
         echo(printable(name) + (f" ({images[name]} image{'s' * (images[name] != 1)})" if name in images else ""))
     for name in gone:
         echo(f"gone: {printable(name)}")
     echo(
-        f"would probe {len(probe)} media under {printable(work.root)}; {work.changed} changed, "
-        f"{_retried(work.retried)}{len(gone)} gone, {work.unchanged} unchanged"
+        f"would probe {len(probe)} media under {printable(report.root)}; {report.changed} changed, "
+        f"{_retried(report.retried)}{len(gone)} gone, {report.unchanged} unchanged"
     )
-    _print_skipped(work.thumbnails, work.others)
+    _print_skipped(report.thumbnails, report.others)
 
 
 def _retried(count: int) -> str:
