@@ -3,13 +3,13 @@
 Fields are named after their columns (docs/format.md). Fields of audio lack the prefix `audio_`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from framedex.errors import MediaError
 from framedex.indexer.timeline import Summary
-from framedex.records.columns import values_of
-from framedex.records.medium import FAILED, OK, REFUSED, AudioPackets, PacketColumns
+from framedex.records.columns import columns_of, values_of
+from framedex.records.medium import FAILED, OK, REFUSED, AudioPackets, MediumRecord, PacketColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,17 +179,8 @@ class MediumFacts:
 
 Row = dict[str, Any]
 
-SINGLE = (
-    "kind",
-    "stream_index",
-    "member",
-    "member_offset",
-    "member_bytes",
-    "sidecars",
-    "container",
-    "video_streams",
-    "rotation_degrees",
-)
+# The facts that are columns of `videos` themselves. `proof` is a record with a column of the same name.
+SINGLE = tuple(one.name for one in fields(MediumFacts) if one.name in columns_of(MediumRecord) and one.name != "proof")
 
 
 def rows_of(medium: MediumFacts) -> tuple[Row, Row]:

@@ -491,22 +491,3 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain_value(one) for one in value]
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
-
-
-def contents_of(
-    holder: named_medium.Holder, read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sidecar]
-) -> FileContents:
-    """Return what a file with several media holds.
-
-    Args:
-        holder: which kind of file it is.
-        read: reads ranges of it.
-        size_bytes: of the file.
-        sidecars: of a tar: kinds of sidecars that are read, too.
-
-    Raises:
-        MediaError: the file is not readable.
-    """
-    if holder == "parquet":
-        return read_parquet(read, size_bytes)
-    return read_tar(read, size_bytes, sidecars=sidecars)
