@@ -106,7 +106,7 @@ class PartPairs:
 
 
 def next_part(index: Place) -> int:
-    """Return the number after those of all existing parts, including halves of pairs that a killed run left."""
+    """Return the number of the next part: one more than the highest number of a part of either table."""
     return (
         max([*part_numbers(index / schema.VIDEOS_FOLDER), *part_numbers(index / schema.FRAMES_FOLDER)], default=-1) + 1
     )
@@ -120,7 +120,7 @@ def _gaps(frames: Row) -> Row:
     }
 
 
-MAX_COLUMNS = 500  # of sidecars; if they have more keys, their objects stay JSON texts
+MAX_COLUMNS = 500  # if the objects in sidecars have more keys, they stay JSON texts
 
 
 def listing_table(
@@ -132,20 +132,20 @@ def listing_table(
 ) -> pa.Table:
     """Return the new listing: this run's mentions, and earlier mentions of media that this run does not name.
 
-    A mention without user columns does not replace earlier mentions that have some: adding a file by naming its folder
-    must not remove the labels of the other files.
+    A mention without user columns does not replace earlier mentions that have user columns. So adding a file by naming
+    its folder keeps the labels of the other files.
 
     Args:
-        old: the listing so far.
-        listed: the media that this run names.
-        root: uris of media are relative to it.
-        members: the media in each tar, by the tar's uri, and the sidecars of each as JSON; a mention of a tar counts as
-            a mention of each medium.
-        sidecars: kinds of sidecars that become columns.
+        old: The previous listing.
+        listed: The mentions of this run.
+        root: The folder that uris of media are relative to.
+        members: The media in each tar by the tar's uri, and the sidecars of each medium as JSON. A mention of a tar
+            counts as a mention of each of its media.
+        sidecars: The kinds of sidecars that become columns.
 
     Raises:
-        SourceError: if columns cannot be stored.
-        OutputError: if a column changed its type.
+        SourceError: A column cannot be stored.
+        OutputError: A column changed its type.
     """
     rows, of_sidecars = _rows(listed, root, members, sidecars, flat=True)
     if len(of_sidecars) > MAX_COLUMNS:
@@ -190,7 +190,7 @@ def _rows(
     """Return (the rows of mentions, the columns that come from sidecars). For arguments, see `listing_table`.
 
     Args:
-        flat: as for `sidecar_columns`.
+        flat: See `sidecar_columns`.
     """
     rows: list[Row] = []
     of_sidecars: set[str] = set()
@@ -213,18 +213,18 @@ def _rows(
 
 
 def _frame_table(item: named_medium.NamedMedium, root: str) -> Row:
-    """Return the columns that say where the rows of a mention's frames are."""
+    """Return the columns with the place of the rows about the frames of a mention."""
     table = item.frame_table
     return {} if table is None else {schema.FRAME_TABLE: relative(table.path, root), schema.FRAME_ROW: table.row}
 
 
 def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str | None]) -> list[Row]:
-    """Return rows in which mentions without user columns keep those that earlier mentions gave to videos inside files.
+    """Return the rows of this run. Videos inside files keep the user columns of their earlier rows.
 
     Args:
-        rows: of this run.
-        old: the listing so far.
-        inside: the sidecars of videos inside files as JSON, by media id; None for other media inside files.
+        rows: The rows of this run.
+        old: The previous listing.
+        inside: The sidecars of videos inside files as JSON, by media id. None for images inside files.
     """
     texts = {identity: text for identity, text in inside.items() if text is not None}
     known = old.filter(pc.is_in(old["media_id"], pa.array(list(texts), pa.string()))).to_pylist()
@@ -248,7 +248,7 @@ def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str |
 
 
 def _of_one_type(old: pa.Table, new: pa.Table, names: Iterable[str]) -> tuple[pa.Table, pa.Table]:
-    """Return two listings with columns of sidecars as texts where they have no type in common."""
+    """Return two listings whose columns of sidecars have common types. If there is none, values become texts."""
     for name in names:
         if name not in old.column_names:
             continue

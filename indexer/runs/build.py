@@ -1,6 +1,6 @@
 """Build or refresh an index: plan the work, run it on an engine, write parts.
 
-Tars and Parquet files are read first. Each is replaced by items for its media: its videos, one by one, and its images.
+Tars and Parquet files are read first. Each is replaced by an item for each of its videos, and one for all its images.
 """
 
 import contextlib
@@ -32,25 +32,23 @@ from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
 
 HOLDERS_TOGETHER = 64  # tars and Parquet files whose members are in memory at a time
-READ_TOGETHER = 4  # files that one task of a cluster reads: fewer than are probed, since one may have many members
-
+READ_TOGETHER = 4  # files that a task of a cluster reads; fewer than it probes, because a file may have many members
 
 ContentsOrFacts = Opened | MediumFacts | StorageError
 
 
 def opened_files(items: Sequence[Item], options: IndexOptions) -> Iterator[list[Item]]:
-    """Yield the items in order, in batches, with each tar or Parquet file replaced by items for its media.
+    """Yield the items in order, in batches. Each tar or Parquet file is replaced by items for its media.
 
     Raises:
-        StorageError: the store denies access.
+        StorageError: The store denies access.
     """
-    # A batch ends with its 64th holder, so items behind the same number of holders are in one batch.
+    # A batch ends with its 64th tar or Parquet file. So items behind the same number of such files are in one batch.
     before = itertools.accumulate((is_holder(item) for item in items), initial=0)
     numbered = zip(before, items, strict=False)
     for _, some in itertools.groupby(numbered, key=lambda entry: entry[0] // HOLDERS_TOGETHER):
         batch = [item for _, item in some]
-        holders = sum(map(is_holder, batch))
-        if not holders:
+        if not any(map(is_holder, batch)):
             yield batch
             continue
         calls = Calls(
@@ -60,17 +58,18 @@ def opened_files(items: Sequence[Item], options: IndexOptions) -> Iterator[list[
             passes=lambda item: not is_holder(item),
             together=READ_TOGETHER,
         )
-        outcomes = options.engine(calls, workers=min(options.workers, holders), memory_bytes=options.memory_bytes)
+        workers = min(options.workers, sum(map(is_holder, batch)))
+        outcomes = options.engine(calls, workers=workers, memory_bytes=options.memory_bytes)
         yield [item for outcome in outcomes for item in _items_in(outcome)]
 
 
 def is_holder(item: Item) -> bool:
-    """Return whether an item is a file with several media that has to be read."""
+    """Return whether an item is a tar or a Parquet file."""
     return item.task is not None and item.task.holds is not None
 
 
 def read_contents(item: Item) -> ContentsOrFacts:
-    """Return the contents of a file, or its facts with the reason why it is not readable. Runs in a worker."""
+    """Return the contents of a file, or its facts with the reason why it is not readable. A worker calls this."""
     assert item.task is not None  # the engine does not call this for other items
     try:
         return open_holder(item.task)
@@ -86,7 +85,7 @@ def read_contents(item: Item) -> ContentsOrFacts:
 def _holder_facts(
     task: ProbeTask, error: MediaError, identity: Identity | None, kind: str | None = None
 ) -> MediumFacts:
-    """Return the facts of a tar or a Parquet file that is not usable, or not in whole."""
+    """Return the facts of a tar or a Parquet file that is not usable, or only in part."""
     kind = kind or (IMAGES if task.holds == "tar" else VIDEO)
     return MediumFacts(kind=kind, container=task.holds, identity=identity, problem=problem_of(error))
 
@@ -123,7 +122,7 @@ def _items_in(outcome: Outcome[Item, ContentsOrFacts]) -> list[Item]:
             message = "the file holds a sequence of images of the same name; rename one of them"
             member = replace(member, error=MediaError("tar", message, refused=True))
         inside.append(replace(item, identity=(uri, member.name), task=replace(of_videos, member=member)))
-    # If the file has images alone, each sequence of them has a remark about the damage.
+    # If the file has only images, each of their sequences has a remark about the damage.
     if contents.damage is not None and (contents.videos or not contents.images):
         error = MediaError("truncated", f"the file is truncated or damaged: {contents.damage}")
         inside.append(replace(item, found=_holder_facts(task, error, file.identity, VIDEO)))
@@ -151,8 +150,8 @@ def _error_of(outcome: Outcome[Item, Any]) -> MediaError:
 
 Probing = list[MediumFacts] | StorageError
 
-FILES_TOGETHER = 64  # files that one task of a cluster probes: starting a task costs more than probing a small file
-SLICES_NAME = "slices.json"  # exists while a run in slices is under way
+FILES_TOGETHER = 64  # files that a task of a cluster probes; starting a task costs more than probing a small file
+SLICES_NAME = "slices.json"  # exists until the slices of a run are finished
 
 
 def build_index(options: IndexOptions) -> IndexReport:
@@ -162,8 +161,8 @@ def build_index(options: IndexOptions) -> IndexReport:
 
     Raises:
         OutputError: `out` holds something else, another run writes the index, or it is being written in slices.
-        SourceError: a source is wrong or missing.
-        FormatError: the existing index cannot be read.
+        SourceError: A source is wrong or missing.
+        FormatError: The existing index cannot be read.
     """
     work = plan_work(options)
     with opened_whole(options.out) as output:
@@ -178,7 +177,7 @@ def build_index(options: IndexOptions) -> IndexReport:
 
 @contextlib.contextmanager
 def parts_written(parts: PartPairs) -> Iterator[None]:
-    """Write the rows that are left when probing ends, also if it was interrupted. Raises OSError."""
+    """Write the remaining rows when the block ends, even if it was interrupted. Raises OSError."""
     try:
         yield
     except OSError:  # writing failed, and would fail again
@@ -191,7 +190,7 @@ def parts_written(parts: PartPairs) -> Iterator[None]:
 
 @contextlib.contextmanager
 def index_output(out: Place, *names: str, **how: Any) -> Iterator[Output]:
-    """Open an index for writing, as `opened_output` does. Raises OutputError, also if the disk is full."""
+    """Open an index for writing by `opened_output`. Raises OutputError, also if the disk is full."""
     with (
         opened_output(out, *names, **how) as output,
         full_disk_says("the index", output.local, lambda: "what is written is kept"),
@@ -203,10 +202,10 @@ def index_output(out: Place, *names: str, **how: Any) -> Iterator[Output]:
 def opened_whole(out: Place) -> Iterator[Output]:
     """Open an index that only this run writes, and remove the unfinished files of a killed run.
 
-    If two runs write one index in object storage, the run that is second to write something is refused.
+    In object storage, two runs may open one index. The first of them to write goes on, and the other one is refused.
 
     Raises:
-        OutputError: another run writes the index, or it is being written in slices.
+        OutputError: Another run writes the index, or it is being written in slices.
     """
     with index_output(out, schema.HEADER, schema.LISTING_NAME) as output:
         if (out / SLICES_NAME).exists():
@@ -221,7 +220,7 @@ def opened_whole(out: Place) -> Iterator[Output]:
 
 
 def files_a_part(options: IndexOptions) -> int:
-    """Return the number of files whose rows one part holds."""
+    """Return the number of files of a part."""
     return VERIFIED_FILES_A_PART if options.verify else FILES_A_PART
 
 
@@ -258,7 +257,7 @@ def _publish_listing(output: Output, listing: pa.Table) -> None:
 
 
 def is_finished(out: Place, work: Work) -> bool:
-    """Return whether an index has all media of a run already, and the same listing."""
+    """Return whether an index already has all media of a run and its listing."""
     if work.items or not (out / schema.HEADER).exists() or not (out / schema.LISTING_NAME).exists():
         return False
     old = parquet_file(out / schema.LISTING_NAME).read()
@@ -269,16 +268,16 @@ def write_listing(output: Output, old: pa.Table | None, work: Work, members: Mem
     """Replace the listing after the run.
 
     Args:
-        output: the index.
-        old: the listing so far.
-        work: the work of the run.
-        members: the media that the run found in tars and Parquet files.
+        output: The index.
+        old: The listing before the run.
+        work: The work of the run.
+        members: The media that the run found in tars and Parquet files.
     """
     _publish_listing(output, listing_table(old, work.listed, work.report.root, work.members | members, work.sidecars))
 
 
 def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, report: IndexReport) -> Members:
-    """Probe all items of a run that need it, write their rows and count them.
+    """Probe the items of a run if necessary, write their rows and count them.
 
     Returns:
         The media that were found in tars and Parquet files.
@@ -311,7 +310,7 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
 
 
 def note_row(video: Row, report: IndexReport, members: Members) -> None:
-    """Count a row of `videos`. If it is about a medium in a tar, add it to `members`, by the tar's uri."""
+    """Count a row of `videos`. If its medium lies in a tar or a Parquet file, add it to `members`."""
     report.count(video)
     is_inside = video.get("container") == "tar" or video.get("member_bytes") is not None
     if is_inside and video["member"] is not None:
@@ -324,7 +323,7 @@ def is_known(item: Item) -> bool:
 
 
 def probe_item(item: Item) -> Probing:
-    """Return the facts of the media in a file, or the error if the store denies access. Runs in a worker."""
+    """Return the facts of the media in a file, or the error if the store denies access. A worker calls this."""
     assert item.task is not None  # the engine does not call this for other items
     try:
         return probe_media(item.task)
@@ -333,10 +332,10 @@ def probe_item(item: Item) -> Probing:
 
 
 def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tuple[Row, Row]]:
-    """Yield the rows of a file: probed facts, or a row with the reason without them (gone, not opened, probing died).
+    """Yield the rows of a file. If it is gone, was not opened or could not be probed, its row has the reason.
 
     Raises:
-        StorageError: the store denies access. The rows of known media must not be replaced because of that.
+        StorageError: The store denies access. The rows of known media must not be replaced because of that.
     """
     if isinstance(outcome.result, StorageError):
         raise outcome.result

@@ -1,8 +1,8 @@
 """Access to the media at a path: in a file or folder of this machine, or in objects of a store.
 
-Objects are probed by byte ranges if sample tables are sufficient, else from a temporary copy. Values of a compressed
-column of a Parquet file are always probed from temporary copies: their packets are not byte ranges of the file, so
-clips of them have to be copied into the dataset.
+Objects are probed by byte ranges if sample tables are sufficient, and otherwise from a temporary copy. So are values of
+a compressed column of a Parquet file. Packets of such values are not byte ranges of the file, so their clips have to be
+packed.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Opened:
     facts: Facts | None = None
 
 
-OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that are not due to one object
+OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of StorageError that end the run, because every object has them
 WHOLE_BYTES = 1 << 20  # smaller objects are copied at once, because a second request costs more
 HOLDER_KEPT_BYTES = 4 << 20  # kept of a tar or Parquet file, whose headers are read one after the other
 MAX_REQUESTS = 64  # more requests for sample tables cost more than a copy
@@ -165,9 +165,9 @@ def _probe_ranges(task: probe.ProbeTask, reader: ObjectReader, medium: MediumFac
     """Return the facts of a video by reading byte ranges, or None if that takes too many requests.
 
     Raises:
-        StorageError: the store does not answer.
-        NeedsWholeError: only the whole object shows the facts.
-        MediaError: the video is not usable.
+        StorageError: The store does not answer.
+        NeedsWholeError: The object has to be copied.
+        MediaError: The video is not usable.
     """
     try:
         file = ProbedObject(read=reader, identity=identity_of(reader.facts), member=task.member)
@@ -207,11 +207,11 @@ def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
     """Return the identity of the images in a folder of a store.
 
     Args:
-        images: the images, and how they are timed.
-        there: the facts of the objects in the folder, by name.
+        images: The images and their timing.
+        there: The facts of the objects in the folder, by name.
 
     Raises:
-        MediaError: an image is missing.
+        MediaError: An image is missing.
     """
     missing = next((name for name in images.names if name not in there), None)
     if missing is not None:
@@ -228,7 +228,7 @@ def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
 
 
 def _is_loose(images: ImageTask | None) -> TypeGuard[ImageTask]:
-    """Return whether the media are images in a folder, one file per image."""
+    """Return whether a task is about images in a folder, with a file for each image."""
     return images is not None and images.form == "folder"
 
 

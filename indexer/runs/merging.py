@@ -1,10 +1,10 @@
 """Compact an index, and run an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
 
-Compacting merges the parts that many runs wrote into few parts, without the rows that no longer count.
+Compacting merges the parts of many runs into few parts, without superseded rows and rows of media that are gone.
 
 The slices of a run write the same parts as an undivided run. The first slice writes the plan of all slices: the numbers
-of the parts, and a digest of the work. Each slice compares the sources with the index as it was before the run, finds
-the same work, and writes every n-th part of it. A part that exists is done, so a slice that runs again does the rest.
+of the parts, and a digest of the work. Each slice compares the sources with the index as it was before the run. So all
+slices find the same work, and each one writes every n-th part. A slice that runs again skips the parts that exist.
 """
 
 import hashlib
@@ -39,10 +39,10 @@ class CompactReport:
     """The result of compacting.
 
     Attributes:
-        parts_before: number of parts before.
-        parts: number of parts now.
-        media: number of media.
-        dropped: number of rows that no longer counted.
+        parts_before: The number of parts before.
+        parts: The number of parts now.
+        media: The number of media.
+        dropped: The number of removed rows.
     """
 
     parts_before: int
@@ -52,14 +52,14 @@ class CompactReport:
 
 
 def compact_index(out: Place) -> CompactReport:
-    """Write the rows that count into new parts, in the same order, and remove the old parts.
+    """Copy the current rows into new parts, in the same order, and remove the old parts.
 
-    At every moment a reader that opens the index sees every medium. Memory use is one row group, plus the rows of
-    `videos` for one part.
+    At every moment, a reader that opens the index sees every medium. One row group of `frames` and the rows of `videos`
+    for one part are in memory at a time.
 
     Raises:
-        FormatError: the index cannot be read.
-        OutputError: another run writes the index, or it is being written in slices.
+        FormatError: The index cannot be read.
+        OutputError: Another run writes the index, or it is being written in slices.
     """
     with build.opened_whole(out) as output:
         index = Index(out)
@@ -111,7 +111,7 @@ class _PartMerger(PartPairs):
 
 
 def _stretches(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of runs of rows with at most `most` packets together, or of one row; `end` is exclusive."""
+    """Yield (first, end) of stretches of rows. A stretch has at most `most` packets, or one row. `end` is exclusive."""
     first = total = 0
     for row, length in enumerate(lengths.tolist()):
         if row > first and total + length > most:
@@ -127,10 +127,10 @@ class SlicedRun:
     """The plan that all slices of a run share: the contents of `slices.json`.
 
     Attributes:
-        slices: number of slices.
-        first_part: number of the first part that they write.
-        parts: number of parts that they write, from `first_part` on.
-        work: digest of all work of the run.
+        slices: The number of slices.
+        first_part: The number of the first part that they write.
+        parts: The number of parts that they write, from `first_part` on.
+        work: A digest of all work of the run.
     """
 
     slices: int
@@ -151,9 +151,8 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
     """Do one slice of an index run. The report counts the media of this slice, and the files of the whole run.
 
     Raises:
-        OutputError: as for `build_index`, or other slices have other work.
-        SourceError: as for `build_index`.
-        FormatError: as for `build_index`.
+        OutputError: See `build_index`. Or the slices differ in their work.
+        SourceError, FormatError: See `build_index`.
     """
     if (before := _report_if_finished(options)) is not None:
         return before
@@ -212,7 +211,7 @@ def read_plan(out: Place) -> SlicedRun | None:
 
 
 def digest(options: IndexOptions, work: Work) -> str:
-    """Return 32 hex digits that differ if slices would work or write differently."""
+    """Return 32 hex digits that identify the work of a run and the options that change its output."""
     asked = {"root": work.report.root} | {name: getattr(options, name) for name in ("verify", "prove", "depth")}
     found = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
     for item in work.items:
@@ -235,8 +234,8 @@ def finish_index(options: IndexOptions) -> IndexReport:
     """Check that all slices of a run are written, complete the listing, and return the report of the run.
 
     Raises:
-        OutputError: slices are missing or still running, or there is no run in slices.
-        SourceError: the sources or options differ from those of the slices.
+        OutputError: Slices are missing or still running, or there is no run in slices.
+        SourceError: The sources or options differ from those of the slices.
     """
     if (before := _report_if_finished(options)) is not None:
         return before

@@ -62,26 +62,11 @@ KNOWN_COLUMNS = (
 )
 
 
-def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
-    """Return the rows of one uri that describe a medium as it was probed last.
-
-    For a tar or a Parquet file, these are the rows of all its media.
-
-    Args:
-        known: the rows of the uri in the order in which they were written.
-        task: how the medium is probed.
-        member: name of the medium in a file or folder of several media, else None.
-    """
-    if task.holds is None:
-        return [row for row in known if row["member"] == member]
-    return [row for row in known if row["fingerprint"] == known[-1]["fingerprint"]]
-
-
 def is_done(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows still describe a medium and answer all that the task asks.
+    """Return whether known rows still describe a medium and have everything that the task asks for.
 
     Another version of framedex probes refused media again, because it may support them. For failed media, see
-    `is_same_failure`.
+    `fails_again`.
     """
     must_try = (
         row["status"] == FAILED
@@ -93,7 +78,7 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
 
 
 def _has_answers(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows answer all that the task asks of usable media, and of those that are skipped."""
+    """Return whether known rows of usable and skipped media have everything that the task asks for."""
     for row in known:
         # Files without a video stream are skipped if a search found them, and fail if they are named.
         if row["error_kind"] == NO_VIDEO and not _is_member(row):
@@ -122,7 +107,7 @@ def _is_member(row: Row) -> bool:
 
 
 def attempt(task: ProbeTask, options: "IndexOptions") -> str:
-    """Return the version of FFmpeg and the options that probe a medium, for the column `tried` of failed media."""
+    """Return the value of the column `tried` of a failed medium: the version of FFmpeg, and the options of probing."""
     asked: dict[str, object] = {name: getattr(task, name) for name in ("depth", "streams", "verify", "prove")}
     if task.images is not None:
         timing = (task.images.single, task.images.fps, task.images.default_fps, task.images.seconds)
@@ -132,9 +117,9 @@ def attempt(task: ProbeTask, options: "IndexOptions") -> str:
 
 
 def fails_again(task: ProbeTask, known: list[Row], options: "IndexOptions") -> bool:
-    """Return whether probing a medium would fail as before: the same file, options, framedex and FFmpeg.
+    """Return whether a failed medium would fail again: file, options, framedex and FFmpeg are the same.
 
-    Bugs of framedex and unanswered requests to a store do not count, because they do not depend on the medium.
+    After a bug of framedex or an unanswered request to a store, the answer is False. They do not depend on the medium.
     """
     failed = [row for row in known if row["status"] == FAILED]
     if not failed or any(row["probed_by"] != __version__ or row["error_kind"] == INTERNAL_ERROR for row in known):
@@ -146,10 +131,7 @@ def fails_again(task: ProbeTask, known: list[Row], options: "IndexOptions") -> b
 
 
 def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows still describe the medium.
-
-    If it was not readable, return whether it is still not readable.
-    """
+    """Return whether known rows still describe the medium. If it was not readable, return whether it still is not."""
     if known[0]["fingerprint"] is not None:
         return is_same(task, known[0])
     try:
@@ -162,7 +144,7 @@ def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
 def _is_timed(task: ImageTask, known: list[Row]) -> bool:
     """Return whether the rows of a single image or of a tar have the rate and the sequences that the task asks for.
 
-    Rows of videos in a tar do not count.
+    Rows of videos in a tar are ignored.
     """
     if task.form == "folder":  # the fingerprint of a folder also covers its timing
         return True
@@ -174,18 +156,18 @@ def _is_timed(task: ImageTask, known: list[Row]) -> bool:
 
 
 def is_still_unopened(error: MediaError, known: list[Row]) -> bool:
-    """Return whether a known row, by this version of framedex, has the same reason not to open a medium."""
+    """Return whether this version of framedex has recorded the same reason not to open a medium."""
     reason = (REFUSED if error.refused else FAILED, error.kind, error.what, __version__)
     names = ("status", "error_kind", "error_message", "probed_by")
     return len(known) == 1 and tuple(known[0][name] for name in names) == reason
 
 
-# Names that slices of a run write to object storage before there is a header.
+# The names of objects that slices of a run write before the header.
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
 Identity = tuple[str, str | None]  # uri, and name of the medium in a file or folder of several media
 Members = dict[str, dict[str, str | None]]  # by the uri of a tar or Parquet file: names of its media, sidecars as JSON
-# A tar or a Parquet file counts as so many files in a part, since it may have thousands of media: a killed run then
-# loses less.
+# A tar or a Parquet file counts as this many files of a part, because it may have thousands of media. A killed run then
+# loses less work.
 HOLDER_FILES = 64
 
 
@@ -196,20 +178,17 @@ class IndexOptions(Search):
     If it is None, that folder is the root of the existing index, or for a new one the sources' common folder.
 
     Attributes:
-        sources: files, folders, globs, lists and listings, as the user names them.
-        out: the index.
-        depth: see `ProbeTask`.
-        streams: see `ProbeTask`.
-        verify: see `ProbeTask`.
-        prove: see `ProbeTask`.
-        sidecars: kinds of sidecars that become columns of the videos in tars.
-        image_fps: rate of images without stated times, in images per second. If None, 1.
-        workers: number of processes that probe.
-        engine: runs the probes.
-        retry: probe failed media again even if nothing changed.
-        timeout_seconds: time limit for each medium. If None, time is not limited.
-        memory_bytes: memory limit for each worker; see `local_pool.run_local`. If None, memory is not limited.
-        on_progress: called with (done, total) after each medium.
+        sources: Files, folders, globs, lists and listings, as the user names them.
+        out: The index.
+        depth, streams, verify, prove: See `ProbeTask`.
+        sidecars: The kinds of sidecars that become columns of the videos in tars.
+        image_fps: The rate of images without stated times, in images per second. If None, 1.
+        workers: The number of processes that probe.
+        engine: Runs the probes.
+        retry: Whether to probe failed media again even if nothing changed.
+        timeout_seconds: The time limit for each medium. If None, there is none.
+        memory_bytes: The memory limit of each process (`local_pool.run_local`). If None, there is none.
+        on_progress: Is called with (done, total) after each medium.
     """
 
     sources: Sequence[str]
@@ -230,15 +209,15 @@ class IndexOptions(Search):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file, a sequence of images or a video inside a file, which is probed, not opened, or gone.
+    """A file, a sequence of images or a video inside a file. It is probed, not opened, or gone.
 
     Attributes:
-        identity: uri, and name of the medium in a file or folder of several media.
-        task: how it is probed. If None, it is not probed.
-        rows: its known rows, if it is gone.
-        found: its facts, if they are known before it is probed.
-        known: the known rows of a file with several media.
-        files: the number of files that it counts as in a part of the index.
+        identity: The uri, and the name of the medium in a file or folder of several media.
+        task: Describes how to probe it. None if it is not probed.
+        rows: Its known rows, if it is gone.
+        found: Its facts, if they are known without probing it.
+        known: The known rows of a tar or a Parquet file.
+        files: The number of files of a part that it counts as.
     """
 
     identity: Identity
@@ -269,26 +248,26 @@ class IndexReport:
     Refused media are counted in every run that names them, even if nothing changed.
 
     Attributes:
-        out: the index.
-        root: the folder that recorded uris are relative to.
-        new: files that the index did not know.
-        changed: files that the index knew, and that differ now.
-        retried: files that were refused or failed before, are unchanged, and are probed again.
-        gone: files that are no longer there.
-        unchanged: files that are not probed again.
-        thumbnails: images that were skipped because they lie beside videos.
-        others: files of searched folders that were skipped because of their endings.
-        ok: media that are usable.
-        decoded_whole: by codec, usable videos of this run that were decoded to prove their frames, because packets of
-            their codec are not parsed.
-        refused: media that are refused.
-        failed: media that failed, except those in `internal`.
-        internal: media at which framedex itself failed.
-        without_video: files without a video stream that a search found. They are skipped, and neither refused nor
-            failed.
-        without_video_examples: the uris of the first of these.
-        problems: name, status and reason of each medium that is refused, failed or internal.
-        finished: whether the run of these slices was finished before. Then nothing was written.
+        out: The index.
+        root: The folder that recorded uris are relative to.
+        new: The number of files that the index lacked.
+        changed: The number of files that the index had, and that have changed.
+        retried: The number of unchanged files that are probed again because they were refused or failed.
+        gone: The number of files that no longer exist.
+        unchanged: The number of files that are not probed again.
+        thumbnails: The number of images that were skipped because they lie beside videos.
+        others: Files of searched folders that were skipped because of their endings.
+        ok: The number of usable media.
+        decoded_whole: The number of usable videos by codec that were decoded completely to prove their frames, because
+            packets of their codec are not parsed.
+        refused: The number of refused media.
+        failed: The number of media that failed, without those in `internal`.
+        internal: The number of media that failed because of a bug of framedex.
+        without_video: The number of files without a video stream that a search found. They are skipped, and count
+            neither as refused nor as failed.
+        without_video_examples: The uris of the first of these files.
+        problems: The name, status and reason of each medium in `refused`, `failed` and `internal`.
+        finished: Whether an earlier run has finished these slices. Then nothing was written.
     """
 
     out: Place
@@ -311,7 +290,7 @@ class IndexReport:
     finished: bool = False
 
     def count(self, row: Row) -> None:
-        """Add one medium's row."""
+        """Count the row of a medium."""
         if row["status"] == OK:
             self.ok += 1
             if row["kind"] == VIDEO and row["codec"] not in SCANNED:
@@ -365,15 +344,15 @@ class Work:
 
 
 def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
-    """Find the media and compare them with the rows of the index at `out`, without writing to it.
+    """Find the media and compare them with the rows of the index at `out`. Nothing is written.
 
     Args:
-        options: the options of the run.
-        before: number of the first part that does not count; see `Index`.
+        options: The options of the run.
+        before: The number of the first part to ignore (`Index`).
 
     Raises:
-        OutputError: the index has another root, or `out` holds something else than an index.
-        SourceError: a source is wrong or missing.
+        OutputError: The index has another root, or `out` is something else than an index.
+        SourceError: A source is wrong or missing.
     """
     options = replace(options, sources=[_pinned(source) for source in options.sources])
     known: dict[str, list[Row]] = {}
@@ -406,16 +385,13 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
 
 
 def _pinned(source: str) -> str:
-    """Return a source with the commit of the Hub that it names now, if it is on the Hub."""
+    """Return a source. If it is on the Hugging Face Hub, replace its revision by the commit that it now stands for."""
     at = next((prefix for prefix in ("@", LEROBOT) if source.startswith(prefix)), "")
     return at + pinned(source.removeprefix(at))
 
 
 def _check_sources_exist(found: Found, root: str, known: dict[str, list[Row]]) -> None:
-    """Raise MissingSourceError for sources that do not exist.
-
-    Sources that the index knows are not mistakes: they have disappeared since.
-    """
+    """Raise MissingSourceError for sources that do not exist. Sources that the index has are gone, and no mistakes."""
     missing = [
         item
         for item in found.listed
@@ -453,8 +429,11 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
     work = Work(report=report, listed=found.listed, sidecars=options.sidecars)
     problems: list[Row] = []
     for identity, task in tasks.items():
-        rows_of_uri = known.get(identity[0], [])
-        rows = rows_of(rows_of_uri, task, identity[1])
+        of_uri = known.get(identity[0], [])
+        if task.holds is None:
+            rows = [row for row in of_uri if row["member"] == identity[1]]
+        else:  # all media of the file, as they were probed last
+            rows = [row for row in of_uri if row["fingerprint"] == of_uri[-1]["fingerprint"]]
         if task.holds is not None:
             work.members[identity[0]] = {row["member"]: row["sidecars"] for row in rows if row["member"] is not None}
         if is_done(task, rows) or (not options.retry and fails_again(task, rows, options)):
@@ -462,7 +441,7 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             problems += [row for row in rows if row["status"] in (REFUSED, FAILED)]
             continue
         planned = Item(identity=identity, task=task)
-        work.probe.append(planned if task.holds is None else replace(planned, known=rows_of_uri, files=HOLDER_FILES))
+        work.probe.append(planned if task.holds is None else replace(planned, known=of_uri, files=HOLDER_FILES))
         if any(row["status"] != OK for row in rows) and is_same_medium(task, rows):
             report.retried += 1
         else:
@@ -526,7 +505,7 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
 
 
 def _is_something_else(out: Place) -> bool:
-    """Return whether the path of the new index has files that an unfinished run would not have written."""
+    """Return whether the path of a new index has files that no unfinished run has written."""
     if local_of(out) is None:
         return any(not BEGUN.fullmatch(name) for name in names_in(out))
     if not out.exists():
