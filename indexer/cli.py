@@ -60,7 +60,7 @@ def sidecars_value(context: click.Context, parameter: click.Parameter, value: st
         raise click.BadParameter(f"{error}, or none") from error
 
 
-TABLE_ROWS = 20  # a table of more rows scrolls the summary's first lines out of most terminals
+TABLE_ROWS = 20  # with a longer table, the first lines of the summary scroll out of most terminals
 LOG = logging.getLogger("framedex.indexer")
 
 EXAMPLE = (
@@ -73,8 +73,8 @@ EXAMPLE = (
 )
 
 
-# --dry-run and --finish allow all options of the run that they refer to, --workers included: users repeat the command
-# and add one of them.
+# --dry-run and --finish allow all options of a run, even --workers: users repeat the command of the run and add one of
+# the two.
 RULES = (
     OptionRule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
     FINISH_RULE,
@@ -82,19 +82,19 @@ RULES = (
         options=["task", "finish"],
         when=lambda values: not values["dry_run"],
         beside="--dry-run",
-        why="it says what the whole run would do",
+        why="it shows the plan of the whole run",
     ),
     OptionRule(
         options=["depth"],
         when=lambda values: not values["verify"] or values["depth"] == "packets",
         beside="--verify",
-        why="that reads every packet",
+        why="--verify reads every packet",
     ),
     OptionRule(
         options=["prove"],
         when=lambda values: not values["verify"],
         beside="--verify",
-        why="that compares every frame",
+        why="--verify compares every frame",
     ),
     OptionRule(
         options=["image_fps"],
@@ -130,8 +130,8 @@ RULES = (
     type=click.Choice(["auto", "packets", "tables"]),
     default="auto",
     show_default=True,
-    help="How much of each file is read. `packets`: every packet. `tables`: sample tables and start points only, which "
-    "is faster (MP4, MOV, 3GP). `auto`: tables if they can be trusted.",
+    help="How much of each file is read. `packets`: every packet. `tables`: only sample tables and random access "
+    "points, which is faster (MP4, MOV, 3GP). `auto`: tables if they can be trusted.",
 )
 @click.option(
     "--streams",
@@ -145,8 +145,8 @@ RULES = (
     type=click.Choice(["sequences", "single", "ignore"]),
     default="sequences",
     show_default=True,
-    help="What the JPEG, PNG and WebP images of a searched folder become: one sequence, media of one frame each, or "
-    "nothing.",
+    help="Media that the JPEG, PNG and WebP images of a searched folder become: one sequence, or one medium each. "
+    "`ignore` skips them.",
 )
 @click.option(
     "--sidecars",
@@ -220,7 +220,7 @@ def index(
     as_json: bool,
     **named_as_fields: Any,
 ) -> None:
-    """Record the packets, timestamps and start points of every video in Parquet.
+    """Record the packets, timestamps and random access points of every video in Parquet.
 
     A SOURCE is a video, an image, a tar of videos or images, a Parquet file with videos in a column, a folder (searched
     recursively), a glob, @list.txt (one path per line, or DALI's `path label [start end]`), or a CSV, JSONL or Parquet
