@@ -1,6 +1,6 @@
-"""Find the media that the user names: files, folders, globs, lists, DALI file lists and listings with columns.
+"""Find the media that the user names by files, folders, globs, lists, DALI file lists and listings with columns.
 
-A search of folders skips images beside videos, and files with other endings than those of videos and images.
+A search of folders skips images beside videos, and files whose endings are not those of videos, images or tars.
 """
 
 import functools
@@ -30,9 +30,9 @@ class OtherFiles:
     """Skipped files with the same ending.
 
     Attributes:
-        ending: in lower case, or empty.
-        count: number of files.
-        example: path of the first file.
+        ending: The ending in lower case, or an empty text.
+        count: The number of files.
+        example: The path of the first file.
     """
 
     ending: str
@@ -41,7 +41,7 @@ class OtherFiles:
 
 
 def is_other(name: str) -> bool:
-    """Return whether a file is skipped because of its ending. Hidden files and timestamps files are not reported."""
+    """Return whether a search reports a file as skipped. It does not report hidden files and timestamps files."""
     return _ending(name) not in TAKEN and name[:1] != "." and name != TIMES_NAME
 
 
@@ -65,7 +65,7 @@ def _ending(name: str) -> str:
 TABLE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
 OBJECT_SUFFIXES = TAKEN | TABLE_SUFFIXES | LIST_SUFFIXES
-# A user column with such a name would hide one of a clip's own columns, or DuckDB's column with the number of a row.
+# Names that a user column must not have: those of a clip's columns, and of DuckDB's column with the number of a row.
 RESERVED_COLUMNS = CLIP_NAMES | {*LISTING.names, "is_padding", "file_row_number"}
 
 
@@ -115,14 +115,12 @@ def is_listing(source: str) -> bool:
 
 
 def media_id(uri: str, stream: int | None = None, *, member: str | None = None) -> str:
-    """Return the stable name of a medium: 16 hex digits of BLAKE2b over its uri.
-
-    The hash also covers `stream` and `member`, if given.
+    """Return the id of a medium: 16 hex digits of BLAKE2b over its uri and, if given, `stream` and `member`.
 
     Args:
-        uri: the uri of the file or folder.
-        stream: number of a video stream that is not the best one of its file.
-        member: name of the medium in a file or folder of several media.
+        uri: The uri of the file or folder.
+        stream: The number of a video stream that is not the best one of its file.
+        member: The name of the medium in a file or folder of several media.
     """
     name = uri if stream is None else f"{uri}#{stream}"
     if member is not None:
@@ -181,7 +179,7 @@ def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
 
 
 def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
-    """If the name of a medium or of an image is not valid UTF-8, return it with an error and a name that is."""
+    """Return a mention. If a name in it is not valid UTF-8, add an error, and replace the bytes that are not valid."""
     readable = named_medium.readable_name
     if "\0" in item.path:
         return replace(item, error=MediaError("file_name", "file names cannot have a zero byte"))
@@ -196,7 +194,7 @@ def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
 
 
 def _check_links(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
-    """Give media an error if links lead out of their folder, unless another mention of them follows no such link."""
+    """Return mentions, with an error if links lead out of their folder and no other mention reaches the medium."""
     real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # many media share their folders
     errors = [_link_error(item, real_folder) for item in listed]
     allowed = {(item.path, item.member) for item, error in zip(listed, errors, strict=True) if error is None}
@@ -226,7 +224,7 @@ def _link_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str
 
 
 def _object_folder(source: str) -> str:
-    """Return the folder of a store that a source names, or that holds what it names."""
+    """Return the folder of a store that a source names, or the folder of the objects that it names."""
     uri = checked(folders.pattern_folder(source) if folders.is_pattern(source) else source)
     return uri.rpartition("/")[0] if _names_object(uri) else uri
 
@@ -270,7 +268,7 @@ def _expand(source: str, search: Search, found: Found) -> Iterator[named_medium.
 
 
 def _holds_videos(path: Place) -> bool:
-    """Return whether a Parquet file holds videos. One that is not readable counts as a listing; its reader says why."""
+    """Return whether a Parquet file has videos. A file that is not readable counts as a listing, whose reader fails."""
     try:
         return holds_videos(parquet_file(path).schema_arrow)
     except (OSError, ValueError, pa.ArrowException, StorageError):
@@ -282,14 +280,14 @@ def _expand_list(source: str, search: Search) -> Iterator[named_medium.NamedMedi
 
 
 def _folder_or_file(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
-    """If a mention names a folder, return it as the mention of a sequence. Return others unchanged."""
+    """Return the mention of a folder as that of a sequence of images. Return other mentions unchanged."""
     return folder_sequence(item) if item.error is None and folders.names_folder(item.path, item.spelled) else item
 
 
 def _expand_pattern(source: str, search: Search, found: Found) -> Iterator[named_medium.NamedMedium]:
     """Yield the objects or files that a pattern matches, and the media in the folders that it matches.
 
-    Links to folders are treated as in a search.
+    Links to folders are skipped, unless the search follows them.
     """
     if is_remote(source):
         media = [replace(_found(uri, None), facts=facts) for uri, facts in folders.expand_pattern(checked(source))]
@@ -366,9 +364,9 @@ def _with_parent_label(item: named_medium.NamedMedium) -> named_medium.NamedMedi
 
 
 def _without_repeats(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
-    """Drop repeated mentions: the same path with the same columns.
+    """Return mentions without repeats: mentions of the same medium with the same columns.
 
-    If one of them comes from a search and another one names the medium, the result counts as named.
+    If a search found the medium and the user also named it, the medium counts as named.
     """
     kept: dict[tuple[str, str | None, str], named_medium.NamedMedium] = {}
     for item in listed:

@@ -21,7 +21,7 @@ def is_glob(source: str) -> bool:
 
 
 def fixed_prefix(source: str) -> str:
-    """Return the part of a glob before its first wildcard folder. Return other sources unchanged."""
+    """Return the part of a glob before the first folder name with wildcards. Return other sources unchanged."""
     if not is_glob(source):
         return source
     return os.path.join("", *itertools.takewhile(lambda part: not glob.has_magic(part), Path(source).parts)) or "."
@@ -30,11 +30,11 @@ def fixed_prefix(source: str) -> str:
 def folders_below(top: str, *, follow_symlinks: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield (folder, names of its files) for a folder and all folders below it.
 
-    Links to folders are skipped, or with `follow_symlinks` searched after all true folders. Each true folder is
-    searched once, through the path that reaches it first, so circular links end.
+    Links to folders are skipped. With `follow_symlinks`, they are searched after all real folders. Each real folder is
+    searched once, by the first path that reaches it. So circular links end.
 
     Raises:
-        SourceError: a folder cannot be read.
+        SourceError: A folder cannot be read.
     """
     visited: set[str] = set()
     waiting = [top]
@@ -57,7 +57,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
-    """Return what a glob names, sorted. `**` stands for any number of folders, searched as by `folders_below`."""
+    """Return the paths that a glob matches, sorted. `**` stands for any number of folders (`folders_below`)."""
     parts = Path(pattern).parts
     if "**" not in parts:
         return sorted(glob.glob(pattern))
@@ -74,20 +74,20 @@ def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Return whether an absolute path lies under an absolute folder, by their names alone."""
+    """Return whether an absolute path is below an absolute folder, by their names alone."""
     return path.startswith(folder.rstrip("/") + "/")
 
 
 def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | None:
-    """Return where an absolute path really leads if links take it out of its folder; else None.
+    """Return the real path of a file if links lead out of its folder, else None.
 
     Args:
-        path: an absolute path.
-        folder: the folder.
+        path: The absolute path of the file.
+        folder: The folder.
         real_folder: `os.path.realpath`, or a cache of it that is as old as the search.
     """
     if not is_below(path, os.path.abspath(folder)):
-        return None  # the path was named elsewhere: no link of this folder leads there
+        return None  # the path was named by itself, so no link in the folder leads there
     if os.path.islink(path):
         real = os.path.realpath(path)
     else:
@@ -131,7 +131,7 @@ def pattern_folder(uri: str) -> str:
 
 
 def expand_pattern(uri: str) -> list[tuple[str, Facts]]:
-    """Return the objects that a pattern names, sorted. `**` stands for any number of folders. Raises SourceError."""
+    """Return the objects that a pattern matches, sorted. `**` stands for any number of folders. Raises SourceError."""
     folder = pattern_folder(uri)
     pattern = _compiled(uri[len(folder) + 1 :])
     return [(name, facts) for name, facts in listed_objects(folder) if pattern.fullmatch(name[len(folder) + 1 :])]
@@ -170,10 +170,7 @@ def is_there(path: str) -> bool:
 
 
 def names_folder(path: str, spelled: str) -> bool:
-    """Return whether an entry of a list names a folder.
-
-    In a store, the spelling decides: a folder has a slash at its end, or no ending.
-    """
+    """Return whether an entry of a list names a folder. In a store, that is a name with a final slash or no ending."""
     if is_remote(path):
         return spelled.endswith("/") or not os.path.splitext(path)[1]
     return os.path.isdir(path)

@@ -175,7 +175,7 @@ def test_a_sequence_of_several_folders_is_an_error(tmp_path: Path) -> None:
     listed = [{"uri": f"{folder}/a.png", "sequence": "s"} for folder in ("one", "two")]
     with pytest.raises(SourceError, match="several folders"):
         discover([str(write_rows(tmp_path / "l.csv", listed))])
-    with pytest.raises(SourceError, match="no image"):
+    with pytest.raises(SourceError, match="not an image"):
         discover(
             [
                 str(

@@ -29,7 +29,7 @@ def test_a_rate_is_exact(tmp_path: Path, rate: str, base: tuple[int, int]) -> No
 
 @pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "1e999999999", "1/0", "", "x", "1/3/4", str(1 << 40), "0.0"])
 def test_what_is_no_rate_is_an_error(rate: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="frames a second"):
+    with pytest.raises(ValueError, match="frames per second"):
         framedex.index(tmp_path, tmp_path / "I", image_fps=rate)
     assert "--image-fps" in run("index", tmp_path, "--out", tmp_path / "I", f"--image-fps={rate}", code=2).output
 

@@ -100,7 +100,7 @@ def test_a_table_of_another_length_is_a_failure(copied: Path, tmp_path: Path) ->
     change(copied / FRAMES, lambda rows: rows[:30] + rows[33:])
     found = failures(copied, tmp_path)
     assert len(found) == 2
-    assert f"{FRAMES} has 20 frames of episode 1; meta/episodes says 23" in found[0]["message"]
+    assert f"{FRAMES} has 20 frames of episode 1; meta/episodes has 23" in found[0]["message"]
 
 
 def test_frames_of_another_episode_in_between_are_a_failure(copied: Path, tmp_path: Path) -> None:
