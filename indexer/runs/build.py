@@ -119,7 +119,7 @@ def _items_in(outcome: Outcome[Item, ContentsOrFacts]) -> list[Item]:
     of_videos = replace(of_videos, facts=file.facts, expected=file.identity.fingerprint)
     for member in contents.videos:
         if member.name in names:
-            message = "the file holds a sequence of images of the same name; rename one of them"
+            message = "the file has a sequence of images of the same name; rename one of them"
             member = replace(member, error=MediaError("tar", message, refused=True))
         inside.append(replace(item, identity=(uri, member.name), task=replace(of_videos, member=member)))
     # If the file has only images, each of their sequences has a remark about the damage.
@@ -127,7 +127,7 @@ def _items_in(outcome: Outcome[Item, ContentsOrFacts]) -> list[Item]:
         error = MediaError("truncated", f"the file is truncated or damaged: {contents.damage}")
         inside.append(replace(item, found=_holder_facts(task, error, file.identity, VIDEO)))
     elif not contents.videos and not contents.images:
-        error = MediaError("empty", "the file holds no video and no image", refused=True)
+        error = MediaError("empty", "the file contains neither videos nor images", refused=True)
         inside.append(replace(item, found=_holder_facts(task, error, file.identity)))
     names |= {member.name for member in contents.videos}
     if any(one.found for one in inside):
@@ -160,7 +160,7 @@ def build_index(options: IndexOptions) -> IndexReport:
     Parts appear during the run. If a run is killed, its parts stay, and the next run does the rest.
 
     Raises:
-        OutputError: `out` holds something else, another run writes the index, or it is being written in slices.
+        OutputError: `out` is something else than an index, another run writes it, or it is being written in slices.
         SourceError: A source is wrong or missing.
         FormatError: The existing index cannot be read.
     """

@@ -343,7 +343,7 @@ def _sorted_media(media: list[named_medium.NamedMedium], top: str) -> list[named
     """Return the media of a folder, sorted. Raises SourceError if there are none."""
     if not media:
         raise SourceError(
-            "the folder holds no video and no image",
+            "the folder contains neither videos nor images",
             where=top,
             allowed="files ending in " + " ".join(sorted(TAKEN)),
             remedy="name the files themselves if they have other endings; "

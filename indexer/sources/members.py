@@ -146,8 +146,8 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
                     end = tar.offset
         except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
             if last < 0:
-                raise MediaError("not_media", f"is no tar: {error}") from error
-            truncation = f"no member can be read behind the one at byte {last}: {error or type(error).__name__}"
+                raise MediaError("not_media", f"is not a tar: {error}") from error
+            truncation = f"the member after the one at byte {last} cannot be read: {error or type(error).__name__}"
     videos += _finished(sample, sidecars)
     return FileContents(images=images, videos=_each_once(videos), damage=truncation or _ending(read, end, size_bytes))
 
@@ -157,7 +157,7 @@ def _check_not_compressed(head: bytes) -> None:
         if head.startswith(magic):
             raise MediaError(
                 "compressed_tar",
-                f"the tar is compressed ({name}), so its members are no ranges of bytes; {tool} it, or write it "
+                f"the tar is compressed ({name}), so its members are not byte ranges; {tool} it, or write it "
                 "without compression, which saves little for videos",
                 refused=True,
             )
@@ -174,7 +174,7 @@ def _image(member: tarfile.TarInfo, size_bytes: int) -> FileImage | None:
     elif member.issym() or member.islnk():
         problem = "is a link"
     elif not member.isreg():
-        problem = "is no file"
+        problem = "is not a file"
     size = member.size if problem is None else 0
     return FileImage(name=name, offset=min(member.offset_data, size_bytes), size=size, problem=problem)
 
@@ -228,7 +228,7 @@ def _each_once(videos: list[FileMember]) -> list[FileMember]:
 
 
 def _refused(video: FileMember, count: int) -> FileMember:
-    said = f"the tar holds {count} members of this name; rename all but one"
+    said = f"the tar has {count} members of this name; rename all but one"
     return replace(video, error=MediaError("tar", said, refused=True))
 
 
@@ -240,9 +240,9 @@ def _ending(read: Read, end: int, size_bytes: int) -> str | None:
     if end > size_bytes:
         return f"it ends at byte {size_bytes}, within a member that goes to byte {end}"
     if end >= 0 and any(read(end, BLOCK)):
-        return f"there is no member's header at byte {end}"
+        return f"the header of a member is missing at byte {end}"
     if end >= 0 and any(read(end, MAX_ENDING_BYTES)):
-        return f"behind its end at byte {end} lies something else, such as another tar; write one tar of both"
+        return f"after its end at byte {end} follows something else, such as another tar; write one tar of both"
     return None
 
 
@@ -291,12 +291,12 @@ def read_parquet(read: Read, size_bytes: int) -> FileContents:
     try:
         file = pq.ParquetFile(RangedFile(read, size_bytes, "parquet"))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise MediaError("not_media", f"is no Parquet file, or is cut short: {error}") from error
+        raise MediaError("not_media", f"is not a Parquet file, or is cut short: {error}") from error
     schema = file.schema_arrow
     columns = video_columns(schema)
     if not columns:
         said = "it is a listing: name it as a source" if "uri" in schema.names else f"columns {', '.join(schema.names)}"
-        raise MediaError("empty", f"no column of the Parquet file holds videos ({said})", refused=True)
+        raise MediaError("empty", f"no column of the Parquet file contains videos ({said})", refused=True)
     if file.metadata.num_rows * len(columns) > MAX_MEDIA:
         raise MediaError("too_large", f"the Parquet file has more than {MAX_MEDIA} values", refused=True)
     leaves = {column: _leaf(file, column) for column in columns}
@@ -414,7 +414,7 @@ def _nulls(file: pq.ParquetFile, row_group: int, leaf: _Leaf, chunk: pq.ColumnCh
 
 def _missing(path: object) -> MediaError:
     hint = f", but the path {path}: index the file itself" if isinstance(path, str) and path else ""
-    return MediaError("empty", f"the value holds no bytes{hint}", refused=True)
+    return MediaError("empty", f"the value has no bytes{hint}", refused=True)
 
 
 def _other_columns(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> _Rows:

@@ -121,7 +121,7 @@ def test_a_sequence_is_labelled_by_the_folder_that_holds_its_folder(tmp_path: Pa
 
 def test_images_can_be_ignored(tmp_path: Path, medium: Callable[[str], Path]) -> None:
     sequence(tmp_path / "data/frames")
-    with pytest.raises(SourceError, match="holds no video"):
+    with pytest.raises(SourceError, match="neither videos nor images"):
         discover([str(tmp_path / "data")], Search(images="ignore"))
     shutil.copy(medium("h264_single.mp4"), tmp_path / "data/a.mp4")
     assert len(discover([str(tmp_path / "data")], Search(images="ignore")).listed) == 1

@@ -117,7 +117,7 @@ def test_a_path_outside_the_root_stays_absolute(tree: Path) -> None:
         (lambda tree: [str((tree / "bad.csv").write_bytes(b"uri,\xff\nx,1\n") and tree / "bad.csv")], "cannot be read"),
         (lambda tree: [str((tree / "bad.csv").write_text("uri,uri\nx,y\n") and tree / "bad.csv")], "of one name"),
         (lambda tree: [str((tree / "bad.csv").write_text("uri,pts\nx,1\n") and tree / "bad.csv")], "reserved name"),
-        (lambda tree: [str((tree / "empty").mkdir() or tree / "empty")], "holds no video"),
+        (lambda tree: [str((tree / "empty").mkdir() or tree / "empty")], "neither videos nor images"),
     ],
 )
 def test_sources_that_make_no_sense_are_errors(tree: Path, make: object, says: str) -> None:

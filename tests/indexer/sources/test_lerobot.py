@@ -144,7 +144,7 @@ def test_several_tasks_of_an_episode_are_listed(copied: Path) -> None:
     ("edit", "message"),
     [
         (lambda info: info | {"codebase_version": "v1.6"}, "unknown version of LeRobot's format"),
-        (lambda info: {"fps": 10}, "no LeRobot dataset"),
+        (lambda info: {"fps": 10}, "not a LeRobot dataset"),
         (lambda info: info | {"features": {"action": {"dtype": "float32"}}}, "no camera that is stored as video"),
         (lambda info: info | {"video_path": None}, "meta/ cannot be read"),
     ],
@@ -161,7 +161,7 @@ def test_a_wrong_description_stops_the_run(
 @pytest.mark.parametrize("name", ["meta/info.json", EPISODES, "meta/tasks.parquet"])
 def test_a_missing_description_stops_the_run(copied: Path, name: str) -> None:
     (copied / name).unlink()
-    with pytest.raises(SourceError, match=r"no LeRobot dataset|cannot be read"):
+    with pytest.raises(SourceError, match=r"not a LeRobot dataset|cannot be read"):
         list(read_lerobot(f"lerobot:{copied}"))
 
 
