@@ -67,8 +67,8 @@ class PartPairs:
             files: The number of files that they count as.
         """
         for video, frames in rows:
-            self._videos.append(video)
             self._add_frames(frames | _gaps(frames), len(frames["size"]))
+            self._videos.append(video)  # an interrupt while frames are written must not leave a video without frames
         self._files += files
         if self._files >= self._files_a_part:
             self.flush()
