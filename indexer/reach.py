@@ -33,10 +33,8 @@ def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDAr
     if not (flags & timeline.REFERENCES_KNOWN).any():
         return np.ones(len(flags), np.bool_)
     known = ((flags & timeline.REFERENCES_KNOWN) != 0).tolist()
-    used, refreshed = (
-        (flags >> timeline.USED_SHIFT).tolist(),
-        (flags >> timeline.REFRESHED_SHIFT).tolist(),
-    )  # their low bits count
+    used = (flags >> timeline.USED_SHIFT).tolist()  # only the low bits of both count
+    refreshed = (flags >> timeline.REFRESHED_SHIFT).tolist()
     opaque = ((flags & (timeline.REFERENCES_KNOWN | timeline.LEADING)) == 0).tolist()
     holds: list[int] = [0] * SLOT_COUNT  # the packet whose frame each slot holds; of the run's first packet, to begin
     refers_to: list[list[int]] = []
