@@ -136,7 +136,7 @@ TARGETS: dict[str, Target] = {
     **{f"{name}_ending": bytes_parser(ending_parser(parse)) for name, parse in boxes.ENDINGS.items()},
     **{f"{codec}_scanner": scanner(make) for codec, make in SCANNERS.items()},
     "h264_headers": bytes_parser(lambda data: condense_h264(data), BitstreamError),
-    "h264_sequence": bytes_parser(h264_sets.parse_sequence, ValueError),
+    "h264_sequence": bytes_parser(h264_sets.parse_sps, ValueError),
     "h264_configuration": bytes_parser(h264_sets.parse_configuration, ValueError),
     "hevc_configuration": bytes_parser(hevc_sets.parse_configuration, ValueError),
     "h264_sps": bytes_parser(h264_sets.parse_sps, ValueError),

@@ -276,26 +276,37 @@ def _nearest(steps: NDArray[np.int64], cycle: int) -> NDArray[np.int64]:
 
 
 EXTENDED_SAR = 255
+NO_ASPECT = (0, 1)  # a sample aspect ratio that is not stated
+# Sample aspect ratios by aspect_ratio_idc (H.264 table E-1, HEVC table E-1).
+SAMPLE_ASPECTS = (
+    NO_ASPECT, (1, 1), (12, 11), (10, 11), (16, 11), (40, 33), (24, 11), (20, 11), (32, 11),
+    (80, 33), (18, 11), (15, 11), (64, 33), (160, 99), (4, 3), (3, 2), (2, 1),
+)  # fmt: skip
 NOT_STATED = -1  # in place of the full range flag
 UNSPECIFIED = 2  # code point of primaries, transfer characteristics and matrix that are not stated
 NO_COLOUR = [NOT_STATED, UNSPECIFIED, UNSPECIFIED, UNSPECIFIED]
 
 
-def parse_colour(bits: BitReader) -> list[int]:
+def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
     """Read vui_parameters() up to the colour description, which H.264 (E.1.1) and HEVC (E.2.1) have in common.
 
     Returns:
-        [full range or NOT_STATED, primaries, transfer characteristics, matrix].
+        The sample aspect ratio, and [full range or NOT_STATED, primaries, transfer characteristics, matrix].
     """
-    if bits.flag() and bits.u(8) == EXTENDED_SAR:
-        bits.u(32)
+    aspect = NO_ASPECT
+    if bits.flag():
+        number = bits.u(8)
+        if number == EXTENDED_SAR:
+            aspect = bits.u(16), bits.u(16)
+        elif number < len(SAMPLE_ASPECTS):
+            aspect = SAMPLE_ASPECTS[number]
     if bits.flag():
         bits.flag()
     if not bits.flag():
-        return NO_COLOUR
+        return aspect, NO_COLOUR
     bits.u(3)
     full_range = bits.u(1)
-    return [full_range, *((bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else NO_COLOUR[1:])]
+    return aspect, [full_range, *((bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else NO_COLOUR[1:])]
 
 
 def check_colours(shapes: Iterable[tuple[int, ...]]) -> None:

@@ -447,9 +447,9 @@ class H264Scanner(NalScanner):
             number = int(slices["packet"][begin])
             sequence = self._sequences[slices["sequence"][begin]]
             try:
-                headers: list[SliceHeader] | None = [self._header(slices, row) for row in range(begin, end)]
+                headers = [self._header(slices, row) for row in range(begin, end)]
             except ValueError:
-                headers = None
+                headers = []
             if headers and headers[0].resets:
                 self._resets.add(number)
             yield Coded(
@@ -472,19 +472,16 @@ class H264Scanner(NalScanner):
         """
         epoch, pps_id = divmod(int(slices["pps"][row]), MAX_PPS + 1)
         pps = self._sets.epochs[epoch][PPS, pps_id]
-        sps = self._sequences[slices["sequence"][row]]
         if not isinstance(pps, Pps) or not pps.plain:
             raise ValueError("slice groups")
         bits = BitReader(self._heads.head(int(slices["row"][row])))
         bits.u(int(slices["position"][row]))
         return parse_slice(
             bits,
+            self._sequences[slices["sequence"][row]],
             pps,
             kind=int(slices["slice_type"][row]) % 5,
             idr=bool(slices["idr"][row]),
             referenced=bool(slices["referenced"][row]),
             is_field=bool(slices["parity"][row]),
-            order_type=sps.order_count_type,
-            deltas=sps.deltas_follow,
-            chroma=bool(sps.shape[0]) and not sps.separate_colour_planes,
         )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.base import CLOSED_START, NO_START, OPEN_START, BitReader, segments
-from framedex.indexer.bitstream.h264_sets import Pps
+from framedex.indexer.bitstream.h264_sets import Pps, Sps
 
 P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
 MAX_OPERATIONS = 66  # one list, or the marking, has at most two operations for each of 32 fields, and an end code
@@ -43,31 +43,20 @@ class SliceHeader(NamedTuple):
 
 
 def parse_slice(
-    bits: BitReader,
-    pps: Pps,
-    *,
-    kind: int,
-    idr: bool,
-    referenced: bool,
-    is_field: bool,
-    order_type: int,
-    deltas: bool,
-    chroma: bool,
+    bits: BitReader, sps: Sps, pps: Pps, *, kind: int, idr: bool, referenced: bool, is_field: bool
 ) -> SliceHeader:
     """Return the rest of a slice header, after pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
 
     Args:
         bits: reader at that position.
+        sps: sequence parameter set of the slice.
         pps: picture parameter set of the slice.
         kind: slice_type modulo 5.
         idr: whether the picture is an IDR picture.
         referenced: whether the picture is a reference.
         is_field: whether the picture is a field.
-        order_type: pic_order_cnt_type.
-        deltas: whether delta_pic_order_cnt is present.
-        chroma: whether chroma planes are present.
     """
-    if pps.bottom_order and not is_field and (order_type == 0 or (order_type == 1 and deltas)):
+    if pps.bottom_order and not is_field and (sps.order_count_type == 0 or sps.deltas_follow):
         bits.se()
     if pps.redundant:
         bits.ue()
@@ -81,7 +70,8 @@ def parse_slice(
         count = 2 if kind == B else 1
         lists = [(active[number], tuple(_operations(bits)) if bits.flag() else ()) for number in range(count)]
         if (pps.weighted and kind != B) or (pps.weighted_b and kind == B):
-            _skip_weights(bits, [entries for entries, _ in lists], chroma)
+            has_chroma = bool(sps.shape[0]) and not sps.separate_colour_planes
+            _skip_weights(bits, [entries for entries, _ in lists], has_chroma)
     marking, long_idr = None, False
     if referenced:
         if idr:
@@ -111,16 +101,16 @@ def _marking(bits: BitReader) -> Iterator[tuple[int, int, int]]:
     raise ValueError("references are marked without end")
 
 
-def _skip_weights(bits: BitReader, active: list[int], chroma: bool) -> None:
+def _skip_weights(bits: BitReader, active: list[int], has_chroma: bool) -> None:
     """Skip pred_weight_table() (7.3.3.2)."""
     bits.ue()
-    if chroma:
+    if has_chroma:
         bits.ue()
     for entries in active:
         for _ in range(entries):
             if bits.flag():
                 bits.se(), bits.se()
-            if chroma and bits.flag():
+            if has_chroma and bits.flag():
                 bits.se(), bits.se(), bits.se(), bits.se()
 
 
@@ -155,7 +145,7 @@ class Coded:
 
     Attributes:
         picture: a number that both fields share.
-        slices: None if a header could not be read.
+        slices: headers of its slices, empty if one could not be read.
     """
 
     picture: int
@@ -166,7 +156,7 @@ class Coded:
     referenced: bool
     max_frame_num: int
     max_refs: int
-    slices: list[SliceHeader] | None
+    slices: list[SliceHeader]
 
 
 Entry = tuple[int, int, bool]  # picture, parity, whether it is a long-term reference
@@ -193,7 +183,6 @@ class Buffer:
 
     def lists(self, coded: Coded) -> list[list[Entry]]:
         """Return the active entries of the reference lists of a picture's slices."""
-        assert coded.slices is not None  # callers check this
         return [
             self._listed(coded, each.kind, number, active, operations)
             for each in coded.slices
@@ -280,7 +269,6 @@ class Buffer:
         """Mark references after a picture is decoded (8.2.5)."""
         if not coded.referenced:
             return
-        assert coded.slices  # callers check this
         first = coded.slices[0]
         fields = BOTH_FIELDS if coded.parity == FRAME else coded.parity
         if coded.idr:
@@ -433,7 +421,7 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
             buffer, active = Buffer(), []
         elif not number:
             buffer = Buffer(_gaps=True, _frames=[] if in_middle else made_up(coded))
-        if coded.slices is None:  # up to the next IDR picture, the content of the buffer is unknown
+        if not coded.slices:  # up to the next IDR picture, the content of the buffer is unknown
             buffer = None
         if coded.picture in candidates and coded.picture not in starts:
             starts[coded.picture] = start = Start.at(coded)

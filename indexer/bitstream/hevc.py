@@ -24,6 +24,7 @@ from framedex.indexer.bitstream.base import (
 )
 from framedex.indexer.bitstream.hevc_sets import (
     PPS,
+    SKIPPED,
     SPS,
     VPS,
     Pps,
@@ -48,7 +49,6 @@ PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
 
 NO_PICTURE = LAST_VCL + 1  # in a column of NAL unit types: a packet without slices
 NO_REFERENCES = References(short_term=(), long_term=())
-NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,15 +300,15 @@ class HevcScanner(NalScanner):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
         """Return the fields of parameter sets that the pictures' slice headers depend on.
 
-        Where a set is missing, the number is -1 and the PPS is `NO_PPS`: no decoder can read the picture, so it counts
-        as damaged.
+        If a set is missing, the number is -1 and the other fields are 0. No decoder can read such a picture, so it
+        counts as damaged.
 
         Returns:
             int64 [pictures], number of the SPS in `_sequences`; int64 [pictures], id of the SPS; bool [pictures],
             whether the PPS gives headers an output flag; int64 [pictures], how many extra bits the PPS gives headers.
         """
         self._sequences: list[Sps] = []
-        numbers, found = [], []
+        rows: list[tuple[int, int, bool, int]] = []
         known: dict[Sps, int] = {}
         keys, which = nal.distinct(slices.epoch << PPS_ID_BITS | pps_id)
         for key in keys.tolist():
@@ -316,19 +316,15 @@ class HevcScanner(NalScanner):
             pps = facts.get((PPS, key & (1 << PPS_ID_BITS) - 1))
             sps = facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
             if not isinstance(pps, Pps) or not isinstance(sps, Sps):
-                numbers.append(-1)
-                found.append(NO_PPS)
+                rows.append((-1, 0, False, 0))
                 continue
-            numbers.append(known.setdefault(sps, len(known)))
-            found.append(pps)
+            rows.append((known.setdefault(sps, len(known)), pps.sps_id, pps.output_flag_present, pps.extra_bits))
         self._sequences += known
         if not self._sequences:
             raise BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
-        sequence = np.array(numbers, np.int64)[which]
+        sequence, sps_id, output_flag, extra_bits = np.array(rows, np.int64)[which].T
         self._damaged.update(slices.packet[sequence < 0].tolist())
-        output_flag = np.array([pps.output_flag_present for pps in found], np.bool_)[which]
-        sps_id = np.array([pps.sps_id for pps in found], np.int64)[which]
-        return sequence, sps_id, output_flag, np.array([pps.extra_bits for pps in found], np.int64)[which]
+        return sequence, sps_id, output_flag != 0, extra_bits
 
     def _activations(self, headers: SliceHeaders, packet: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return bool [pictures]: pictures, except the first, at which another SPS comes into use.
@@ -359,24 +355,29 @@ class HevcScanner(NalScanner):
         resets: NDArray[np.bool_],
         order: NDArray[np.int64],
         dropped: NDArray[np.bool_],
-        anchors: NDArray[np.bool_],
-        irap: NDArray[np.bool_],
-        rasl: NDArray[np.bool_],
+        *kinds: NDArray[np.bool_],
     ) -> tuple[list[int], list[int]]:
-        """Return the rows of pictures that refer to a missing picture, which decoders make up, and slots of each."""
+        """Return the rows of pictures that refer to a missing picture, which decoders make up, and slots of each.
+
+        Args:
+            slices: the slices, one for each picture.
+            headers: slice header fields of the pictures.
+            resets: bool [pictures], pictures that empty the buffer.
+            order: int64 [pictures], picture order counts.
+            dropped: bool [pictures], pictures that decoders skip.
+            kinds: bool [pictures] each, the last three fields of `ReferringPicture`.
+        """
         readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
         heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * HEADER_BYTES
-        ends = begins + slices.length
-        columns = (resets, order, dropped, headers.position, headers.sequence, begins, ends)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        kinds = zip(anchors.tolist(), irap.tolist(), rasl.tolist(), strict=True)
+        skipped = dropped | (headers.sequence < 0)
+        ends, of_kinds = begins + slices.length, np.stack(kinds, axis=1)
+        columns = (resets, order, skipped, headers.position, headers.sequence, begins, ends, of_kinds)
 
         def pictures() -> Iterator[ReferringPicture]:
-            for (anew, count, drop, position, sequence, begin, end), kind in zip(rows, kinds, strict=True):
-                references: References | None = NO_REFERENCES
-                if drop or sequence < 0:
-                    references = None
-                elif not anew:
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            for anew, count, is_skipped, position, sequence, begin, end, kind in rows:
+                references = SKIPPED if is_skipped else NO_REFERENCES
+                if not is_skipped and not anew:
                     references = readers[sequence].read(heads[begin:end], position, count)
                 cycle = 1 << self._sequences[sequence].order_count_bits
                 yield ReferringPicture(count, anew, references, cycle, *kind)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from framedex.indexer.bitstream.base import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, BitReader, parse_colour
+from framedex.indexer.bitstream.base import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, BitReader, parse_usability
 from framedex.indexer.bitstream.nal import unescape
 
 Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
@@ -123,7 +123,9 @@ class References:
     long_term: tuple[tuple[int, bool, bool], ...]
 
 
-UNREADABLE = References(short_term=(), long_term=())  # for a slice header that ends too early; compared by identity
+# These are compared by identity.
+UNREADABLE = References(short_term=(), long_term=())  # of a slice header that ends too early
+SKIPPED = References(short_term=(), long_term=())  # of a picture that decoders skip
 
 
 def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: int) -> References:
@@ -198,7 +200,7 @@ class ReferringPicture(NamedTuple):
 
     Attributes:
         begins_anew: whether the picture empties the buffer (IDR, BLA).
-        references: None for a picture that decoders skip.
+        references: its references, `UNREADABLE` or `SKIPPED`.
         cycle: how far order counts go before their low bits repeat.
         is_anchor: whether the order counts of later pictures are derived from its own (prevTid0Pic, 8.3.1).
         is_start: whether decoding may start at it. Such pictures are never left out.
@@ -208,7 +210,7 @@ class ReferringPicture(NamedTuple):
 
     order_count: int
     begins_anew: bool
-    references: References | None
+    references: References
     cycle: int
     is_anchor: bool = False
     is_start: bool = False
@@ -233,7 +235,7 @@ class PictureSlots:
         """Take in the next picture; return its bits of `frames.slots`, 0 where it is not known what it needs."""
         if picture.is_leading:
             return 0
-        if picture.references is None:
+        if picture.references is SKIPPED:
             return SLOTS_KNOWN
         if picture.is_start:
             self._slots.clear()
@@ -270,7 +272,6 @@ class PictureSlots:
 
 def _named(picture: ReferringPicture, held: Collection[int]) -> tuple[set[int], set[int], bool]:
     """Return which of the held pictures a picture's sets name, which of these it uses, and whether it lacks none."""
-    assert picture.references is not None
     named: set[int] = set()
     uses: set[int] = set()
     complete = picture.references is not UNREADABLE
@@ -301,7 +302,7 @@ def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int]
         bits.append(slots.next(picture))
         if picture.begins_anew:
             held = set()
-        if picture.references is None:
+        if picture.references is SKIPPED:
             continue
         named, _, complete = _named(picture, held)
         if len(named) > MAX_ENTRIES:  # more than any DPB holds
@@ -354,8 +355,12 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     bits = BitReader(unescape(nal[2:]))
     bits.u(4)
     sub_layers = bits.u(3)
-    bits.u(1)
-    _skip_profile_tier_level(bits, sub_layers)
+    bits.u(1 + 96)  # the rest of profile_tier_level() (7.3.3) depends on the number of sub-layers
+    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
+    if sub_layers:
+        bits.u(2 * (8 - sub_layers))
+    for profile, level in present:
+        bits.u(88 * profile + 8 * level)
     sps_id, chroma = bits.ue(), bits.ue()
     if sps_id >= MAX_SPS:
         raise ValueError(f"sps_seq_parameter_set_id {sps_id}")
@@ -371,7 +376,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     _skip_coding_tools(bits, sub_layers)
     references = parse_reference_sets(bits, order_count_bits)
     bits.u(2)
-    shape += parse_colour(bits) if bits.flag() else NO_COLOUR
+    shape += parse_usability(bits)[1] if bits.flag() else NO_COLOUR
     return sps_id, Sps(
         separate_colour_planes=separate_planes,
         order_count_bits=order_count_bits,
@@ -408,16 +413,6 @@ def _skip_scaling_lists(bits: BitReader) -> None:
                 continue
             for _ in range(min(64, 1 << (4 + 2 * size)) + (size > 1)):
                 bits.se()
-
-
-def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
-    """Skip profile_tier_level(1, sub_layers) (7.3.3)."""
-    bits.u(96)
-    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
-    if sub_layers:
-        bits.u(2 * (8 - sub_layers))
-    for profile, level in present:
-        bits.u(88 * profile + 8 * level)
 
 
 def parse_pps(nal: bytes) -> tuple[int, Pps]:

@@ -19,12 +19,12 @@ from av.video.codeccontext import VideoCodecContext
 from framedex.core.pyav import fraction_of
 from framedex.errors import MediaError
 from framedex.indexer import containers
-from framedex.indexer.bitstream.base import BitstreamError
-from framedex.indexer.bitstream.h264_sets import SPS, Sequence, parse_configuration, parse_sequence
+from framedex.indexer.bitstream.base import NO_ASPECT, BitstreamError
+from framedex.indexer.bitstream.h264_sets import SPS, Sps, parse_configuration, parse_sps
 from framedex.indexer.facts import Identity, MediumFacts, Problem, Stated, StreamFacts, problem_of
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
 from framedex.indexer.mp4.sample_tables import read_layout
-from framedex.indexer.mp4.tracks import Movie, Track, entry_table, read_sample_entries
+from framedex.indexer.mp4.tracks import VISUAL_HEADER_BYTES, Movie, Track, entry_table, read_sample_entries
 from framedex.indexer.probing.by_tables import probe_tables
 from framedex.indexer.probing.every_packet import probe_packets
 from framedex.indexer.probing.probe_audio import describe_audio
@@ -189,7 +189,6 @@ def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> 
     )
 
 
-VISUAL_ENTRY_BYTES = 78  # a VisualSampleEntry has so many bytes before its boxes (ISO/IEC 14496-12 12.1.3)
 # Boxes of a sample entry that change no fact beyond those described here. A colr box, for instance, overrides colours.
 PLAIN_BOXES = frozenset({b"avcC", b"pasp", b"btrt"})
 COLOR_DEPTH = 24  # libavformat reports it as bits_per_coded_sample; with another depth, pictures may have a palette
@@ -217,59 +216,55 @@ def _describe_track(movie: Movie, track: Track) -> tuple[int, StreamFacts, State
     boxes = _entry_boxes(movie.data, track)
     if len(sets) != 1 or boxes is None:
         return None
-    sequence = parse_sequence(sets[0])
-    aspect = struct.unpack(">II", boxes[b"pasp"]) if b"pasp" in boxes else (0, 1)
+    _, sps = parse_sps(sets[0])
+    aspect = struct.unpack(">II", boxes[b"pasp"]) if b"pasp" in boxes else NO_ASPECT
+    left, right, top, bottom = sps.window
     plain = (
-        sequence.profile_idc in PROFILES
-        and (sequence.chroma_format, sequence.bit_depth) == (1, 8)
-        and sequence.frames_only
-        and sequence.reorder_depth is not None
-        and (sequence.width, sequence.height) == (entries.width, entries.height)
-        and aspect == sequence.sample_aspect
+        sps.profile in PROFILES
+        and sps.shape[:2] == (1, 0)  # 4:2:0 of 8 bits
+        and sps.frames_only
+        and (sps.width - left - right, sps.height - top - bottom) == (entries.width, entries.height)
+        and aspect == sps.sample_aspect
     )
-    if not plain:
+    if not plain or sps.reorder_depth is None:
         return None
-    return track.track_id, _h264_facts(sequence, track, configuration), _stated_in_tables(sequence, movie, track)
+    profile = PROFILES[sps.profile]
+    if sps.profile == 66 and sps.constraints & CONSTRAINED:
+        profile = "Constrained Baseline"
+    width, height = sps.sample_aspect
+    full_range, primaries, transfer, matrix = sps.shape[-4:]
+    stream = StreamFacts(
+        codec="h264",
+        codec_tag="avc1",
+        bits_per_coded_sample=COLOR_DEPTH,
+        profile=profile,
+        pixel_format="yuvj420p" if full_range == 1 else "yuv420p",
+        width=entries.width,
+        height=entries.height,
+        field_order="progressive",
+        sample_aspect_ratio=width / height if width and height else None,
+        color_range={0: "limited", 1: "full"}.get(full_range),
+        color_matrix=matrix,
+        color_primaries=primaries,
+        color_transfer=transfer,
+        time_base_num=1,
+        time_base_den=track.timescale,
+        extradata=configuration,
+        reorder_depth=sps.reorder_depth,
+    )
+    return track.track_id, stream, _stated_in_tables(sps, movie, track)
 
 
 def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
     """Return the boxes in a track's only sample entry by kind, or None if anything is unusual."""
     start, end = track.tables[b"stsd"]
     ((_, first, last),) = child_boxes(data, start + 8, end)
-    (depth,) = struct.unpack_from(">H", data, first + VISUAL_ENTRY_BYTES - 4)
-    found = {kind: data[begin:stop] for kind, begin, stop in child_boxes(data, first + VISUAL_ENTRY_BYTES, last)}
+    (depth,) = struct.unpack_from(">H", data, first + VISUAL_HEADER_BYTES - 4)
+    found = {kind: data[begin:stop] for kind, begin, stop in child_boxes(data, first + VISUAL_HEADER_BYTES, last)}
     return found if depth == COLOR_DEPTH and found.keys() <= PLAIN_BOXES else None
 
 
-def _h264_facts(sequence: Sequence, track: Track, configuration: bytes) -> StreamFacts:
-    """Return the facts of a plain movie's stream, as libavformat would give them."""
-    profile = PROFILES[sequence.profile_idc]
-    if sequence.profile_idc == 66 and sequence.constraints & CONSTRAINED:
-        profile = "Constrained Baseline"
-    width, height = sequence.sample_aspect
-    assert sequence.reorder_depth is not None  # else the movie is not plain
-    return StreamFacts(
-        codec="h264",
-        codec_tag="avc1",
-        bits_per_coded_sample=COLOR_DEPTH,
-        profile=profile,
-        pixel_format="yuvj420p" if sequence.full_range else "yuv420p",
-        width=sequence.width,
-        height=sequence.height,
-        field_order="progressive",
-        sample_aspect_ratio=width / height if width and height else None,
-        color_range={None: None, False: "limited", True: "full"}[sequence.full_range],
-        color_matrix=sequence.matrix,
-        color_primaries=sequence.primaries,
-        color_transfer=sequence.transfer,
-        time_base_num=1,
-        time_base_den=track.timescale,
-        extradata=configuration,
-        reorder_depth=sequence.reorder_depth,
-    )
-
-
-def _stated_in_tables(sequence: Sequence, movie: Movie, track: Track) -> Stated:
+def _stated_in_tables(sps: Sps, movie: Movie, track: Track) -> Stated:
     """Return the stated length and rate.
 
     As in libavformat, the length is the shortest duration that the headers state, with edits counted.
@@ -278,8 +273,8 @@ def _stated_in_tables(sequence: Sequence, movie: Movie, track: Track) -> Stated:
         raise UntrustedTables("the track has no stts box")
     counts, steps = entry_table(movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T
     rate = None
-    if sequence.ticks is not None and all(sequence.ticks):
-        rate = Fraction(sequence.ticks[1], 2 * sequence.ticks[0])
+    if sps.ticks is not None and all(sps.ticks):
+        rate = Fraction(sps.ticks[1], 2 * sps.ticks[0])
     if not counts.sum():
         return stated(None, None, rate)
     units = min(track.duration or MAX_DURATION, int(counts @ steps))
