@@ -113,10 +113,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     sample_aspect, colour, ticks, reorder_depth = NO_ASPECT, NO_COLOUR, None, None
     if bits.flag():
         sample_aspect, colour = parse_usability(bits)
-        try:
-            ticks, reorder_depth = _parse_timing(bits)
-        except ValueError:  # it ends too early, behind all that slices depend on
-            pass
+        ticks, reorder_depth = _parse_timing(bits)
     fields = 1 if frames_only else 2
     across, down = 2 if chroma in (1, 2) else 1, (2 if chroma == 1 else 1) * fields
     left, right, top, bottom = cut or (0, 0, 0, 0)
@@ -157,28 +154,29 @@ def _skip_scaling_lists(bits: BitReader, count: int) -> None:
 
 def _parse_timing(bits: BitReader) -> tuple[tuple[int, int] | None, int | None]:
     """Read vui_parameters() behind the colour description (E.1.1); return `ticks` and `reorder_depth` of `Sps`."""
-    if bits.flag():
-        bits.ue(), bits.ue()
-    ticks = None
-    if bits.flag():
-        ticks = bits.u(32), bits.u(32)
-        bits.flag()
-    has_buffering = False
-    for _ in range(2):  # hrd_parameters() (E.1.2) of NAL units, then of the video coding layer
+    ticks, has_buffering = None, False
+    try:
         if bits.flag():
-            has_buffering = True
-            count = bits.ue() + 1
-            bits.u(8)
-            for _ in range(min(count, MAX_BUFFERS)):
-                bits.ue(), bits.ue()
-                bits.flag()
-            bits.u(20)
-    bits.u(1 + has_buffering)
-    if not bits.flag():
+            bits.ue(), bits.ue()
+        if bits.flag():
+            ticks = bits.u(32), bits.u(32)
+            bits.flag()
+        for _ in range(2):  # hrd_parameters() (E.1.2) of NAL units, then of the video coding layer
+            if bits.flag():
+                has_buffering = True
+                count = bits.ue() + 1
+                bits.u(8)
+                for _ in range(min(count, MAX_BUFFERS)):
+                    bits.ue(), bits.ue()
+                    bits.flag()
+                bits.u(20)
+        bits.u(1 + has_buffering)
+        if not bits.flag():
+            return ticks, None
+        bits.flag()
+        return ticks, [bits.ue() for _ in range(5)][-1]
+    except ValueError:  # cut off behind the fields that slices depend on
         return ticks, None
-    bits.flag()
-    *_, reorder_depth = [bits.ue() for _ in range(5)]
-    return ticks, reorder_depth
 
 
 def parse_pps(nal: bytes) -> tuple[int, Pps]:
