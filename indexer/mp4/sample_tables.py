@@ -23,14 +23,15 @@ from framedex.indexer.mp4.boxes import (
     iter_boxes,
     read_exactly,
 )
-from framedex.indexer.mp4.fragments import FREE_SAMPLES, MAX_SAMPLE_BYTES, Samples, read_fragments
+from framedex.indexer.mp4.fragments import FREE_SAMPLES, MAX_SAMPLE_BYTES, read_fragments
 from framedex.indexer.mp4.tracks import (
-    Movie,
+    Layout,
+    Samples,
     Track,
+    apply_edits,
     entry_table,
     read_movie,
     read_sample_entries,
-    rewrite,
     time_offset,
 )
 
@@ -198,7 +199,6 @@ class SampleTable:
         hidden: bool [packets], decoded but cut off by the edit list, or overlapping the fragment before.
         sample_entry: int32 [packets], number from 0 of the entry of `configurations` that decodes the packet.
         sync_stated: whether the file has a stss box, a stps box or fragments.
-        sample_entries: number of sample entries.
         configurations: one extradata per sample entry.
         rotation_degrees: counterclockwise.
     """
@@ -212,33 +212,12 @@ class SampleTable:
     hidden: NDArray[np.bool_]
     sample_entry: NDArray[np.int32]
     sync_stated: bool
-    sample_entries: int
     configurations: list[bytes]
     timescale: int
-    track_id: int
     codec_tag: bytes
     width: int
     height: int
     rotation_degrees: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """The boxes at the top level of a file.
-
-    Attributes:
-        movie: the moov box.
-        moofs: (byte where the box starts, its payload) of each moof box.
-        media: start and end of the payload of each mdat box.
-        has_sidx: whether the file has a sidx box.
-        size_bytes: size of the file.
-    """
-
-    movie: Movie
-    moofs: list[tuple[int, bytes]]
-    media: list[Span]
-    has_sidx: bool
-    size_bytes: int
 
 
 def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
@@ -260,11 +239,7 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     shift = decode_shift(movie.data, track)
     if len(columns.time) and track.edits:
         if track.rewrites:
-            edited = rewrite(track, columns.time, columns.composition, columns.sync, shift)
-            if edited.first and columns.entry.any():
-                raise UntrustedTables("the edit list cuts a track of several sample entries")
-            columns.keep(slice(edited.first, edited.end))
-            columns.time, columns.hidden = edited.time, edited.hidden
+            apply_edits(track, columns)
         else:
             columns.time = columns.time - time_offset(track)
     columns.time = columns.time - shift
@@ -286,10 +261,8 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
         hidden=columns.hidden,
         sample_entry=columns.entry,
         sync_stated=bool(layout.moofs) or not track.tables.keys().isdisjoint((b"stss", b"stps")),
-        sample_entries=len(entries.configurations),
         configurations=entries.configurations,
         timescale=track.timescale,
-        track_id=track.track_id,
         codec_tag=entries.codec_tag,
         width=entries.width,
         height=entries.height,
@@ -331,23 +304,23 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
     moofs: list[tuple[int, bytes]] = []
     media: list[Span] = []
     has_sidx, budget, boxes = False, MAX_HEADER_BYTES, 0
-    for box in iter_boxes(read, 0, size_bytes):
+    for kind, start, end in iter_boxes(read, 0, size_bytes):
         boxes += 1
-        if box.kind in (b"moov", b"moof"):
-            budget -= box.end - box.start
+        if kind in (b"moov", b"moof"):
+            budget -= end - start
             if budget < 0:
                 raise UntrustedTables(f"moov and moof boxes have more than {MAX_HEADER_BYTES} bytes")
-        if box.kind == b"moov":
+        if kind == b"moov":
             if moov is not None or moofs:
                 raise UntrustedTables("the file has two moov boxes, or one after its fragments")
-            moov = read_exactly(read, box.start, box.end - box.start)
-        elif box.kind == b"moof":
-            moofs.append((box.start - 8, read_exactly(read, box.start, box.end - box.start)))
-        elif box.kind == b"mdat":
-            media.append((box.start, box.end))
-        elif box.kind in INNER_BOXES:
-            raise UntrustedTables(f"box {box.kind.decode()} stands at the top level, at byte {box.start}")
-        has_sidx |= box.kind == b"sidx"
+            moov = read_exactly(read, start, end - start)
+        elif kind == b"moof":
+            moofs.append((start - 8, read_exactly(read, start, end - start)))
+        elif kind == b"mdat":
+            media.append((start, end))
+        elif kind in INNER_BOXES:
+            raise UntrustedTables(f"box {kind.decode()} stands at the top level, at byte {start}")
+        has_sidx |= kind == b"sidx"
     if boxes >= MAX_BOXES:
         raise UntrustedTables(f"the file has {MAX_BOXES} boxes or more")
     if moov is None:
@@ -381,15 +354,8 @@ def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) 
             entry_table(layout.movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).prod(axis=1).sum()
         )
     offset = time_offset(track)
-    more, first_shift = read_fragments(
-        layout.movie,
-        track,
-        layout.moofs,
-        has_sidx=layout.has_sidx,
-        size_bytes=layout.size_bytes,
-        start_time=total,
-        last_time=int(columns.time[-1]) + offset if listed else None,
-    )
+    last_time = int(columns.time[-1]) + offset if listed else None
+    more, first_shift = read_fragments(layout, track, start_time=total, last_time=last_time)
     needed = more.shift_needed(len(more.time))
     if needed > shift:
         if listed:

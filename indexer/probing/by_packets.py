@@ -71,21 +71,23 @@ class Demuxed:
         pts: int64 [n], `NO_PTS` where missing.
         dts: int64 [n], `NO_PTS` where missing.
         duration: int64 [n], 0 where missing.
-        offset: int64 [n]. None if some packet is not one byte range of the file.
+        offset: int64 [n], valid if `addressable`.
         size: int64 [n].
         hidden: bool [n], cut away by an edit list.
         resets: bool [n], the decoder configuration changes here, out of band.
         broken: bool [n], the demuxer reports damage.
+        addressable: whether each packet is one byte range of the file.
     """
 
     pts: NDArray[np.int64]
     dts: NDArray[np.int64]
     duration: NDArray[np.int64]
-    offset: NDArray[np.int64] | None
+    offset: NDArray[np.int64]
     size: NDArray[np.int64]
     hidden: NDArray[np.bool_]
     resets: NDArray[np.bool_]
     broken: NDArray[np.bool_]
+    addressable: bool
 
 
 def demux(
@@ -138,8 +140,8 @@ def demux(
             raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
         if packet.has_sidedata("palette"):
             raise BitstreamError("palette", f"packet {number} brings its palette from outside of the bitstream")
-        pts, dts = (NO_PTS if time is None else time for time in (packet.pts, packet.dts))
-        rows.append((pts, dts, packet.duration or 0, finder.find(packet.pos, data), len(data)))
+        times = (NO_PTS if time is None else time for time in (packet.pts, packet.dts))
+        rows.append((*times, packet.duration or 0, finder.find(packet.pos, data), len(data)))
         if packet.is_discard:
             hidden.append(number)
         if packet.is_corrupt:
@@ -147,17 +149,18 @@ def demux(
         feed(packet, data)
     if not rows:
         raise MediaError("empty", "the video stream has no packets")
-    columns = np.array(rows, np.int64).T.copy()
+    pts, dts, duration, offset, size = np.array(rows, np.int64).T.copy()
     flagged = [np.isin(np.arange(len(rows)), numbers) for numbers in (hidden, resets, broken)]
     return Demuxed(
-        pts=columns[0],
-        dts=columns[1],
-        duration=columns[2],
-        offset=columns[3] if finder.found_all else None,
-        size=columns[4],
+        pts=pts,
+        dts=dts,
+        duration=duration,
+        offset=offset,
+        size=size,
         hidden=flagged[0],
         resets=flagged[1],
         broken=flagged[2],
+        addressable=finder.found_all,
     )
 
 
@@ -182,7 +185,6 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
         demuxed = demuxed_of(table)
         if table.configurations[int(table.sample_entry[0])] != configuration:
             raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
-        assert demuxed.offset is not None  # tables always locate the samples
         buffer = np.zeros(PIECE_BYTES, np.uint8)
         for first, last in pieces(demuxed.offset, demuxed.size):
             offset, size = demuxed.offset[first:last], demuxed.size[first:last]
@@ -214,6 +216,7 @@ def demuxed_of(table: SampleTable) -> Demuxed:
         hidden=table.hidden[data],
         resets=np.zeros(n, np.bool_),
         broken=np.zeros(n, np.bool_),
+        addressable=True,
     )
 
 

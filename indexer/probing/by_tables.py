@@ -3,6 +3,7 @@
 The amount of data read does not grow with the bit rate.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,12 +15,13 @@ from framedex.indexer import facts
 from framedex.indexer.bitstream import base as picture_facts
 from framedex.indexer.containers import Probed, ProbedFile
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
-from framedex.indexer.mp4.sample_tables import Layout, SampleTable, read_sample_table
+from framedex.indexer.mp4.sample_tables import SampleTable, read_sample_table
+from framedex.indexer.mp4.tracks import Layout
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.probing import packet_facts
 from framedex.indexer.probing.by_packets import Demuxed, demuxed_of
-from framedex.indexer.probing.packet_headers import SCANNERS, UnreadHeaders, find_lasting, flags_of, scan, scan_gop
-from framedex.indexer.proofs.runs import differing_samples, drawn, needed_for, packets_in_ranges, stream_of
+from framedex.indexer.probing.packet_headers import SCANNERS, UnreadHeaders, find_lasting, flags_of, scan
+from framedex.indexer.proofs.runs import differing_samples, drawn, packets_in_ranges, stream_of
 from framedex.indexer.reach import drops_leading
 from framedex.indexer.schema import INTRA
 from framedex.indexer.timeline import (
@@ -64,25 +66,16 @@ class Tabulated:
         flags: int32 [packets].
         read: bool [packets], packets whose flags come from their own headers.
         pictures: facts of the random access points that were read, [starts].
-        rotation_degrees: counterclockwise rotation that a player applies.
     """
 
     demuxed: Demuxed
     flags: Flags
     read: NDArray[np.bool_]
     pictures: picture_facts.Pictures
-    rotation_degrees: int
 
 
 def tabulate(
-    read: Read,
-    layout: Layout,
-    track_id: int,
-    *,
-    codec: str,
-    configuration: bytes,
-    reorder_depth: int,
-    file: ProbedFile | None,
+    read: Read, layout: Layout, track_id: int, stream: facts.StreamFacts, file: ProbedFile | None
 ) -> Tabulated:
     """Return a track's packets from the sample tables of an MP4, MOV or 3GP file.
 
@@ -90,61 +83,46 @@ def tabulate(
         read: reads ranges of the file or object.
         layout: the boxes of the file.
         track_id: number of the track.
-        codec: FFmpeg's canonical name of the codec.
-        configuration: the extradata that the demuxer reports.
-        reorder_depth: number of frames that the decoder holds back.
+        stream: the stream, as headers describe it.
         file: the open file. If None, an object is read, and only the headers of its first packets. The other random
             access points get the flag `STATED`, and a plan that needs one of them reads its headers.
 
     Raises:
-        UntrustedTables: the tables may contradict the demuxer or the bitstream; packets must be read instead.
+        UntrustedTables: the tables may contradict the demuxer or the bitstream, so packets must be read instead.
     """
     try:
         table = read_sample_table(layout, track_id)
         demuxed = demuxed_of(table)
-        if codec in INTRA:
-            return _tabulate_intra(table, demuxed)
-        if table.configurations[int(table.sample_entry[0])] != configuration:
+        if stream.codec in INTRA:
+            return _tabulate_intra(demuxed)
+        if table.configurations[int(table.sample_entry[0])] != (stream.extradata or b""):
             raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
         if not table.sync_stated and demuxed.size.mean() < MIN_MEAN_BYTES:
             raise UntrustedTables("the tables do not list sync samples")
-        return _tabulate_predicted(read, table, demuxed, codec, configuration, reorder_depth, file)
+        return _tabulate_predicted(read, table, demuxed, stream, file)
     except (picture_facts.BitstreamError, TruncatedError) as error:
         raise UntrustedTables(str(error)) from error
 
 
-def _tabulate_intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
+def _tabulate_intra(demuxed: Demuxed) -> Tabulated:
     """Return the packets of an intra codec. Each is a random access point, so headers are not read."""
     n = len(demuxed.size)
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32) | CLOSED | NON_REFERENCE
     _check_order(np.sort(demuxed.pts), flags)
     if (np.diff(demuxed.pts[~demuxed.hidden]) < 0).any():
-        raise UntrustedTables(
-            "samples are not in the order of their timestamps, and decoders of this codec do not reorder"
-        )
-    return Tabulated(
-        demuxed=demuxed,
-        flags=flags,
-        read=np.ones(n, np.bool_),
-        pictures=picture_facts.pictures_of(np.full(n, picture_facts.CLOSED_START, np.uint8)),
-        rotation_degrees=table.rotation_degrees,
-    )
+        raise UntrustedTables("samples are not in the order of their timestamps, and their decoder does not reorder")
+    pictures = picture_facts.pictures_of(np.full(n, picture_facts.CLOSED_START, np.uint8))
+    return Tabulated(demuxed=demuxed, flags=flags, read=np.ones(n, np.bool_), pictures=pictures)
 
 
 def _tabulate_predicted(
-    read: Read,
-    table: SampleTable,
-    demuxed: Demuxed,
-    codec: str,
-    configuration: bytes,
-    reorder_depth: int,
-    file: ProbedFile | None,
+    read: Read, table: SampleTable, demuxed: Demuxed, stream: facts.StreamFacts, file: ProbedFile | None
 ) -> Tabulated:
     """Return the packets of a codec with inter prediction. For arguments, see `tabulate`."""
+    codec, configuration = stream.codec, stream.extradata or b""
     if codec not in SCANNERS:
         raise UntrustedTables(f"packets of {codec} have to be read")
-    offset, size = demuxed.offset, demuxed.size
-    assert offset is not None  # tables always locate the samples
+    size = demuxed.size
     sync = np.flatnonzero(table.sync[table.size > 0])
     if not len(sync) or sync[0]:
         raise UntrustedTables("the first sample is not a sync sample")
@@ -176,17 +154,15 @@ def _tabulate_predicted(
         part = slice(int(edges[gop]), int(edges[gop + 1]))
         if file is None and gop:  # its random access point was not read, and may differ from the first one
             raise UntrustedTables("an edit list hides samples after the first GOP")
-        times = demuxed.pts[part]
-        flags[part] = scan_gop(
-            read, codec, configuration, offset[part], size[part], flags[part], times, at_first_start=gop == 0
-        )
+        found = scan(read, codec, configuration, demuxed.offset[part], size[part], in_middle=gop > 0)
+        flags[part] = flags_of(found, flags[part], demuxed.pts[part], at_first_start=gop == 0)
         is_read[part] = True
     flags[is_read] &= ~STATED
     if not np.array_equal(np.flatnonzero(flags & START), sync):  # reading headers may have found others
         raise UntrustedTables("a sample that is not a sync sample is a random access point")
     order = presentation_order(demuxed.pts, flags & ~HIDDEN if demuxed.hidden.any() else flags)
     _check_order(demuxed.pts[order], flags)
-    check_ranks(ranks(order, len(flags)), reorder_depth)
+    check_ranks(ranks(order, len(flags)), stream.reorder_depth)
     if codec == "hevc" and seen == len(sync):
         place = np.full(len(flags), -1, np.int64)
         place[order] = np.arange(len(order))
@@ -194,9 +170,7 @@ def _tabulate_predicted(
     is_read[sync[:seen]] = True
     if seen < len(sync) and len(pictures.states) > 1:
         raise UntrustedTables("random access points need decoder states that only reading all of them shows")
-    return Tabulated(
-        demuxed=demuxed, flags=flags, read=is_read, pictures=pictures, rotation_degrees=table.rotation_degrees
-    )
+    return Tabulated(demuxed=demuxed, flags=flags, read=is_read, pictures=pictures)
 
 
 def _scan_some(
@@ -211,7 +185,6 @@ def _scan_some(
     Raises:
         UntrustedTables: the sync samples are not the random access points.
     """
-    assert demuxed.offset is not None  # tables always locate the samples
     n = len(demuxed.size)
     first = min(MAX_LOOKED_AT, int(sync[1]) if len(sync) > 1 else n)
     chosen = np.zeros(n, np.bool_)
@@ -240,7 +213,6 @@ def _scan_beginning(
     read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
 ) -> tuple[picture_facts.Pictures, picture_facts.Pictures]:
     """Return the facts of the first random access point, [1], and of as much of its GOP as one read covers."""
-    assert demuxed.offset is not None  # tables always locate the samples
     if codec == "h264" and configuration[1:2] == HIGH_444:
         # Decoders of such streams behave like the version of x264 that an SEI message names. It may come later.
         raise UntrustedTables("the decoder may need the name of the encoder")
@@ -301,15 +273,8 @@ def probe_tables(
     Raises:
         UntrustedTables: packets have to be read.
     """
-    found = tabulate(
-        file.read,
-        layout,
-        track_id,
-        codec=described.codec,
-        configuration=described.extradata or b"",
-        reorder_depth=described.reorder_depth,
-        file=file if isinstance(file, ProbedFile) else None,
-    )
+    whole = file if isinstance(file, ProbedFile) else None
+    found = tabulate(file.read, layout, track_id, described, whole)
     demuxed, pts, flags, pictures = found.demuxed, found.demuxed.pts, found.flags, found.pictures
     summary = packet_facts.summary_of(described, demuxed, pts, flags)
     problem = packet_facts.remarks(summary, flags, None)
@@ -334,7 +299,7 @@ def probe_tables(
         coding=packet_facts.coding_of(demuxed, pictures, field_coded, _hide_unordered(found)),
         timeline=packet_facts.timeline_of("tables", CONTAINER, demuxed, summary, hashed=False),
         proof=proof,
-        rotation_degrees=found.rotation_degrees,
+        rotation_degrees=layout.movie.tracks[track_id].rotation_degrees,
         problem=problem,
         # `pictures` has random access points alone, so `state` has one element for each.
         packets=packet_facts.packet_columns(
@@ -362,7 +327,6 @@ def _drawn_differing(found: Tabulated, file: Probed, described: facts.StreamFact
         UntrustedTables: the headers of packets contradict the tables.
     """
     demuxed, pictures = found.demuxed, found.pictures
-    codec, depth = described.codec, described.reorder_depth
     starts = np.flatnonzero(found.flags & START)
     state = np.zeros(len(found.flags), np.int32)
     # The first random access points were read; the others have the first state.
@@ -372,25 +336,24 @@ def _drawn_differing(found: Tabulated, file: Probed, described: facts.StreamFact
     )
     medium = _Headers(
         path=file.name,
-        codec=codec,
+        codec=described.codec,
         extradata=described.extradata,
         states=pictures.states,
         inband_parameter_sets=pictures.inband_sets,
-        reorder_depth=depth,
+        reorder_depth=described.reorder_depth,
     )
-    targets = drawn(found.flags, count, drop_leading=drops_leading(codec))
+    targets = drawn(found.flags, count, drop_leading=drops_leading(described.codec))
     headers = UnreadHeaders(packets, medium, file.read)
     try:
         headers.read(targets)
     except PolicyError as error:
         raise UntrustedTables(error.what) from error
     flags = headers.packets.flags
-    assert demuxed.offset is not None  # tables always locate the samples
-    needed = needed_for(flags, targets, depth, drop_leading=drops_leading(codec))
     states = state[(flags & START) != 0]
     ordered = not _hide_unordered(found)
     stream = stream_of(described, pictures.states, states, demuxed.pts, flags, where=file.name, ordered=ordered)
-    return differing_samples(stream, flags, targets, packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed))
+    packets_of = functools.partial(packets_in_ranges, file.read, demuxed.offset, demuxed.size)
+    return differing_samples(stream, flags, targets, packets_of)
 
 
 def _hide_unordered(found: Tabulated) -> bool:

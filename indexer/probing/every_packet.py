@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +33,6 @@ from framedex.indexer.proofs.runs import crossing_shapes, shapes_of
 from framedex.indexer.reach import Numbers, drops_leading
 from framedex.indexer.schema import IN_NO_FILE, SCANNED
 from framedex.records.medium import EVERY_FRAME, MAX_REORDERED, SAMPLED
-from framedex.storage.reader import RangedFile
 
 SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
     "h264": H264Scanner,
@@ -99,16 +97,14 @@ class _StreamProof:
 
     def _packets(self, needed: Numbers) -> Iterator[tuple[int, bytes]]:
         """Yield (number, bytes) of packets in decode order, at least of those needed."""
-        if self.demuxed.offset is None:
+        if not self.demuxed.addressable:
             return runs.demuxed_packets(self.file, self.stream_index)
         return runs.packets_in_ranges(self.file.read, self.demuxed.offset, self.demuxed.size, needed)
 
     def drawn_differing(self, pictures: Pictures, flags: timeline.Flags, count: int) -> NDArray[np.bool_]:
         """Return bool [packets]: the frames, out of `count` drawn ones, that differ when clips reach them."""
-        drop_leading = drops_leading(self.described.codec)
-        targets = runs.drawn(flags, count, drop_leading=drop_leading)
-        needed = runs.needed_for(flags, targets, self.described.reorder_depth, drop_leading=drop_leading)
-        return runs.differing_samples(self._stream(pictures, flags), flags, targets, self._packets(needed))
+        targets = runs.drawn(flags, count, drop_leading=drops_leading(self.described.codec))
+        return runs.differing_samples(self._stream(pictures, flags), flags, targets, self._packets)
 
     def differing(
         self, pictures: Pictures, decoded: full_decode.Decoded, flags: timeline.Flags, starts: Numbers | None
@@ -180,12 +176,9 @@ def probe_packets(
         pictures,
         stated=container not in TIMELESS,
     )
-    truncation = None
-    if container in ENDINGS:
-        with io.BufferedReader(RangedFile(file.read, file.size_bytes, file.name)) as opened:
-            truncation = ENDINGS[container](opened, file.size_bytes)
+    truncation = ENDINGS[container](file.read, file.size_bytes) if container in ENDINGS else None
     pictures.damaged[demuxed.broken] = True
-    if demuxed.offset is None:  # libavformat's parsers may mark lost transport packets at the picture before
+    if not demuxed.addressable:  # libavformat's parsers may mark lost transport packets at the picture before
         pictures.damaged[1:][demuxed.broken[:-1]] = True
     pictures.damaged[-1] |= truncation is not None
     flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets)
@@ -242,7 +235,7 @@ def probe_packets(
             flags,
             truncation,
             proof,
-            unpackable=codec if demuxed.offset is None and codec in IN_NO_FILE else None,
+            unpackable=codec if not demuxed.addressable and codec in IN_NO_FILE else None,
         ),
         packets=replace(packet_facts.packet_columns(demuxed, state, pts, flags), md5=md5),
         rotation_degrees=None if decoded is None else decoded.rotation,

@@ -48,7 +48,7 @@ def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hi
         varying_shape=pictures.varying_shape,
         field_coded=field_coded,
         hidden_unordered=hidden_unordered,
-        byte_addressable=demuxed.offset is not None,
+        byte_addressable=demuxed.addressable,
         chroma_format=pictures.chroma_format,
         max_ref_frames=pictures.max_ref_frames,
     )
@@ -127,7 +127,7 @@ def packet_columns(
     slots = np.ma.filled(flags, 0) >> timeline.USED_SHIFT  # of packets that were not read, nothing is known
     return PacketColumns(
         pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
-        offset=demuxed.offset,
+        offset=demuxed.offset if demuxed.addressable else None,
         size=demuxed.size,
         flags=flags & timeline.FLAGS,
         slots=slots if slots.any() else None,

@@ -181,36 +181,19 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
         raise BitstreamError("promise", f"start points {' and '.join(found)}")
 
 
-def scan_gop(
-    read: Read,
-    codec: str,
-    configuration: bytes,
-    offset: NDArray[np.int64],
-    size: NDArray[np.int64],
-    known: Flags,
-    pts: NDArray[np.int64],
-    *,
-    at_first_start: bool,
-) -> Flags:
+def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
     """Return the flags, int32 [packets], of consecutive packets, the first of which is a random access point.
 
     Args:
-        read, codec, configuration, offset, size: as for `scan`.
+        pictures: facts of the packets.
         known: int32 [packets], the flags known so far, of which `HIDDEN` stays.
         pts: int64 [packets].
         at_first_start: whether the first packet is the stream's first random access point, whose leading pictures are
             never output.
 
     Raises:
-        BitstreamError: a ValueError. The pictures contradict the tables: in their order, or because some are not
-            output.
+        BitstreamError: a ValueError. The pictures contradict the tables: their order differs, or some are not output.
     """
-    pictures = scan(read, codec, configuration, offset, size, in_middle=not at_first_start)
-    return flags_of(pictures, known, pts, at_first_start=at_first_start)
-
-
-def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
-    """Return the flags of consecutive packets from the facts of their pictures. For arguments, see `scan_gop`."""
     if pictures.carries_over:
         raise BitstreamError("promise", "decoders carry film grain or parameter sets of other layers over start points")
     flags = packet_flags(pictures, (known & HIDDEN) != 0)

@@ -22,8 +22,8 @@ from framedex.core.pyav import ENDS_AUDIO_BY_TABLE, fraction_of
 from framedex.indexer.containers import Probed, ProbedFile, demux_packets, memory_errors
 from framedex.indexer.facts import AudioFacts
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
-from framedex.indexer.mp4.sample_tables import Layout, read_layout, read_samples
-from framedex.indexer.mp4.tracks import Movie, Track, check_data_references, rescale, time_offset
+from framedex.indexer.mp4.sample_tables import read_layout, read_samples
+from framedex.indexer.mp4.tracks import Layout, Movie, Track, check_data_references, rescale, time_offset
 from framedex.indexer.probing import audio_times
 from framedex.indexer.probing.by_packets import PayloadFinder
 from framedex.records.clip import NO_PTS

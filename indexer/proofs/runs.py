@@ -20,7 +20,7 @@ and another shape takes the place of `single`:
 """
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import av
@@ -452,7 +452,7 @@ SHORT = 300  # in a medium with at most so many packets, it begins with the firs
 
 
 def differing_samples(
-    stream: Stream, flags: Flags, targets: Numbers, packets: Iterator[tuple[int, bytes]]
+    stream: Stream, flags: Flags, targets: Numbers, packets_of: Callable[[Numbers], Iterable[tuple[int, bytes]]]
 ) -> NDArray[np.bool_]:
     """Return bool [packets]: targets for which both ways give different pictures, or one of them gives none.
 
@@ -460,19 +460,15 @@ def differing_samples(
         stream: facts for decoders.
         flags: int32 [packets], read wherever a clip with one of the targets needs them.
         targets: int64 [targets], ascending, as `drawn` returns them.
-        packets: numbers and bytes of packets in decode order, at least of those that `needed_for` returns.
+        packets_of: returns the numbers and bytes of packets in decode order, at least of those asked for.
     """
     of_clips, further_back = shapes_of_some(
         flags, targets, stream.coded.reorder_depth, drop_leading=drops_leading(stream.coded.codec)
     )
-    found, expected = prints_of_runs(stream, [of_clips, further_back], packets, going_on=(1,))
+    needed = np.unique(further_back.packet)
+    found, expected = prints_of_runs(stream, [of_clips, further_back], packets_of(needed), going_on=(1,))
     by_packet = {number: print_ for (number, _), print_ in expected.items()}
     return differing([of_clips], [found], [by_packet.get(number) for number in range(len(flags))])
-
-
-def needed_for(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_leading: bool) -> Numbers:
-    """Return int64, ascending: the packets that comparing some targets takes. For arguments, see `shapes_of_some`."""
-    return np.unique(shapes_of_some(flags, targets, reorder_depth, drop_leading=drop_leading)[1].packet)
 
 
 def packets_in_ranges(
