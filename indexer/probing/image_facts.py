@@ -1,23 +1,22 @@
-"""The facts that one image file states, read without decoding it, and the hash of its pixels.
+"""Facts of an image file, read without decoding it, and its pixels as RGB.
 
-Checks whether an image file is complete, from its bytes and without decoding it. Pure.
-
-Converts one image file's bytes to RGB, by rules that do not depend on the file's own mode.
+The bytes alone show whether a file is complete. Pixels are converted to RGB by the same rules for all modes of files.
 """
 
+import contextlib
 import hashlib
 import io
 import re
 import warnings
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from framedex.errors import MediaError
+from framedex.indexer.facts import StreamFacts
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # In entropy-coded data, 0xFF is followed by 0x00 or a restart marker. Fill bytes may precede a marker (ITU-T T.81
@@ -116,17 +115,11 @@ def rgb_of(data: bytes) -> NDArray[np.uint8]:
         ValueError: with the reason, if these rules do not cover the image.
         OSError: if the data is not a whole JPEG, PNG or WebP.
     """
-    try:
+    with _pillow_errors(_broken):
         image = Image.open(io.BytesIO(data), formats=FORMATS)
-    except Image.DecompressionBombError as error:
-        raise ValueError(str(error)) from error
-    except MemoryError:
-        raise
-    except Exception as error:  # Pillow's parsers raise almost anything for broken files
-        raise _broken(error) from error
     with image:
         check_covered(image)
-        try:
+        with _pillow_errors(_broken):
             if image.mode in SIXTEEN_BIT_GREY:
                 grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
                 return np.repeat(grey[:, :, None], 3, axis=2)
@@ -135,15 +128,24 @@ def rgb_of(data: bytes) -> NDArray[np.uint8]:
             image.load()
             image.info.pop("transparency", None)  # dropped as all alpha is; Pillow warns of palettes that have some
             return np.asarray(image.convert("RGB"))
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise _broken(error) from error
 
 
-def _broken(error: Exception) -> OSError:
-    said = re.sub(r" ?<[^>]* at 0x[0-9a-f]+>", "", str(error))  # an address differs from run to run
-    return OSError(f"is no whole image: {said or type(error).__name__}")
+@contextlib.contextmanager
+def _pillow_errors(wrap: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Raise `wrap(error)` for any error but MemoryError: Pillow's parsers raise almost anything for broken files."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise wrap(error) from error
+
+
+def _broken(error: Exception) -> Exception:
+    if isinstance(error, Image.DecompressionBombError):
+        return ValueError(str(error))
+    message = re.sub(r" ?<[^>]* at 0x[0-9a-f]+>", "", str(error))  # an address differs from run to run
+    return OSError(f"is no whole image: {message or type(error).__name__}")
 
 
 def check_covered(image: Image.Image) -> None:
@@ -189,32 +191,21 @@ PIXEL_FORMATS = {
 }
 DEEP_PIXEL_FORMATS = {"LA": "ya16be", "RGB": "rgb48be", "RGBA": "rgba64be"}
 ORIENTATION = 274  # EXIF 2.3, 4.6.4
-# Counterclockwise; what EXIF mirrors besides is not said. EXIF 2.3, 4.6.4, Orientation.
+# Counterclockwise, by EXIF's Orientation (EXIF 2.3, 4.6.4). That some of these images are mirrored, too, is ignored.
 ROTATIONS = {3: 180, 4: 180, 5: -90, 6: -90, 7: 90, 8: 90}
-BT601, RGB_MATRIX = 5, 0
+BT601, RGB_MATRIX, UNSPECIFIED = 5, 0, 2  # ISO/IEC 23091-2
 
 
 class BrokenImageError(Exception):
-    """One image cannot be decoded as it is; the message says why."""
+    """An image cannot be decoded as it is. The message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFacts:
-    """An image's columns of `videos`, and `problem`: what is broken or cut off in it, or None."""
+def facts_of(data: bytes) -> tuple[StreamFacts, str | None]:
+    """Return the facts of an image file by its content, whatever its name is, and its damage in words, if any.
 
-    codec: str
-    pixel_format: str
-    width: int
-    height: int
-    color_range: str
-    color_matrix: int
-    problem: str | None
-
-
-def facts_of(data: bytes) -> ImageFacts:
-    """Return the facts of an image file by its content, whatever it is named.
-
-    Raises BrokenImageError where they are not available, MediaError for an image whose RGB is not defined here.
+    Raises:
+        BrokenImageError: the facts are not available.
+        MediaError: the RGB of such an image is not defined here.
     """
     if not data:
         raise BrokenImageError("the file is empty")
@@ -225,14 +216,8 @@ def facts_of(data: bytes) -> ImageFacts:
         raise BrokenImageError("it is no JPEG, PNG or WebP")
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        try:
+        with _pillow_errors(_broken_header):
             image = Image.open(io.BytesIO(data), formats=FORMATS)
-        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-            raise BrokenImageError(str(error)) from error
-        except MemoryError:
-            raise
-        except Exception as error:  # Pillow's parsers raise whatever broken files lead them to
-            raise BrokenImageError("its header is broken") from error
         with image:
             mode, width, height = image.mode, image.width, image.height
             try:
@@ -242,15 +227,25 @@ def facts_of(data: bytes) -> ImageFacts:
             if lacks_palette(image):
                 raise BrokenImageError("its palette is missing")
     coded_as_rgb = kind == "png" or data[12:16] == b"VP8L"
-    return ImageFacts(
+    stream = StreamFacts(
         codec=CODECS[kind],
         pixel_format=_pixel_format(kind, mode, data),
         width=width,
         height=height,
         color_range="limited" if kind == "webp" and not coded_as_rgb else "full",
         color_matrix=RGB_MATRIX if coded_as_rgb else BT601,
-        problem=PROBLEMS[kind](data),
+        color_primaries=UNSPECIFIED,
+        color_transfer=UNSPECIFIED,
+        time_base_num=None,
+        time_base_den=None,
+        reorder_depth=0,
     )
+    return stream, PROBLEMS[kind](data)
+
+
+def _broken_header(error: Exception) -> BrokenImageError:
+    is_bomb = isinstance(error, Image.DecompressionBombWarning | Image.DecompressionBombError)
+    return BrokenImageError(str(error) if is_bomb else "its header is broken")
 
 
 def _pixel_format(kind: str, mode: str, data: bytes) -> str:

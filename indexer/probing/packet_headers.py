@@ -129,7 +129,8 @@ def scan(
         if len(data) == end - begin:
             scanner.feed_many(data, offset - begin, size)
             return scanner.finish()
-    prepare(read, offset, np.minimum(size, FIRST_BYTES))
+    if isinstance(read, ObjectReader):  # concurrent requests are cheaper than one after the other
+        read.prepare(offset, np.minimum(size, FIRST_BYTES))
     slices = np.where(False if more is None else more, MAX_WHOLE_BYTES, SLICE_BYTES)
     rows = zip(offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True)
     condensed = [condense(read, at, length, scanner.length_size, IS_SLICE[codec], kept) for at, length, kept in rows]
@@ -149,12 +150,6 @@ def ends_sequence(read: Read, codec: str, configuration: bytes, end: int) -> boo
     tail = read(end - length_size - 2, length_size + 2)
     length, unit = int.from_bytes(tail[:length_size], "big"), tail[length_size:]
     return length == len(unit) == 2 and HevcScanner.unit_type(unit[0]) in SEQUENCE_ENDS
-
-
-def prepare(read: Read, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:
-    """Read ranges, int64 [ranges] each, concurrently if that is cheaper than one after the other (object storage)."""
-    if isinstance(read, ObjectReader):
-        read.prepare(offset, length)
 
 
 def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
@@ -342,6 +337,20 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
     return ends
 
 
+def _join_gops(unread: list[tuple[int, int, int]], offset: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MAX_BYTES.
+
+    The rest of a GOP between two stretches is read as well, which costs less than two reads.
+    """
+    before, begin, until = unread[0]
+    for gop, first, end in unread[1:]:
+        if gop > before + 1 or offset[end - 1] - offset[begin] > MAX_BYTES:
+            yield begin, until
+            begin = first
+        before, until = gop, max(until, end)
+    yield begin, until
+
+
 class UnreadHeaders:
     """The packets of one medium, whose flags are read when they are needed.
 
@@ -395,34 +404,19 @@ class UnreadHeaders:
         if not unread:
             return False
         self.packets = replace(packets, flags=packets.flags.copy(), read=packets.read.copy())
-        for first, end in self._join_gops(unread):
-            self._read_flags(first, end, at_first_start=first == starts[0])
+        assert packets.offset is not None  # sample tables always say where samples lie
+        for first, end in _join_gops(unread, packets.offset):
+            self._read_flags(first, end, packets.offset, at_first_start=first == starts[0])
         self._starts = np.flatnonzero(self.packets.flags & START)
         if isinstance(self._read, ObjectReader):
             self._read.forget()  # the bytes are not needed again, since the flags are kept
         return True
 
-    def _join_gops(self, unread: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MAX_BYTES.
-
-        The rest of a GOP between two stretches is read as well, which costs less than two reads.
-        """
-        offset = self.packets.offset
-        assert offset is not None  # sample tables always say where samples lie
-        before, begin, until = unread[0]
-        for gop, first, end in unread[1:]:
-            if gop > before + 1 or offset[end - 1] - offset[begin] > MAX_BYTES:
-                yield begin, until
-                begin = first
-            before, until = gop, max(until, end)
-        yield begin, until
-
-    def _read_flags(self, first: int, end: int, *, at_first_start: bool) -> None:
+    def _read_flags(self, first: int, end: int, offset: NDArray[np.int64], *, at_first_start: bool) -> None:
         """Read the headers of packets, check them against the index, and set their flags."""
         packets, part = self.packets, slice(first, end)
         codec, extradata = self._medium.codec, self._medium.extradata or b""
-        offset, size = packets.offset, packets.size
-        assert offset is not None  # sample tables always say where samples lie
+        size = packets.size
         try:
             state = self._medium.states[packets.state[first]]
             pictures = scan(
