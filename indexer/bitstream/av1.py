@@ -24,6 +24,7 @@ from framedex.indexer.bitstream.base import (
     SLOTS_KNOWN,
     BitstreamError,
     Pictures,
+    check_shown,
     pictures_of,
 )
 
@@ -245,12 +246,8 @@ class Av1Scanner:
         broken = (headers.length > 8 * kept_bytes) | ~(headers.existing | np.array(self._frame_tiled, np.bool_))
         damaged |= np.bincount(packet[broken], minlength=n) > 0
         shown = np.bincount(packet[headers.shown], minlength=n)
-        crowded = np.flatnonzero((shown > 1) & ~damaged)
-        if len(crowded):
-            number = int(crowded[0])
-            raise BitstreamError("packing", f"packet {number} holds {int(shown[number])} shown frames")
-        first = np.ones(len(packet), np.bool_)
-        first[1:] = packet[1:] != packet[:-1]
+        check_shown(shown, damaged)
+        first = np.diff(packet, prepend=-1) != 0
         fresh = first & headers.shown & ~headers.existing & (headers.frame_type == KEY_FRAME)
         start = (np.bincount(packet[fresh], minlength=n) > 0) & ~damaged
         for number, before_frames in self._changes:  # allowed before the first frame of a random access point (7.5)

@@ -210,28 +210,13 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
         sequence: the sequence header in force.
     """
     n = len(heads)
-    if sequence.reduced:
-        none, all_ = np.zeros(n, np.bool_), np.ones(n, np.bool_)
-        zero = np.zeros(n, np.int64)
-        refresh = np.full(n, ALL_FRAMES, np.int64)
-        return FrameHeaders(
-            frame_type=zero,
-            shown=all_,
-            existing=none,
-            refresh=refresh,
-            uses=zero,
-            listed=all_,
-            hint=zero,
-            hint_bits=zero,
-            resized=none,
-            length=zero,
-        )
     bits = BitColumns(heads)
-    existing = bits.u(1) != 0
-    coded = ~existing
+    # The header of a reduced still picture has none of these fields: it is a shown key frame.
+    existing = bits.u(1, where=np.full(n, not sequence.reduced)) != 0
+    coded = ~existing & (not sequence.reduced)
     uses = np.where(existing, 1 << bits.u(3, where=existing), 0)
     frame_type = bits.u(2, where=coded)
-    shown = existing | (bits.u(1, where=coded) != 0)
+    shown = existing | sequence.reduced | (bits.u(1, where=coded) != 0)
     bits.u(sequence.presentation_time_bits, where=coded & shown)
     bits.u(1, where=coded & ~shown)
     key, switch = coded & (frame_type == KEY_FRAME), coded & (frame_type == SWITCH_FRAME)
@@ -249,7 +234,7 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
     hint = bits.u(sequence.order_hint_bits, where=coded)
     bits.u(3, where=coded & ~intra & ~resilient)
     _skip_removal_times(bits, coded, extension, sequence)
-    refresh = np.where(all_refreshed | existing, ALL_FRAMES, bits.u(8, where=coded & ~all_refreshed))
+    refresh = np.where(all_refreshed | ~coded, ALL_FRAMES, bits.u(8, where=coded & ~all_refreshed))
     length = bits.position
     inter = coded & ~intra
     # If a header states order hints or frame ids of slots, decoders compare them with what all slots hold.

@@ -275,6 +275,19 @@ def _nearest(steps: NDArray[np.int64], cycle: int) -> NDArray[np.int64]:
     return (steps + half - 1) % cycle - half + 1
 
 
+def check_shown(shown: NDArray[np.int64], damaged: NDArray[np.bool_]) -> None:
+    """Raise BitstreamError if an undamaged packet shows several frames.
+
+    Args:
+        shown: int64 [packets], number of shown frames.
+        damaged: bool [packets].
+    """
+    crowded = (shown > 1) & ~damaged
+    if crowded.any():
+        number = int(np.argmax(crowded))
+        raise BitstreamError("packing", f"packet {number} holds {shown[number]} shown frames")
+
+
 EXTENDED_SAR = 255
 NO_ASPECT = (0, 1)  # a sample aspect ratio that is not stated
 # Sample aspect ratios by aspect_ratio_idc (H.264 table E-1, HEVC table E-1).

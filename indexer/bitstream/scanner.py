@@ -65,9 +65,7 @@ class NalScanner:
         self._in_force: list[InForce] = []  # before each packet
         self._carried: dict[int, set[Key]] = {}  # by packet, in front of its slices
         self._changing: set[int] = set()  # packets whose parameter sets change those in force
-        self._carried_over: set[int] = (
-            set()
-        )  # packets with what decoders keep over random access points (`carries_over`)
+        self._carried_over: set[int] = set()  # packets with units that decoders keep (`Pictures.carries_over`)
         self._replaced: dict[Key, list[int]] = {}  # packets that bring other content for a set in force
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:

@@ -12,6 +12,7 @@ from framedex.indexer.bitstream.base import (
     BitColumns,
     BitstreamError,
     Pictures,
+    check_shown,
     pictures_of,
     segments,
 )
@@ -146,12 +147,8 @@ class Vp9Scanner:
         damaged = np.isin(np.arange(n), list(self._damaged))
         damaged |= np.bincount(packet[headers.damaged], minlength=n) > 0
         shown = np.bincount(packet[headers.shown], minlength=n)
-        crowded = np.flatnonzero((shown > 1) & ~damaged)
-        if len(crowded):
-            number = int(crowded[0])
-            raise BitstreamError("packing", f"packet {number} holds {int(shown[number])} shown frames")
-        first = np.ones(len(packet), np.bool_)
-        first[1:] = packet[1:] != packet[:-1]
+        check_shown(shown, damaged)
+        first = np.diff(packet, prepend=-1) != 0
         begins = (np.bincount(packet[headers.key & first], minlength=n) > 0) & ~damaged
         start = np.where(begins, CLOSED_START, NO_START).astype(np.uint8)
         # Before the first start, nothing is output until an intra frame comes; what follows it may lack references.

@@ -26,6 +26,7 @@ from framedex.indexer.mp4.boxes import (
 from framedex.indexer.mp4.fragments import FREE_SAMPLES, MAX_SAMPLE_BYTES, read_fragments
 from framedex.indexer.mp4.tracks import (
     Layout,
+    SampleEntries,
     Samples,
     Track,
     apply_edits,
@@ -186,38 +187,22 @@ PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTable:
-    """The packets of a video track in decode order, with timestamps in 1 / timescale seconds.
+    """The packets of a video track in decode order, with timestamps in units of the track's timescale.
 
     Attributes:
-        offset: int64 [packets], where the packet lies in the file.
-        size: int64 [packets], bytes.
+        track: the track.
+        entries: its sample entries.
+        samples: the packets. Their times are dts, after the edit list. If libavformat gives no dts, or one of its own,
+            these are the dts that the tables state. If `sync_stated` is false, `sync` is all True.
         pts: int64 [packets], after the edit list.
-        dts: int64 [packets], after the edit list. If libavformat gives no dts, or one of its own, this is the dts that
-            the tables state.
-        duration: int64 [packets], from stts or trun.
-        sync: bool [packets], from stss, stps, sbgp `rap ` or fragments' sample flags. All True if sync_stated is False.
-        hidden: bool [packets], decoded but cut off by the edit list, or overlapping the fragment before.
-        sample_entry: int32 [packets], number from 0 of the entry of `configurations` that decodes the packet.
         sync_stated: whether the file has a stss box, a stps box or fragments.
-        configurations: one extradata per sample entry.
-        rotation_degrees: counterclockwise.
     """
 
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
+    track: Track
+    entries: SampleEntries
+    samples: Samples
     pts: NDArray[np.int64]
-    dts: NDArray[np.int64]
-    duration: NDArray[np.int64]
-    sync: NDArray[np.bool_]
-    hidden: NDArray[np.bool_]
-    sample_entry: NDArray[np.int32]
     sync_stated: bool
-    configurations: list[bytes]
-    timescale: int
-    codec_tag: bytes
-    width: int
-    height: int
-    rotation_degrees: int
 
 
 def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
@@ -252,21 +237,11 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
         raise UntrustedTables(f"a sample has entry {columns.entry.max()} of {len(entries.configurations)}")
     pts = columns.time + shift
     return SampleTable(
-        offset=columns.offset,
-        size=columns.size,
+        track=track,
+        entries=entries,
+        samples=columns,
         pts=pts if columns.composition is None else pts + columns.composition,
-        dts=columns.time,
-        duration=columns.duration,
-        sync=columns.sync,
-        hidden=columns.hidden,
-        sample_entry=columns.entry,
         sync_stated=bool(layout.moofs) or not track.tables.keys().isdisjoint((b"stss", b"stps")),
-        configurations=entries.configurations,
-        timescale=track.timescale,
-        codec_tag=entries.codec_tag,
-        width=entries.width,
-        height=entries.height,
-        rotation_degrees=track.rotation_degrees,
     )
 
 

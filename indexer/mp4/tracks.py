@@ -132,8 +132,8 @@ class Samples:
     hidden: NDArray[np.bool_]
     entry: NDArray[np.int32]
 
-    def keep(self, samples: slice | NDArray[np.bool_]) -> None:
-        """Keep only these samples."""
+    def keep(self, samples: slice | NDArray[np.bool_] | NDArray[np.int64]) -> None:
+        """Keep only these samples, given by a slice, a mask or their numbers."""
         for name in self.__slots__:
             column = getattr(self, name)
             if column is not None:

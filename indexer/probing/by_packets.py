@@ -182,9 +182,7 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
     """
     try:
         table = read_sample_table(read_layout(file.read, file.size_bytes), track_id)
-        demuxed = demuxed_of(table)
-        if table.configurations[int(table.sample_entry[0])] != configuration:
-            raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
+        demuxed = demuxed_of(table, configuration)
         buffer = np.zeros(PIECE_BYTES, np.uint8)
         for first, last in pieces(demuxed.offset, demuxed.size):
             offset, size = demuxed.offset[first:last], demuxed.size[first:last]
@@ -198,22 +196,33 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
     return demuxed
 
 
-def demuxed_of(table: SampleTable) -> Demuxed:
-    """Return the packets that a demuxer gives for a track's samples. Raises UntrustedTables if that is uncertain."""
+def demuxed_of(table: SampleTable, configuration: bytes | None) -> Demuxed:
+    """Return the packets that a demuxer gives for a track's samples.
+
+    Args:
+        table: the samples.
+        configuration: the extradata that the demuxer reports. If None, it does not matter.
+
+    Raises:
+        UntrustedTables: the demuxer may give other packets.
+    """
+    samples, configurations = table.samples, table.entries.configurations
     # Demuxers give no packet for an empty sample.
-    data = slice(None) if table.size.all() else np.flatnonzero(table.size > 0)
-    n = len(table.size[data])
+    data = slice(None) if samples.size.all() else np.flatnonzero(samples.size > 0)
+    n = len(samples.size[data])
     if not n:
         raise UntrustedTables("the track has no samples")
-    if (table.sample_entry[data] != table.sample_entry[data][0]).any():
+    if (samples.entry[data] != samples.entry[data][0]).any():
         raise UntrustedTables("samples have several sample entries")
+    if configuration is not None and configurations[int(samples.entry[0])] != configuration:
+        raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
     return Demuxed(
         pts=table.pts[data],
-        dts=table.dts[data],
-        duration=table.duration[data],
-        offset=table.offset[data],
-        size=table.size[data],
-        hidden=table.hidden[data],
+        dts=samples.time[data],
+        duration=samples.duration[data],
+        offset=samples.offset[data],
+        size=samples.size[data],
+        hidden=samples.hidden[data],
         resets=np.zeros(n, np.bool_),
         broken=np.zeros(n, np.bool_),
         addressable=True,

@@ -92,11 +92,9 @@ def tabulate(
     """
     try:
         table = read_sample_table(layout, track_id)
-        demuxed = demuxed_of(table)
         if stream.codec in INTRA:
-            return _tabulate_intra(demuxed)
-        if table.configurations[int(table.sample_entry[0])] != (stream.extradata or b""):
-            raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
+            return _tabulate_intra(demuxed_of(table, None))
+        demuxed = demuxed_of(table, stream.extradata or b"")
         if not table.sync_stated and demuxed.size.mean() < MIN_MEAN_BYTES:
             raise UntrustedTables("the tables do not list sync samples")
         return _tabulate_predicted(read, table, demuxed, stream, file)
@@ -123,7 +121,7 @@ def _tabulate_predicted(
     if codec not in SCANNERS:
         raise UntrustedTables(f"packets of {codec} have to be read")
     size = demuxed.size
-    sync = np.flatnonzero(table.sync[table.size > 0])
+    sync = np.flatnonzero(table.samples.sync[table.samples.size > 0])
     if not len(sync) or sync[0]:
         raise UntrustedTables("the first sample is not a sync sample")
     if file is None:

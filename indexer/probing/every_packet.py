@@ -248,7 +248,7 @@ def _as_decoded(described: facts.StreamFacts, decoded: full_decode.Decoded) -> f
     Raises:
         BitstreamError: pictures are reordered further than a decoder may hold them back.
     """
-    depth = max(described.reorder_depth, full_decode.reorder_depth_of(decoded))
+    depth = max(described.reorder_depth, timeline.reorder_depth_needed(decoded.place[decoded.came]))
     if depth > MAX_REORDERED:
         raise BitstreamError("output_order", f"pictures are reordered over {depth} places; {MAX_REORDERED} are covered")
     if len(decoded.colours) > 1:  # without stated colours, those of each picture are taken

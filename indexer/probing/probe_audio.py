@@ -23,7 +23,7 @@ from framedex.indexer.containers import Probed, ProbedFile, demux_packets, memor
 from framedex.indexer.facts import AudioFacts
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
 from framedex.indexer.mp4.sample_tables import read_layout, read_samples
-from framedex.indexer.mp4.tracks import Layout, Movie, Track, check_data_references, rescale, time_offset
+from framedex.indexer.mp4.tracks import Layout, Movie, Samples, Track, check_data_references, rescale, time_offset
 from framedex.indexer.probing import audio_times
 from framedex.indexer.probing.by_packets import PayloadFinder
 from framedex.records.clip import NO_PTS
@@ -39,20 +39,13 @@ class AudioTable:
     """The packets of an audio track in decode order. Times are in 1 / timescale seconds.
 
     Attributes:
-        offset: int64 [packets], in bytes of the file.
-        size: int64 [packets], in bytes.
-        time: int64 [packets], after the edit list.
-        duration: int64 [packets], as stated.
-        hidden: bool [packets], after the end of what the edit list shows, or wholly before its beginning.
-        length: how much of the track is shown, by its samples or by its edit list, whichever is less; None in
-            fragmented movies.
+        samples: the packets. Their times are those after the edit list, their durations are as stated. Packets after
+            the end of the edit list, or wholly before its beginning, are hidden.
+        length: how much of the track is shown, by its samples or by its edit list, whichever is less. If None, the
+            movie is fragmented.
     """
 
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
-    time: NDArray[np.int64]
-    duration: NDArray[np.int64]
-    hidden: NDArray[np.bool_]
+    samples: Samples
     timescale: int
     length: int | None
 
@@ -76,20 +69,13 @@ def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
         raise UntrustedTables("the track has no samples, some without data, or several sample entries")
     if not samples.duration[:-1].all() or samples.hidden.any():
         raise UntrustedTables("samples have no duration, or fragments overlap")
-    time, hidden = _edited(track, samples.time, samples.duration)
     length = int(samples.duration.sum())
     if track.edits:
         length = min(length - track.edits[-1].media_time, rescale(track.edits[-1].duration, track))
-    table = AudioTable(
-        offset=samples.offset,
-        size=samples.size,
-        time=time,
-        duration=samples.duration,
-        hidden=hidden,
-        timescale=track.timescale,
-        length=length if track.rewrites else None,
-    )
-    return _grouped(table) if (samples.duration == 1).all() else table
+        samples.time, samples.hidden = _edited(track, samples.time, samples.duration)
+    if (samples.duration == 1).all():
+        _group(samples)
+    return AudioTable(samples=samples, timescale=track.timescale, length=length if track.rewrites else None)
 
 
 def _check_entries(movie: Movie, track: Track) -> None:
@@ -111,11 +97,8 @@ def _edited(
     track: Track, time: NDArray[np.int64], duration: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the times after the edit list is applied, and which samples it hides."""
-    hidden = np.zeros(len(time), np.bool_)
-    if not track.edits:
-        return time, hidden
     if not track.rewrites:
-        return time - time_offset(track), hidden
+        return time - time_offset(track), np.zeros(len(time), np.bool_)
     *empty, edit = track.edits
     if edit.media_time < 0 or any(one.media_time != -1 for one in empty):
         raise UntrustedTables("the edit list shows several pieces of the audio")
@@ -128,26 +111,19 @@ def _edited(
     return time - edit.media_time + sum(rescale(one.duration, track) for one in empty), hidden
 
 
-def _grouped(table: AudioTable) -> AudioTable:
+def _group(samples: Samples) -> None:
     """Group samples that are contiguous in the file and in time into pieces of at most PIECE_SAMPLES."""
-    breaks = (np.diff(table.offset) != table.size[:-1]) | (np.diff(table.time) != 1) | np.diff(table.hidden)
+    breaks = (np.diff(samples.offset) != samples.size[:-1]) | (np.diff(samples.time) != 1) | np.diff(samples.hidden)
     first = np.append(0, np.flatnonzero(breaks) + 1)
-    length = np.diff(first, append=len(table.size))
+    length = np.diff(first, append=len(samples.size))
     pieces = -(-length // PIECE_SAMPLES)
     run = np.repeat(np.arange(len(first)), pieces)
     within = np.arange(len(run)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     start = first[run] + within * PIECE_SAMPLES
     count = np.minimum(PIECE_SAMPLES, length[run] - within * PIECE_SAMPLES)
-    ends = np.cumsum(table.size)
-    return AudioTable(
-        offset=table.offset[start],
-        size=ends[start + count - 1] - ends[start] + table.size[start],
-        time=table.time[start],
-        duration=count,
-        hidden=table.hidden[start],
-        timescale=table.timescale,
-        length=table.length,
-    )
+    size = np.add.reduceat(samples.size, start)
+    samples.keep(start)
+    samples.size, samples.duration = size, count
 
 
 LOOKED_AT = 4  # so many packets are decoded at the beginning, and as many at the end, to count their samples
@@ -407,31 +383,31 @@ def _from_tables(
 def _tabulated(
     file: Probed, table: AudioTable, coding: audio_times.AudioCoding, first_pts: int | None
 ) -> tuple[tuple[int, int], AudioPackets]:
-    scale = Fraction(coding.rate, table.timescale)
+    found, scale = table.samples, Fraction(coding.rate, table.timescale)
     if scale.denominator != 1 or first_pts is None:
         raise UntrustedTables("the track's timescale does not count samples")
-    n = len(table.size)
+    n = len(found.size)
     ends = sorted({*range(min(LOOKED_AT, n)), *range(max(0, n - LOOKED_AT - 1), n)})
     if file.sparing:  # what lies beside the first one, and the last one
-        ends = [k for k in ends if min(abs(table.offset[k] - table.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
-    probed = (file.read(int(table.offset[k]), int(table.size[k])) for k in ends)
+        ends = [k for k in ends if min(abs(found.offset[k] - found.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
+    probed = (file.read(int(found.offset[k]), int(found.size[k])) for k in ends)
     counts = np.array(audio_times.count_samples(coding, probed), np.int64)
-    duration = table.duration * int(scale)
+    duration = found.duration * int(scale)
     samples = np.full(n, counts[0], np.int64) if coding.codec in audio_times.CONSTANT else duration.copy()
     if (samples[ends[:-1]] != counts[:-1]).any():
         raise UntrustedTables("packets do not hold the samples that the tables say")
     if not coding.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
         raise UntrustedTables("packets differ in their durations, which may stand for gaps")
     samples[-1] = counts[-1]
-    stated = table.time * int(scale)
+    stated = found.time * int(scale)
     sample = audio_times.positions(stated, samples, Fraction(1, coding.rate), coding.rate)
-    shown = np.flatnonzero(~table.hidden & (samples > 0))
+    shown = np.flatnonzero(~found.hidden & (samples > 0))
     skipped = first_pts * int(scale) - int(stated[shown[0]])
     first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
     if not 0 <= skipped < samples[shown[0]]:
         raise UntrustedTables("the first sample presented is not where the tables say")
     dropped = _dropped_at_end(table, coding, stated, samples, last)
-    packets = AudioPackets(sample=sample, offset=table.offset, size=table.size)
+    packets = AudioPackets(sample=sample, offset=found.offset, size=found.size)
     return (first, int(sample[last] + samples[last]) - dropped), packets
 
 
@@ -459,7 +435,7 @@ def _dropped_at_end(
     if coding.rate != table.timescale:
         raise UntrustedTables("the track's timescale does not count samples")
     start, count = int(stated[last]), int(samples[last])
-    beyond = start + max(count, int(table.duration[last])) - table.length
+    beyond = start + max(count, int(table.samples.duration[last])) - table.length
     if beyond <= 0:
         return 0
     if coding.codec not in FRAMED or last != len(samples) - 1:

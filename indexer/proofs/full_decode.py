@@ -30,7 +30,7 @@ from framedex.indexer.containers import (
     picture_print,
 )
 from framedex.indexer.reach import Numbers, Reach
-from framedex.indexer.timeline import DAMAGED, RESET, Flags, packet_flags, reorder_depth_needed
+from framedex.indexer.timeline import DAMAGED, RESET, Flags, packet_flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,11 +374,6 @@ class Trials:
     def wrong(self, pictures: picture_facts.Pictures, starts: Numbers) -> NDArray[np.bool_]:
         """Return bool [n]: frames decoded from these random access points that differ."""
         return self.differing(self.flags(pictures), np.unique(starts))[0]
-
-
-def reorder_depth_of(decoded: Decoded) -> int:
-    """Return how many pictures are decoded before some picture and output after it, at most."""
-    return reorder_depth_needed(decoded.place[decoded.came])
 
 
 def proven_pictures(
