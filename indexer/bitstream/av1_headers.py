@@ -33,7 +33,7 @@ class SequenceHeader:
         removal_time_bits: 0 if frame headers do not carry the field.
         presentation_time_bits: 0 if frame headers do not carry the field.
         frame_id_bits: 0 if frame headers do not carry the field.
-        shape: largest size, bit depth, subsampling, colour; compared, never interpreted.
+        shape: largest size, bit depth, subsampling and colour. It is only compared with other shapes.
     """
 
     reduced: bool
@@ -166,13 +166,14 @@ class FrameHeaders:
     """Fields of n frame headers (5.9.2).
 
     Attributes:
-        frame_type: int64 [n], meaningless where existing.
+        frame_type: int64 [n], undefined where `existing`.
         shown: bool [n].
         existing: bool [n], show_existing_frame.
-        refresh: int64 [n], refresh_frame_flags; ALL_FRAMES where existing, which depends on the frame that is shown.
+        refresh: int64 [n], refresh_frame_flags. Where `existing`, they depend on the frame that is shown, and are
+            ALL_FRAMES here.
         uses: int64 [n], a bit for each reference slot that the frame refers to, or shows.
-        listed: bool [n], the header lists these slots. Otherwise they are not known.
-        hint: int64 [n], order_hint, meaningless where existing.
+        listed: bool [n], the header lists these slots. Otherwise the slots are unknown.
+        hint: int64 [n], order_hint, undefined where `existing`.
         hint_bits: int64 [n], number of its bits; 0 where there is none.
         resized: bool [n], the header states a size of its own.
         length: int64 [n], number of bits that were read.
@@ -278,7 +279,7 @@ def _references(
 def _skip_removal_times(
     bits: BitColumns, coded: NDArray[np.bool_], extension: NDArray[np.int64], sequence: SequenceHeader
 ) -> None:
-    """Read buffer_removal_time of every operating point that a frame belongs to."""
+    """Skip buffer_removal_time of every operating point that a frame belongs to."""
     if not sequence.removal_time_bits:
         return
     present = coded & (bits.u(1, where=coded) != 0)

@@ -18,7 +18,7 @@ from framedex.indexer.bitstream.base import CLOSED_START, NO_START, OPEN_START, 
 from framedex.indexer.bitstream.h264_sets import Pps, Sps
 
 P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
-MAX_OPERATIONS = 66  # one list, or the marking, has at most two operations for each of 32 fields, and an end code
+MAX_OPERATIONS = 66  # a list or a marking has at most two operations for each of 32 fields, and an end code
 
 
 class SliceHeader(NamedTuple):
@@ -27,7 +27,8 @@ class SliceHeader(NamedTuple):
     Attributes:
         kind: slice_type modulo 5.
         lists: (active entries, [(operation, value)]) of list 0 and 1.
-        marking: [(operation, first value, second value)] of adaptive marking (table 7-9); None for the sliding window.
+        marking: [(operation, first value, second value)] of adaptive marking (table 7-9). If None, the sliding window
+            marks references.
         long_idr: whether it is an IDR picture that becomes a long-term reference.
     """
 
@@ -117,7 +118,7 @@ def _skip_weights(bits: BitReader, active: list[int], has_chroma: bool) -> None:
 FRAME, TOP, BOTTOM = 0, 1, 2  # parity of a slice
 BOTH_FIELDS = 3
 NOT_LONG = -1
-MISSING = -1  # a picture that no decoder has; pictures that FFmpeg makes up before its first one have lower numbers
+MISSING = -1  # a picture that no decoder has; the pictures that FFmpeg makes up have lower numbers
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ class Held:
         picture: number of the picture.
         frame_num: its frame_num.
         order: its picture order count.
-        fields: which of its fields are references.
+        fields: the parities of its fields that are references, as bits.
         long: its number as a long-term reference, or NOT_LONG.
     """
 
@@ -167,7 +168,7 @@ class Buffer:
     """The reference pictures that a decoder holds while it decodes a stream.
 
     Attributes:
-        _gaps: whether lists may lack pictures that came before the first one.
+        _gaps: whether lists may lack pictures that came before the first picture.
     """
 
     _gaps: bool = False
@@ -214,7 +215,7 @@ class Buffer:
             yield False, predicted - most if predicted > current else predicted
 
     def _named(self, coded: Coded, wanted: tuple[bool, int]) -> tuple[int, int]:
-        """Return (picture, parity) of a picture number; (MISSING, FRAME) if no picture has it (8.2.4.1)."""
+        """Return (picture, parity) of a picture number (8.2.4.1), (MISSING, FRAME) if no picture has that number."""
         long, number = wanted
         for held in self._frames:
             for parity in (FRAME,) if coded.parity == FRAME else (TOP, BOTTOM):
@@ -328,7 +329,7 @@ class Buffer:
                 self._frames.remove(held)
 
 
-MAX_ROUNDS = 16  # each round rejects recovery points; so many rounds are an attack
+MAX_ROUNDS = 16  # each round rejects recovery points; a stream that needs more rounds is an attack
 FIRST_ORDER = -(1 << 62)  # the pictures that FFmpeg makes up come before all others
 
 
@@ -354,7 +355,7 @@ class Start:
         first: the picture of the recovery point.
         order: output order of that picture.
         unlike: pictures whose lists differ from those of a decoder that has decoded everything.
-        known: the picture before which the comparison ended; None if its result holds for all later pictures.
+        known: the picture before which the comparison ended. If None, its result holds for all later pictures.
     """
 
     first: int
@@ -372,8 +373,8 @@ class Start:
     def compare(self, coded: Coded, lists: list[list[Entry]]) -> None:
         """Compare a picture's lists with those of a decoder that has decoded everything, then decode the picture.
 
-        Pictures from before the recovery point, and its leading pictures, have other content here: no list may name
-        them.
+        Pictures from before the recovery point, and its leading pictures, have other content here, so no list may
+        name them.
         """
         if coded.picture > self.first and coded.order < self.order:
             self._leading.add(coded.picture)
@@ -398,7 +399,11 @@ class Start:
         return self.known is not None and bool((base[self.known :] == self.first).any())
 
     def is_settled(self, buffer: Buffer) -> bool:
-        """Return whether lists stay the same from here on. buffer: the one of a decoder that has decoded everything."""
+        """Return whether lists stay the same from here on.
+
+        Args:
+            buffer: the buffer of a decoder that has decoded everything.
+        """
         return not buffer.holds_any(self._leading, self.first) and all(alone.holds_as(buffer) for alone in self._alone)
 
 
@@ -497,7 +502,9 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
         if not found:
             return rejected
         rejected[found] = True
-    rejected[candidates[candidates >= first + (not in_middle)]] = True  # each round rejected more: reject all
+    rejected[candidates[candidates >= first + (not in_middle)]] = (
+        True  # each round rejected more points, so all are rejected
+    )
     return rejected
 
 

@@ -6,7 +6,7 @@ from framedex.indexer.bitstream.base import NO_ASPECT, NO_COLOUR, BitReader, par
 from framedex.indexer.bitstream.nal import unescape
 
 SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
-LOSSLESS_PROFILES = (44, 244)  # those of 4:4:4 with lossless coding, annex A
+LOSSLESS_PROFILES = (44, 244)  # the 4:4:4 profiles with lossless coding, annex A
 MAX_COUNT_BITS = 16  # log2_max_frame_num and log2_max_pic_order_cnt_lsb, 7.4.2.1.1
 MAX_SPS, MAX_PPS = 32, 256  # numbers of ids, 7.4.2.1.1 and 7.4.2.2
 MAX_BUFFERS = 32  # the largest cpb_cnt, E.2.2
@@ -17,7 +17,7 @@ HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  
 class Sps:
     """The fields of a sequence parameter set (7.3.2.1.1) that slice headers depend on or that describe the pictures.
 
-    Two sets are equal if slice headers and the shape of pictures are.
+    Two sets are equal if slice headers and the shape of pictures do not differ.
 
     Attributes:
         shape: chroma format, bit depths, size in macroblocks, cropping, colour. The chroma format is the first number,
@@ -60,11 +60,11 @@ class Pps:
     """The fields of a picture parameter set (7.3.2.2) that slice headers depend on.
 
     Attributes:
-        plain: whether there are no slice groups, so that all of it was read.
-        default_active: entries of list 0 and 1.
-        weighted: whether P slices bring weights.
-        weighted_b: whether B slices bring weights.
-        outlived: whether its sequence parameter set changed since it came.
+        plain: whether the whole set was read: it has no slice groups.
+        default_active: default numbers of active entries of list 0 and 1.
+        weighted: whether P slices have weights.
+        weighted_b: whether B slices have weights.
+        outlived: whether its sequence parameter set has changed since this set came.
     """
 
     sps_id: int
@@ -195,7 +195,7 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
         bits.se(), bits.se(), bits.se()
         bits.u(2)
         redundant = bits.flag()
-    except ValueError:  # cut off behind the ids, which are all that a random access point depends on
+    except ValueError:  # cut off behind the ids; a random access point depends on no other field
         return pps_id, Pps(sps_id=sps_id)
     return pps_id, Pps(
         sps_id=sps_id,

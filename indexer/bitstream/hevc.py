@@ -7,21 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream import nal
-from framedex.indexer.bitstream.base import (
-    CLOSED_START,
-    HEADER_BYTES,
-    NO_START,
-    OPEN_START,
-    SLOTS_KNOWN,
-    BitColumns,
-    BitstreamError,
-    Pictures,
-    check_colours,
-    pictures_of,
-    segments,
-    unwrap_order_counts,
-)
+from framedex.indexer.bitstream import base, nal
 from framedex.indexer.bitstream.hevc_sets import (
     PPS,
     SKIPPED,
@@ -47,7 +33,7 @@ FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
 PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
 
-NO_PICTURE = LAST_VCL + 1  # in a column of NAL unit types: a packet without slices
+NO_PICTURE = LAST_VCL + 1  # stands for a packet without slices in a column of NAL unit types
 NO_REFERENCES = References(short_term=(), long_term=())
 
 
@@ -61,7 +47,7 @@ class SliceHeaders:
         order_lsb: int64 [n], low bits of the picture order count.
         hidden: bool [n], pictures that are not output.
         may_hide: whether some PPS lets headers hide pictures.
-        position: int64 [n], where the references follow, in bits.
+        position: int64 [n], where the references begin, in bits.
     """
 
     sequence: NDArray[np.int64]
@@ -84,7 +70,8 @@ class HevcScanner(NalScanner):
         self._begin_anew: set[int] = set()  # packets before which a coded video sequence ends
         self._lone_ends: set[int] = set()  # packets that hold the end of a sequence and no slice
         self._late_sets: set[int] = set()  # packets with parameter sets behind their first slice
-        self._slice_counts: set[int] = set()  # of pictures; where one lacks a slice, FFmpeg's decoder says nothing
+        # Numbers of slices of pictures. FFmpeg's decoder reports no error if a picture lacks a slice.
+        self._slice_counts: set[int] = set()
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -93,7 +80,7 @@ class HevcScanner(NalScanner):
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
         pictures = kinds = slices = 0
-        at_front, ended = True, False  # units that end a sequence come first; one came behind others
+        at_front, ended = True, False  # only such units came that end a sequence; such a unit came behind others
         for start, end in spans:
             kind = data[start] >> 1 & 63
             if kind in SEQUENCE_ENDS:
@@ -109,8 +96,8 @@ class HevcScanner(NalScanner):
                     self._carried_over.add(number)
                 continue
             if kind <= LAST_VCL:
-                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # those begin a sequence anywhere
-                    raise BitstreamError("end_of_sequence", f"packet {number} goes on behind the end of a sequence")
+                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # pictures of these types begin a sequence anywhere
+                    raise base.BitstreamError("end_of_sequence", f"packet {number} continues a sequence that ended")
                 if not data[start + 1] & 7:  # nuh_temporal_id_plus1, never 0: decoders skip the unit
                     self._damaged.add(number)
                     continue
@@ -121,7 +108,7 @@ class HevcScanner(NalScanner):
                 if data[start + 2] & 0x80:  # first_slice_segment_in_pic_flag
                     pictures += 1
                     header = data[start] << 8 | data[start + 1]
-                    head = nal.unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
+                    head = nal.unescape(data[start + 2 : min(end, start + 2 + base.HEADER_BYTES)])
                     self._slices.append(number, header, len(self._sets.epochs) - 1, head)
             elif kind in self.set_parsers:
                 self._on_parameter_set(data[start:end], number, late=bool(kinds))
@@ -134,7 +121,7 @@ class HevcScanner(NalScanner):
         if not kinds and (ended or number in self._begin_anew):
             self._lone_ends.add(number)
         if pictures > 1:
-            raise BitstreamError("packing", f"packet {number} holds more than one picture")
+            raise base.BitstreamError("packing", f"packet {number} holds more than one picture")
         if kinds and (not pictures or kinds & (kinds - 1)):
             self._damaged.add(number)  # its first slice is missing, or it mixes picture types
 
@@ -162,12 +149,12 @@ class HevcScanner(NalScanner):
         damaged = mixed | (np.bincount(units.packet[invalid], minlength=n) > 0)
         return first, apart, damaged | ((last_of_kind >= 0) & (pictures == 0))
 
-    def finish(self) -> Pictures:
+    def finish(self) -> base.Pictures:
         n = self._packets
         if not len(self._slices):
-            raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+            raise base.BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
         slices = self._slices.columns()
-        packet = slices.packet  # a picture each: only first slices are collected
+        packet = slices.packet  # of each picture, because only first slices are collected
         kind, layer, order = np.full(n, NO_PICTURE), np.zeros(n, np.int64), np.zeros(n, np.int64)
         kind[packet], layer[packet] = slices.header >> 9 & 63, (slices.header & 7) - 1
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
@@ -175,9 +162,10 @@ class HevcScanner(NalScanner):
         activates = np.zeros(n, np.bool_)
         activates[packet] = self._activations(headers, packet)
         forgets = (self._begins_anew(kind) | activates) & (kind == CRA)
-        start = np.where((kind == CRA) & ~forgets, OPEN_START, np.where(irap, CLOSED_START, NO_START)).astype(np.uint8)
+        start = np.where(irap, base.CLOSED_START, base.NO_START).astype(np.uint8)
+        start[(kind == CRA) & ~forgets] = base.OPEN_START
         rasl = (kind == RASL_N) | (kind == RASL_R)
-        segment = segments(start)
+        segment = base.segments(start)
         behind = np.maximum(segment, 0)
         first = int(np.argmax(irap)) if irap.any() else n
         # 8.1.3: a CRA picture that is first in a sequence, and every BLA or IDR picture, drops its RASL pictures.
@@ -190,7 +178,7 @@ class HevcScanner(NalScanner):
         count_bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
         for bits in nal.distinct(count_bits)[0].tolist():  # sequences change at pictures where counting starts again
             part = count_bits == bits
-            counts[part] = unwrap_order_counts(headers.order_lsb[part], bits, resets[packet][part], anchors[part])
+            counts[part] = base.unwrap_order_counts(headers.order_lsb[part], bits, resets[packet][part], anchors[part])
         order[packet] = counts
         missing, of_pictures = self._references(
             slices, headers, resets[packet], order[packet], dropped[packet], anchors, irap[packet], rasl[packet]
@@ -209,19 +197,19 @@ class HevcScanner(NalScanner):
         hidden[packet] = headers.hidden
         states, state = self._states(np.flatnonzero(irap).tolist())
         used = [self._sequences[number] for number in nal.distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
-        check_colours(sequence.shape for sequence in used)
+        base.check_colours(sequence.shape for sequence in used)
         chroma = {sequence.shape[0] for sequence in used}
-        # What the sequence allows, not what was seen: of a stream that is read in part, higher layers may follow.
+        # The highest layer that the sequence allows: packets that are not fed may have higher layers than those fed.
         highest = np.full(n, -1)
         highest[packet] = np.array([*(each.highest_layer for each in self._sequences), -1])[headers.sequence]
         changes_sets = marked(self._changing | self._carried_over, n)
-        slots = np.full(n, SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
+        slots = np.full(n, base.SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
         slots[packet] = of_pictures
-        # Behind a damaged packet, nothing is known of slots up to the next random access point.
+        # Behind a damaged packet, slots are unknown up to the next random access point.
         total_damaged = np.cumsum(damaged)
-        before = np.where(resets | (start != NO_START), total_damaged - damaged, 0)
+        before = np.where(resets | (start != base.NO_START), total_damaged - damaged, 0)
         slots[total_damaged > np.maximum.accumulate(before)] = 0
-        return pictures_of(
+        return base.pictures_of(
             start,
             non_reference=_is_sublayer_non_reference(kind) & (layer == highest) & ~changes_sets,
             leading=rasl,
@@ -261,12 +249,12 @@ class HevcScanner(NalScanner):
             (anew & ((kind < FIRST_IRAP) | (kind > LAST_IRAP))) | (lone & (np.arange(len(kind)) < last))
         )
         if len(wrong):
-            raise BitstreamError("end_of_sequence", f"a sequence ends before packet {wrong[0]}, and none begins there")
+            raise base.BitstreamError("end_of_sequence", f"a sequence ends, and packet {wrong[0]} begins none")
         return anew
 
     def _parse_slices(self, slices: nal.SliceColumns, kind: NDArray[np.int64]) -> SliceHeaders:
         """Return slice header fields (7.3.6.1) up to the picture order count, which is 0 for IDR pictures."""
-        bits = BitColumns(slices.heads)
+        bits = base.BitColumns(slices.heads)
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
         bits.u(1)
         no_output_of_prior = bits.u(1, where=irap)
@@ -285,7 +273,7 @@ class HevcScanner(NalScanner):
         dropping = (no_output_of_prior > 0) & (np.arange(len(kind)) > 0) & (kind != CRA)
         if dropping.any():
             number = slices.packet[int(np.argmax(dropping))]
-            raise BitstreamError("output_order", f"packet {number} drops pictures not yet output")
+            raise base.BitstreamError("output_order", f"packet {number} drops pictures not yet output")
         return SliceHeaders(
             sequence=sequence,
             sps_id=sps_id,
@@ -321,7 +309,7 @@ class HevcScanner(NalScanner):
             rows.append((known.setdefault(sps, len(known)), pps.sps_id, pps.output_flag_present, pps.extra_bits))
         self._sequences += known
         if not self._sequences:
-            raise BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
+            raise base.BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
         sequence, sps_id, output_flag, extra_bits = np.array(rows, np.int64)[which].T
         self._damaged.update(slices.packet[sequence < 0].tolist())
         return sequence, sps_id, output_flag != 0, extra_bits
@@ -357,7 +345,9 @@ class HevcScanner(NalScanner):
         dropped: NDArray[np.bool_],
         *kinds: NDArray[np.bool_],
     ) -> tuple[list[int], list[int]]:
-        """Return the rows of pictures that refer to a missing picture, which decoders make up, and slots of each.
+        """Return the rows of pictures that refer to missing pictures, and the slots of each picture.
+
+        Decoders make up missing pictures.
 
         Args:
             slices: the slices, one for each picture.
@@ -368,7 +358,7 @@ class HevcScanner(NalScanner):
             kinds: bool [pictures] each, the last three fields of `ReferringPicture`.
         """
         readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
-        heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * HEADER_BYTES
+        heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * base.HEADER_BYTES
         skipped = dropped | (headers.sequence < 0)
         ends, of_kinds = begins + slices.length, np.stack(kinds, axis=1)
         columns = (resets, order, skipped, headers.position, headers.sequence, begins, ends, of_kinds)
@@ -386,7 +376,7 @@ class HevcScanner(NalScanner):
 
 
 def _is_sublayer_non_reference(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool: pictures to which no other one of their temporal layer refers (table 7-1)."""
+    """Return bool: pictures to which no other picture of their temporal layer refers (table 7-1)."""
     found: NDArray[np.bool_] = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
     return found
 

@@ -7,7 +7,7 @@ alone show whether a file is cut off.
 import struct
 from collections.abc import Callable, Iterator
 
-MAX_BOXES = 1_000_000  # at the top level: a fragment has two boxes
+MAX_BOXES = 1_000_000  # at the top level, where a fragment has two boxes
 MAX_CHILDREN = 100_000  # a box with more children is an attack, not a video
 SEGMENT_ID = 0x18538067  # Matroska's Segment (RFC 9559 5.1)
 # ISO/IEC 13818-1; M2TS has 4 bytes before each packet, DVB-ASI 16 bytes after it.
@@ -23,8 +23,8 @@ class TruncatedError(ValueError):
     """A box or element claims bytes past the end of the file."""
 
 
-class UntrustedTables(ValueError):  # noqa: N818 - it says what was found, as a reason for a refusal
-    """The sample tables are malformed, or contain something whose exact meaning only a demuxer can tell."""
+class UntrustedTables(ValueError):  # noqa: N818 - the name states the reason for a refusal
+    """The sample tables are malformed, or only a demuxer knows their exact meaning."""
 
 
 def iter_boxes(read: Read, start: int, end: int) -> Iterator[Box]:
@@ -43,7 +43,7 @@ def iter_boxes(read: Read, start: int, end: int) -> Iterator[Box]:
         elif size == 0:
             size = end - start
         if size < payload - start:
-            return  # padding or garbage after the last box is ignored, as players do
+            return  # like players, ignore padding or garbage after the last box
         if start + size > end:
             raise TruncatedError(
                 f"box {kind.decode('latin-1')!r} at byte {start} ends at {start + size}, past the end at {end}"

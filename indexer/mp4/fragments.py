@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from framedex.indexer.mp4.boxes import Box, UntrustedTables, child_boxes
 from framedex.indexer.mp4.tracks import MAX_TIME, Layout, Samples, Track, TrackDefaults
 
-MAX_SAMPLE_BYTES = 0x3FFFFFFF  # the most that libavformat's index holds
-FREE_SAMPLES = 1 << 20  # headers or tables may claim so many samples without bytes of their own
+MAX_SAMPLE_BYTES = 0x3FFFFFFF  # the largest size in libavformat's index
+FREE_SAMPLES = 1 << 20  # so many samples may be claimed without bytes of headers or tables for each
 BASE_OFFSET, BASE_IS_MOOF = 1, 0x20000  # flags of tfhd (8.8.7)
 OVERRIDES = {2: "description", 8: "duration", 0x10: "size", 0x20: "flags"}  # fields of TrackDefaults by flags of tfhd
 DATA_OFFSET, FIRST_FLAGS, SAMPLE_FIELDS = 1, 4, (0x100, 0x200, 0x400, 0x800)  # flags of trun (8.8.8)
@@ -28,7 +28,7 @@ class _Run:
         start: where its rows start in `data`.
         count: number of samples.
         flags: of the box.
-        first_flags: flags of the first sample, None if the box does not state them.
+        first_flags: flags of the first sample. If None, the box does not state them.
         offset: where the data of its samples starts in the file.
         defaults: the fields that its rows do not state.
     """
@@ -119,13 +119,13 @@ class _Collector:
 
 
 def read_fragments(layout: Layout, track: Track, *, start_time: int, last_time: int | None) -> tuple[Samples, int]:
-    """Return the samples of one track in all fragments, and the shift that the first fragment with samples needs.
+    """Return the samples of one track in all fragments, and the shift needed by the first fragment with samples.
 
     Args:
         layout: the boxes of the file.
         track: the track.
         start_time: decode time after the samples of the moov, used if a fragment has no tfdt.
-        last_time: decode time of the last sample of the moov, None if the moov has no samples.
+        last_time: decode time of the last sample of the moov. If None, the moov has no samples.
 
     Raises:
         UntrustedTables: if the fragments are malformed or their meaning is not certain.

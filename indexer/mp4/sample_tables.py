@@ -1,12 +1,12 @@
 """The packets of a track from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
 
 Columns equal the packets that libavformat's demuxer returns. Where they might differ, because tables are malformed or
-demuxers read them in ways of their own, UntrustedTables is raised with the reason. Only box headers, `moov` and `moof`
+demuxers read them in their own ways, UntrustedTables is raised with the reason. Only box headers, `moov` and `moof`
 are read, so the cost depends on their size and not on the size of the media.
 
 The functions for the tables of a `stbl` box (ISO/IEC 14496-12 8.5 to 8.7) take the bytes of the moov, the track and the
-number of samples, and return columns. Their cost depends on the entries that tables hold, not on the number that these
-claim.
+number of samples, and return columns. Their cost depends on the entries that tables have, not on the number of entries
+that they claim.
 """
 
 from dataclasses import dataclass
@@ -162,7 +162,7 @@ def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
             continue
         numbers = entry_table(data, track.tables[name], 1, name.decode())[:, 0].astype(np.int64)
         if name == b"stss" and not len(numbers) and count:
-            raise UntrustedTables("stss names no sample, so that only the pictures can tell")
+            raise UntrustedTables("stss names no sample, so only the pictures show where decoding may start")
         if len(numbers) and (numbers[0] < 1 or not (np.diff(numbers) > 0).all()):
             raise UntrustedTables(f"{name.decode()} does not name samples in order")
         sync[numbers[numbers <= count] - 1] = True
@@ -177,10 +177,10 @@ def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
     return sync
 
 
-MAX_HEADER_BYTES = 1 << 30  # all headers are held in memory
+MAX_HEADER_BYTES = 1 << 30  # all headers are in memory at once
 VIDEO = b"vide"
 INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}  # demuxers read these anywhere
-# For some codecs, libavformat's parsers drop samples without data. Without a parser, these become empty packets.
+# libavformat's parsers of these codecs drop samples without data. Without a parser, such samples become empty packets.
 SWALLOWED = {b"avc1", b"avc2", b"avc3", b"avc4", b"av01", b"vp09", b"apch", b"apcn", b"apcs", b"apco", b"ap4h", b"ap4x"}
 PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
 
@@ -363,7 +363,7 @@ def _check_media(columns: Samples, layout: Layout) -> None:
 
 def _check_durations(columns: Samples) -> None:
     if not columns.duration[:-1].all():
-        raise UntrustedTables("samples have no duration, from which demuxers derive other timestamps")
+        raise UntrustedTables("samples have no duration, so demuxers derive other timestamps")
 
 
 def _drop_empty(columns: Samples, codec_tag: bytes) -> None:

@@ -2,10 +2,10 @@
 
 Boxes that a demuxer might read differently (doubled, misplaced, external data) raise UntrustedTables.
 
-Edit lists (8.6.6) are applied to a track's samples as libavformat does it: it starts at the last sync sample that is
-shown before the edit, and ends one or two sync samples after the edit. It marks samples that are shown outside of the
-edit as discarded, and moves all timestamps so that the first picture shown is at the end of the empty edits. An edit
-list may have only one edit that shows media. Empty edits may precede it.
+Edit lists (8.6.6) are applied to a track's samples as libavformat applies them. It starts at the last sync sample that
+is shown before the edit, and ends one or two sync samples after the edit. It marks samples that are shown outside of
+the edit as discarded, and moves all timestamps so that the first picture shown is at the end of the empty edits. Only
+one edit of a list may show media. Empty edits may precede it.
 """
 
 import math
@@ -21,8 +21,8 @@ NESTED = {b"edts": b"trak", b"mdia": b"trak", b"minf": b"mdia", b"dinf": b"minf"
 PARENTS = {b"tkhd": b"trak", b"elst": b"edts", b"mdhd": b"mdia", b"dref": b"dinf"} | dict.fromkeys(
     (b"stsd", b"stts", b"ctts", b"stss", b"stps", b"stsc", b"stsz", b"stz2", b"stco", b"co64"), b"stbl"
 )
-RECORDS = (b"avcC", b"hvcC", b"av1C", b"vvcC", b"glbl")  # configuration records that are extradata as they stand
-VISUAL_HEADER_BYTES = 78  # of a VisualSampleEntry (12.1.3) before its boxes
+RECORDS = (b"avcC", b"hvcC", b"av1C", b"vvcC", b"glbl")  # boxes whose payload is the extradata
+VISUAL_HEADER_BYTES = 78  # bytes that a VisualSampleEntry (12.1.3) has before its boxes
 ALIAS_WITH_PATH_BYTES = 150
 MAX_TIMESCALE = (1 << 31) - 1
 MPEG4_VISUAL = 0x20  # objectTypeIndication (ISO/IEC 14496-1 7.2.6.6.2)
@@ -36,8 +36,8 @@ class Edit:
     """One entry of an edit list (8.6.6).
 
     Attributes:
-        duration: in movie time units.
-        media_time: in media time units, or -1.
+        duration: duration in movie time units.
+        media_time: where the edit begins, in media time units. -1 stands for an empty edit.
     """
 
     duration: int
@@ -62,10 +62,10 @@ class Track:
     """One `trak`: its headers, and where each sample table lies in the bytes of the moov.
 
     Attributes:
-        duration: of the media, in its time units.
+        duration: duration of the media, in its time units.
         rotation_degrees: counterclockwise, -180 … 180, as a frame's display matrix states it.
-        rewrites: whether a demuxer rewrites the samples after the edit list. In fragmented movies it does not; there it
-            shifts all timestamps.
+        rewrites: whether a demuxer rewrites the samples by the edit list. In a fragmented movie, it only shifts all
+            timestamps.
     """
 
     track_id: int
@@ -116,7 +116,7 @@ class Samples:
         offset: int64 [samples], where the sample lies in the file.
         size: int64 [samples], bytes.
         time: int64 [samples], decode times before any edit. Those of tables begin at 0.
-        composition: int64 [samples], composition offsets, None if there are none.
+        composition: int64 [samples], composition offsets. If None, there are none.
         duration: int64 [samples].
         sync: bool [samples], sync samples.
         hidden: bool [samples], samples that a demuxer marks as discarded.
@@ -146,7 +146,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleEntries:
-    """A `stsd` of a video track: one codec tag, and one decoder configuration per entry (b"" if the entry has none)."""
+    """The `stsd` of a video track: a codec tag, and the decoder configuration of each entry, b"" if it has none."""
 
     codec_tag: bytes
     width: int
@@ -380,7 +380,7 @@ def _decoder_specific(payload: bytes) -> bytes:
     return b""
 
 
-MAX_TIME = 1 << 60  # sums of two of these are still int64
+MAX_TIME = 1 << 60  # the sum of two such times fits int64
 
 
 def time_offset(track: Track) -> int:
@@ -424,7 +424,7 @@ def apply_edits(track: Track, samples: Samples) -> None:
     duration = np.diff(time[first:], append=time[-1] + length)
     shown_at = shown_at[first:]
     after = np.flatnonzero(sync[first:] & (shown_at + duration >= end_time))
-    spare = 0 if composition is None else 1  # one more sync sample, for pictures that follow it and are shown before it
+    spare = 0 if composition is None else 1  # one more sync sample: pictures behind it may be shown before it
     last = int(after[spare]) + 1 if len(after) > spare else len(shown_at)
     shown_at = shown_at[:last]
     hidden = (shown_at < edit.media_time) | (shown_at >= end_time)

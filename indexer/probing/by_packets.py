@@ -25,7 +25,7 @@ from framedex.records.clip import NO_PTS
 from framedex.storage.reader import Read
 
 PAYLOAD_OFFSETS = (0, 4, 12, 16)  # from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV
-SEARCH_BYTES = 64  # how far after packet.pos a payload may begin otherwise
+SEARCH_BYTES = 64  # other payloads begin at most so many bytes after packet.pos
 
 
 class PayloadFinder:
@@ -39,12 +39,12 @@ class PayloadFinder:
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        self._delta = 0  # distance from packet.pos to the last payload; most packets of a file have the same
+        self._delta = 0  # from packet.pos to the payload of the last packet; most packets have the same distance
         self._position, self._end = -1, 0
         self.found_all = True
 
     def find(self, position: int | None, data: bytes) -> int:
-        """Return the offset of a packet's payload, or -1 from the first packet on that was not found."""
+        """Return the offset of a packet's payload, or -1 if it, or a packet before, was not found."""
         if not self.found_all or position is None or position < 0:
             self.found_all = False
             return -1
@@ -73,9 +73,9 @@ class Demuxed:
         duration: int64 [n], 0 where missing.
         offset: int64 [n], valid if `addressable`.
         size: int64 [n].
-        hidden: bool [n], cut away by an edit list.
-        resets: bool [n], the decoder configuration changes here, out of band.
-        broken: bool [n], the demuxer reports damage.
+        hidden: bool [n], packets that an edit list cuts away.
+        resets: bool [n], packets at which the container changes the decoder configuration.
+        broken: bool [n], packets that the demuxer reports as damaged.
         addressable: whether each packet is one byte range of the file.
     """
 
@@ -139,7 +139,7 @@ def demux(
         if packet.has_sidedata("encryption_info"):
             raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
         if packet.has_sidedata("palette"):
-            raise BitstreamError("palette", f"packet {number} brings its palette from outside of the bitstream")
+            raise BitstreamError("palette", f"the container, not the bitstream, has the palette of packet {number}")
         times = (NO_PTS if time is None else time for time in (packet.pts, packet.dts))
         rows.append((*times, packet.duration or 0, finder.find(packet.pos, data), len(data)))
         if packet.is_discard:
@@ -177,7 +177,7 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
         configuration: the extradata that the demuxer reports.
 
     Raises:
-        UntrustedTables: the tables may differ from what a demuxer reports.
+        UntrustedTables: a demuxer may give other packets.
         BitstreamError: the scanner rejects a packet.
     """
     try:
@@ -232,8 +232,7 @@ def demuxed_of(table: SampleTable, configuration: bytes | None) -> Demuxed:
 def pieces(offset: NDArray[np.int64], size: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield (first, end) of runs of consecutive packets to read at once. `end` is exclusive.
 
-    Packets of a run ascend in the file without overlap, and lie within `PIECE_BYTES`; a larger packet is a run of its
-    own.
+    Packets of a run ascend in the file without overlap, and lie within `PIECE_BYTES`. A larger packet is its own run.
 
     Args:
         offset: int64 [packets].

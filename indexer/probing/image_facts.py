@@ -29,7 +29,7 @@ def image_format(data: bytes) -> str | None:
     """Return the format of an image by its first bytes.
 
     Returns:
-        `jpeg`, `png` or `webp`; `gif`, which is refused as such; None for other data.
+        `jpeg`, `png`, `webp` or `gif`; None for other data.
     """
     if data[:3] == b"\xff\xd8\xff":
         return "jpeg"
@@ -46,7 +46,7 @@ def jpeg_problem(data: bytes) -> str | None:
     They must reach EOI; any bytes may follow it (ITU-T T.81 B.2).
     """
     at, scans = 2, 0
-    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # as nearly all files are: no need to search their scans
+    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # then scans, which are long, are not searched
     while match := JPEG_MARKER.search(data, at):
         marker, at = match[1][0], match.end()
         if marker == EOI:
@@ -112,8 +112,8 @@ def rgb_of(data: bytes) -> NDArray[np.uint8]:
     file holds several pictures (CIPA DC-007), the first one counts.
 
     Raises:
-        ValueError: with the reason, if these rules do not cover the image.
-        OSError: if the data is not a whole JPEG, PNG or WebP.
+        ValueError: these rules do not cover the image. The message is the reason.
+        OSError: the data is not a whole JPEG, PNG or WebP.
     """
     with _pillow_errors(_broken):
         image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -126,7 +126,7 @@ def rgb_of(data: bytes) -> NDArray[np.uint8]:
             if lacks_palette(image):
                 raise OSError("its palette is missing")
             image.load()
-            image.info.pop("transparency", None)  # dropped as all alpha is; Pillow warns of palettes that have some
+            image.info.pop("transparency", None)  # all alpha is dropped; Pillow warns of palettes with transparency
             return np.asarray(image.convert("RGB"))
 
 
@@ -145,7 +145,7 @@ def _broken(error: Exception) -> Exception:
     if isinstance(error, Image.DecompressionBombError):
         return ValueError(str(error))
     message = re.sub(r" ?<[^>]* at 0x[0-9a-f]+>", "", str(error))  # an address differs from run to run
-    return OSError(f"is no whole image: {message or type(error).__name__}")
+    return OSError(f"is not a whole image: {message or type(error).__name__}")
 
 
 def check_covered(image: Image.Image) -> None:
@@ -178,7 +178,7 @@ def rgb_md5(rgb: NDArray[np.uint8]) -> str:
 
 
 CODECS = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}
-# FFmpeg's names for what Pillow's modes hold; of PNG with 16 bits a sample, Pillow reads the high 8.
+# FFmpeg's pixel formats by Pillow's modes. Of a PNG with 16 bits per sample, Pillow reads the high 8 bits.
 PIXEL_FORMATS = {
     "1": "monob",
     "L": "gray",
@@ -257,20 +257,20 @@ def _pixel_format(kind: str, mode: str, data: bytes) -> str:
 
 
 def rotation_of(data: bytes) -> int:
-    """Return the counterclockwise rotation in degrees that an image's EXIF orientation asks for, or 0."""
+    """Return the counterclockwise rotation in degrees that an image's EXIF orientation states, or 0."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if "exif" not in image.info:  # PNG: anything behind the pixels would cost their decoding
+            if "exif" not in image.info:  # of a PNG, EXIF behind the pixels would cost decoding them
                 return 0
             return ROTATIONS.get(image.getexif().get(ORIENTATION, 1), 0)
     except MemoryError:
         raise
-    except Exception:  # EXIF of any brokenness; it is only a hint
+    except Exception:  # broken EXIF data is ignored, because it is only a hint
         return 0
 
 
 def pixels_md5(data: bytes) -> bytes:
-    """Return the MD5 of an image's RGB, as in `frames.md5`. Raises BrokenImageError where it does not decode."""
+    """Return the MD5 of an image's RGB, as in `frames.md5`. Raises BrokenImageError if it does not decode."""
     try:
         return bytes.fromhex(rgb_md5(rgb_of(data)))
     except (OSError, ValueError) as error:

@@ -27,7 +27,7 @@ def summary_of(described: StreamFacts, demuxed: Demuxed, pts: timeline.Pts, flag
 
 
 def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: timeline.Summary, *, hashed: bool) -> TimelineFacts:
-    """Return a stream's timeline and how it was determined. For depth and source, see `TimelineFacts`."""
+    """Return a stream's timeline and its origin. For `depth` and `source`, see `TimelineFacts`."""
     return TimelineFacts(
         depth=depth,
         pts_source=source,
@@ -40,7 +40,7 @@ def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: timeline.Sum
 
 
 def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hidden_unordered: bool) -> CodingFacts:
-    """Return what packets show about a stream's coding. For field_coded, hidden_unordered, see `CodingFacts`."""
+    """Return the facts about a stream's coding. For `field_coded` and `hidden_unordered`, see `CodingFacts`."""
     return CodingFacts(
         states=list(pictures.states),
         inband_parameter_sets=pictures.inband_sets,
@@ -55,13 +55,13 @@ def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hi
 
 
 def proof_facts(proof: str, differs: NDArray[np.bool_], pts: timeline.Pts, flags: timeline.Flags) -> ProofFacts:
-    """Return what a proof has shown.
+    """Return the result of a proof.
 
     Args:
         proof: EVERY_FRAME or SAMPLED.
-        differs: bool [packets], pictures that runs do not give as a decode from further back does.
+        differs: bool [packets], pictures of runs that differ from those of a decode from further back.
         pts: int64 [packets].
-        flags: int32 [packets], with the bits that say what differs.
+        flags: int32 [packets], in which `NOT_REPRODUCIBLE` is set.
     """
     frames = timeline.presentation_order(pts, flags)
     return ProofFacts(
@@ -87,9 +87,9 @@ def remarks(
     Args:
         summary: the summary of its timeline.
         flags: int32 [packets].
-        truncation: the part that is cut off at its end, in words.
+        truncation: how its end is cut off, in words. If None, it is whole.
         proof: the proof of its frames.
-        unpackable: its codec, if no clip can be read from its file or from a tiny file.
+        unpackable: its codec if clips can be read neither from its file nor from tiny files.
     """
     found = []
     before = int(np.argmax((flags & timeline.START) != 0))
@@ -120,11 +120,11 @@ def packet_columns(
 
     Args:
         demuxed: the packets.
-        state: int32 [starts], which state a decoder must be given at each start point.
+        state: int32 [starts], the state that a decoder must be given at each random access point.
         pts: int64 [packets].
         flags: int32 [packets].
     """
-    slots = np.ma.filled(flags, 0) >> timeline.USED_SHIFT  # of packets that were not read, nothing is known
+    slots = np.ma.filled(flags, 0) >> timeline.USED_SHIFT  # slots of packets that were not read are unknown
     return PacketColumns(
         pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
         offset=demuxed.offset if demuxed.addressable else None,

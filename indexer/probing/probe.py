@@ -51,8 +51,8 @@ def with_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 
 def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
-    """Return a medium whose packets were found in a member, with positions in the file that holds it."""
-    assert member.part is not None  # others are values of compressed columns (`in_cell`)
+    """Return a medium that was probed inside a file, with positions of packets in that file."""
+    assert member.part is not None  # only values of compressed columns have no part (`in_cell`)
     begin = member.part.offset
     return replace(
         with_member(medium, member),
@@ -63,7 +63,7 @@ def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 
 def in_cell(medium: MediumFacts, member: FileMember, size_bytes: int) -> MediumFacts:
-    """Return a medium that was probed from a copy of a value of a compressed column, without positions of packets."""
+    """Return a medium that was probed from a copy of a compressed column's value, without positions of packets."""
     audio = medium.audio
     return replace(
         with_member(medium, member),
@@ -91,8 +91,8 @@ def _with_remark(problem: Problem | None, remark: str | None) -> Problem | None:
 
 # Containers whose headers state how long a stream is. For others, libavformat guesses.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
-CLOCKED = frozenset({"h263"})  # codecs that state the rate of a clock instead of a frame rate
-MAX_STATED_RATE = 1000  # frames per second; streams of variable rate state their clock, such as 90 000
+CLOCKED = frozenset({"h263"})  # codecs whose streams state the rate of a clock instead of a frame rate
+MAX_STATED_RATE = 1000  # frames per second; streams of variable rate state the rate of their clock, such as 90 000
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 
@@ -169,8 +169,8 @@ def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
 def codec_tag_of(context: VideoCodecContext) -> str | None:
     """Return the codec tag, or None without one.
 
-    A tag may be a number instead of letters. Some codecs that are not parsed need such a tag: with 3 (bit fields of
-    AVI), FFmpeg flips raw pictures. For parsed codecs, it has no effect and is left out.
+    A tag may be a number instead of letters. Decoders of some codecs that are not parsed need such a tag: with 3 (bit
+    fields of AVI), FFmpeg flips raw pictures. For parsed codecs, such a tag has no effect and is left out.
     """
     try:
         tag = context.codec_tag
@@ -189,10 +189,10 @@ def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> 
     )
 
 
-# Boxes of a sample entry that change no fact beyond those described here. A colr box, for instance, overrides colours.
+# Boxes of a sample entry that change no other facts than those read here. Others do: a colr box overrides colours.
 PLAIN_BOXES = frozenset({b"avcC", b"pasp", b"btrt"})
-COLOR_DEPTH = 24  # libavformat reports it as bits_per_coded_sample; with another depth, pictures may have a palette
-MAX_DURATION = 1 << 62  # stands for a duration that is not stated, so that a stated one is the minimum
+COLOR_DEPTH = 24  # becomes bits_per_coded_sample; with another depth, pictures may have a palette
+MAX_DURATION = 1 << 62  # stands for a duration that is not stated; stated durations are shorter
 PROFILES = {66: "Baseline", 77: "Main", 100: "High"}
 CONSTRAINED = 0b010000  # constraint_set1_flag
 
@@ -297,15 +297,16 @@ class ProbeTask:
 
     Attributes:
         path: an absolute path, or the uri of an object.
-        depth: `packets`; `tables`, where only sample tables may be read; `auto`, tables where they can be trusted.
+        depth: `packets` reads every packet; `tables` reads only sample tables; `auto` reads tables if they can be
+            trusted, and otherwise packets.
         streams: `best` or `all`. Cover art never counts.
-        verify: also decode every frame, and compare with every frame as clips reach it. This implies depth `packets`.
-        prove: how many frames of each video, drawn at random, are reached as clips reach them and compared with a
-            decode from further back. With `verify` these are all frames.
+        verify: decode every frame, and compare with every frame as clips decode it. This implies depth `packets`.
+        prove: number of frames of each video that are drawn at random, decoded as clips decode them, and compared with
+            a decode from further back. With `verify`, all frames are compared.
         images: how images are stored and timed. If None, the file is a video.
         facts: the facts of an object, as the listing of its folder states them. If None, they are unknown.
-        searched: whether a search found the file, and the user did not name it. Without a video stream it is then
-            skipped, not failed.
+        searched: whether a search found the file. If it has no video stream, it is then skipped. A file that the user
+            named fails instead.
         holds: the kind of a file with several media. If None, the file is the medium.
         sidecars: for a tar, the kinds of sidecars that become the user's columns.
         member: the video inside the file. If None, the file is the video.
@@ -357,7 +358,7 @@ def medium_of(task: ProbeTask) -> MediumFacts:
 
 
 def check_member(task: ProbeTask, identity: Identity) -> None:
-    """Raise MediaError if a video inside a file must not be opened, or if the file changed since it was found there."""
+    """Raise MediaError if a video inside a file must not be opened, or if the file has changed since the search."""
     if task.member is None:
         return
     if identity.fingerprint != task.expected:
@@ -378,7 +379,7 @@ def probe_opened(task: ProbeTask, file: containers.Probed, medium: MediumFacts) 
         MediaError: the file is not usable as a whole.
         NeedsWholeError: the object has to be copied to this machine first.
     """
-    av.logging.set_level(None)  # problems are rows of the index; libav's own messages would only disturb progress bars
+    av.logging.set_level(None)  # problems are rows of the index; FFmpeg's messages would only disturb progress bars
     plain = _probe_plain(task, file, medium)
     if plain is not None:
         return [plain]
@@ -426,7 +427,7 @@ def _probe_stream(
         described = describe_stream(stream)
         medium = replace(medium, stream_index=stream.index, stream=described, stated=describe_header(container, stream))
         if described.pixel_format == "pal8" and described.codec in PALETTE_OUTSIDE:
-            raise BitstreamError("palette", "the pictures' palette comes from outside of the bitstream")
+            raise BitstreamError("palette", "the container, not the bitstream, has the palette of the pictures")
         found = _try_tables(task, stream, file, medium, described)
         if found is None:
             found = probe_packets(stream, file.whole(), medium, described, verify=task.verify, prove=task.prove)

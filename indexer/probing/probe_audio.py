@@ -66,7 +66,7 @@ def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
     if samples.composition is not None and samples.composition.any():
         raise UntrustedTables("audio samples have composition offsets")
     if samples.entry.any() or not samples.size.all() or not len(samples.size):
-        raise UntrustedTables("the track has no samples, some without data, or several sample entries")
+        raise UntrustedTables("the track has no samples, has samples without data, or has several sample entries")
     if not samples.duration[:-1].all() or samples.hidden.any():
         raise UntrustedTables("samples have no duration, or fragments overlap")
     length = int(samples.duration.sum())
@@ -126,8 +126,8 @@ def _group(samples: Samples) -> None:
     samples.size, samples.duration = size, count
 
 
-LOOKED_AT = 4  # so many packets are decoded at the beginning, and as many at the end, to count their samples
-NEAR_BYTES = 32 << 10  # where reading is expensive, only such packets this near to the first or last one are read
+LOOKED_AT = 4  # so many packets at both ends are decoded to count their samples
+NEAR_BYTES = 32 << 10  # in object storage, only packets this near to the first or last packet are decoded
 # Codecs whose frame size libavformat knows. FFmpeg 9 ends the last packet of an MP4 by it (see `_dropped_at_end`).
 FRAMED = frozenset({"aac", "mp1", "mp2", "mp3", "ac3", "eac3"})
 UNKNOWN = "no packet of the audio decodes"
@@ -140,7 +140,7 @@ class _Demuxed:
     pts: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)  # where headers state it
+    samples: list[int] = field(default_factory=list)  # empty for codecs whose headers do not state it
     skip: dict[int, tuple[int, int]] = field(default_factory=dict)
     discarded: list[int] = field(default_factory=list)
     head: list[bytes] = field(default_factory=list)
@@ -175,7 +175,7 @@ def _or_problem(audio: AudioFacts, step: Callable[[], AudioFacts]) -> AudioFacts
             return step()
     except audio_times.AudioProblem as problem:
         reason = str(problem)
-    except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError: times that no 64 bits hold
+    except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError: times do not fit 64 bits
         reason = f"the audio is not readable: {getattr(error, 'strerror', None) or error}"
     return replace(audio, problem=reason)
 
@@ -217,14 +217,14 @@ def _probe(
 ) -> AudioFacts:
     if audio.codec is None or not stream.time_base:
         raise audio_times.AudioProblem("there is no decoder for the audio")
-    if file.sparing:  # then packets of video are not even read on the way to the first one of audio
+    if file.sparing:  # then packets of video before the first packet of audio are not read
         for video in container.streams.video:
             video.discard = Discard.all
     try:
         first = next(container.decode(stream), None)
     except av.error.FFmpegError:
         raise
-    except (IndexError, ValueError) as error:  # damage that looks like a new stream; a decoder that does not open
+    except (IndexError, ValueError) as error:  # damage looks like a new stream, or the decoder does not open
         raise audio_times.AudioProblem(f"{UNKNOWN}: {error}") from error
     if not isinstance(first, av.AudioFrame):
         raise audio_times.AudioProblem(UNKNOWN)
@@ -250,7 +250,7 @@ def _probe(
         found = _from_tables(stream, file, coding, first.pts) if "mp4" in container.format.name else None
         if found is None:
             if tables_only:
-                raise audio_times.AudioProblem("sample tables do not tell all; --depth packets reads every packet")
+                raise audio_times.AudioProblem("sample tables do not suffice; --depth packets reads every packet")
             found = _from_packets(file.whole(), stream, coding)
         (begin, end), packets = found
         bits = _bits_of(coding) if coding.codec.startswith("pcm_") else None
@@ -277,7 +277,7 @@ def _from_packets(
                 audio_times.count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64
             )
     time_base = fraction_of(stream.time_base)
-    assert time_base is not None  # as checked
+    assert time_base is not None  # `_probe` has checked it
     pts = np.array(demuxed.pts, np.int64)
     sample = audio_times.positions(pts, samples, time_base, coding.rate)
     # AAC's spectral band replication doubles the rate, and thus the samples that libavcodec skips.
@@ -388,14 +388,14 @@ def _tabulated(
         raise UntrustedTables("the track's timescale does not count samples")
     n = len(found.size)
     ends = sorted({*range(min(LOOKED_AT, n)), *range(max(0, n - LOOKED_AT - 1), n)})
-    if file.sparing:  # what lies beside the first one, and the last one
+    if file.sparing:  # only packets beside the first packet or the last packet
         ends = [k for k in ends if min(abs(found.offset[k] - found.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
     probed = (file.read(int(found.offset[k]), int(found.size[k])) for k in ends)
     counts = np.array(audio_times.count_samples(coding, probed), np.int64)
     duration = found.duration * int(scale)
     samples = np.full(n, counts[0], np.int64) if coding.codec in audio_times.CONSTANT else duration.copy()
     if (samples[ends[:-1]] != counts[:-1]).any():
-        raise UntrustedTables("packets do not hold the samples that the tables say")
+        raise UntrustedTables("packets have other numbers of samples than the tables state")
     if not coding.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
         raise UntrustedTables("packets differ in their durations, which may stand for gaps")
     samples[-1] = counts[-1]
@@ -405,7 +405,7 @@ def _tabulated(
     skipped = first_pts * int(scale) - int(stated[shown[0]])
     first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
     if not 0 <= skipped < samples[shown[0]]:
-        raise UntrustedTables("the first sample presented is not where the tables say")
+        raise UntrustedTables("the first sample presented is not where the tables state it")
     dropped = _dropped_at_end(table, coding, stated, samples, last)
     packets = AudioPackets(sample=sample, offset=found.offset, size=found.size)
     return (first, int(sample[last] + samples[last]) - dropped), packets
@@ -417,8 +417,8 @@ def _dropped_at_end(
     """Return how many samples of an MP4's last shown packet libavformat drops.
 
     Up to FFmpeg 8, it drops none. From FFmpeg 9 on, it drops the samples of the track's last packet that are after the
-    track's length. It counts this length from time zero even if the track begins later: then it drops that many samples
-    too many, or, if these make a whole packet or more, none at all.
+    track's length. It counts this length from time zero even if the track begins later. Then it drops too many samples,
+    as many as lie between time zero and the beginning. If these make a whole packet or more, it drops none.
 
     Args:
         table: the packets.
@@ -428,7 +428,7 @@ def _dropped_at_end(
         last: number of the last shown packet.
 
     Raises:
-        UntrustedTables: if anything else goes beyond the track's length; only demuxing shows what is dropped then.
+        UntrustedTables: another packet goes beyond the track's length. Only demuxing shows which samples are dropped.
     """
     if not ENDS_AUDIO_BY_TABLE or table.length is None:
         return 0

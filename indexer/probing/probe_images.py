@@ -27,14 +27,14 @@ from framedex.records.medium import IMAGES, PacketColumns
 
 # An image, and a folder's file of times, are read at once, so these sizes limit the memory.
 MAX_IMAGE_BYTES, MAX_TIMES_BYTES = 1 << 30, 1 << 28
-MAX_SIZES = 3  # a message names so many of the different sizes
+MAX_SIZES = 3  # a message names at most so many different sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTask:
     """How images are stored and timed.
 
-    A listing's fps or seconds have priority over the folder's own timestamps file, which has priority over
+    `fps` and `seconds` of a listing have priority over the folder's own timestamps file, which has priority over
     `default_fps`.
 
     Attributes:
@@ -59,7 +59,7 @@ class ImageTask:
 
     @property
     def rate(self) -> Fraction | None:
-        """Frames per second for images that have no times of their own; None stands for 1 per second."""
+        """Frames per second for images that have no times of their own. None stands for 1 per second."""
         return self.fps if self.fps is not None else self.default_fps
 
     @property
@@ -69,7 +69,7 @@ class ImageTask:
 
 
 def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFacts]:
-    """Return the facts of each sequence; never raises for bad files."""
+    """Return the facts of each sequence. Bad files do not raise an error."""
     medium = MediumFacts(kind=IMAGES, member=task.member, container="tar" if task.form == "tar" else "files")
     try:
         if task.form == "folder":
@@ -164,7 +164,7 @@ def _folder_times(path: str, task: ImageTask) -> ImageTimes:
 
 
 def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: bool) -> list[MediumFacts]:
-    """Return the facts of each sequence in a tar; an unusable sequence does not affect the others."""
+    """Return the facts of each sequence in a tar. An unusable sequence does not affect the others."""
     tar = read_tar(file.read, file.size_bytes)
     by_name: dict[str, list[FileImage]] = {}
     for image in tar.images:
@@ -198,7 +198,7 @@ def _only(images: list[FileImage]) -> FileImage:
     if len(images) > 1:
         raise MediaError("tar", f"the tar holds {image.name} {len(images)} times", refused=True)
     if image.problem is not None:
-        raise MediaError("tar", f"{image.name} {image.problem}, and so no bytes of its own", refused=True)
+        raise MediaError("tar", f"{image.name} {image.problem}, so it has no bytes of its own", refused=True)
     _check_size(image.name, image.size)
     return image
 
@@ -227,7 +227,7 @@ class _Images:
     Attributes:
         size: int64 [n], in bytes.
         crc32: int64 [n].
-        md5: n hashes of pixels, None for damaged images. If it is None, pixels are not verified.
+        md5: n hashes of pixels, None for damaged images. If the list is None, pixels are not verified.
         known: facts of the images whose facts could be read.
         problems: messages for damaged images, by image number.
         rotation: rotation of the first image in `known`, in degrees.
