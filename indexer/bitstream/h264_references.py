@@ -122,7 +122,7 @@ MISSING = -1  # a picture that no decoder has; the pictures that FFmpeg makes up
 
 
 @dataclass(slots=True)
-class Held:
+class ReferenceFrame:
     """A frame in the decoded picture buffer.
 
     Attributes:
@@ -172,7 +172,7 @@ class Buffer:
     """
 
     _gaps: bool = False
-    _frames: list[Held] = field(default_factory=list)
+    _frames: list[ReferenceFrame] = field(default_factory=list)
 
     def holds_as(self, other: Buffer) -> bool:
         """Return whether another buffer holds the same pictures."""
@@ -180,7 +180,7 @@ class Buffer:
 
     def holds_any(self, pictures: Collection[int], before: int) -> bool:
         """Return whether the buffer holds one of some pictures, or a picture before number `before`."""
-        return any(held.picture < before or held.picture in pictures for held in self._frames)
+        return any(frame.picture < before or frame.picture in pictures for frame in self._frames)
 
     def lists(self, coded: Coded) -> list[list[Entry]]:
         """Return the active entries of the reference lists of a picture's slices."""
@@ -194,7 +194,7 @@ class Buffer:
         self, coded: Coded, kind: int, number: int, active: int, operations: tuple[tuple[int, int], ...]
     ) -> list[Entry]:
         """Return one list's active entries (8.2.4)."""
-        long = {held.picture for held in self._frames if held.long != NOT_LONG}
+        long = {frame.picture for frame in self._frames if frame.long != NOT_LONG}
         named = [self._named(coded, operation) for operation in self._resolved(coded, operations)]
         initial = self._initial(coded, kind, number)
         rest = [entry for entry in initial if entry not in named]
@@ -217,33 +217,33 @@ class Buffer:
     def _named(self, coded: Coded, wanted: tuple[bool, int]) -> tuple[int, int]:
         """Return (picture, parity) of a picture number (8.2.4.1), (MISSING, FRAME) if no picture has that number."""
         long, number = wanted
-        for held in self._frames:
+        for frame in self._frames:
             for parity in (FRAME,) if coded.parity == FRAME else (TOP, BOTTOM):
-                if (held.long != NOT_LONG) == long and self._number(coded, held, parity) == number:
-                    return held.picture, parity
+                if (frame.long != NOT_LONG) == long and self._number(coded, frame, parity) == number:
+                    return frame.picture, parity
         return MISSING, FRAME
 
-    def _number(self, coded: Coded, held: Held, parity: int) -> int:
+    def _number(self, coded: Coded, frame: ReferenceFrame, parity: int) -> int:
         """Return the PicNum or LongTermPicNum of a frame or field (8.2.4.1)."""
-        number = held.long if held.long != NOT_LONG else self._wrapped(coded, held)
+        number = frame.long if frame.long != NOT_LONG else self._wrapped(coded, frame)
         return number if coded.parity == FRAME else 2 * number + (parity == coded.parity)
 
     @staticmethod
-    def _wrapped(coded: Coded, held: Held) -> int:
-        return held.frame_num - coded.max_frame_num if held.frame_num > coded.frame_num else held.frame_num
+    def _wrapped(coded: Coded, frame: ReferenceFrame) -> int:
+        return frame.frame_num - coded.max_frame_num if frame.frame_num > coded.frame_num else frame.frame_num
 
     def _initial(self, coded: Coded, kind: int, number: int) -> list[tuple[int, int]]:
         """Return a reference list before its modification (8.2.4.2), as (picture, parity) entries."""
-        whole = [held for held in self._frames if held.fields == BOTH_FIELDS or (coded.parity and held.fields)]
-        short = [held for held in whole if held.long == NOT_LONG]
-        long = sorted((held for held in whole if held.long != NOT_LONG), key=lambda held: held.long)
+        whole = [frame for frame in self._frames if frame.fields == BOTH_FIELDS or (coded.parity and frame.fields)]
+        short = [frame for frame in whole if frame.long == NOT_LONG]
+        long = sorted((frame for frame in whole if frame.long != NOT_LONG), key=lambda frame: frame.long)
         if kind != B:
-            short.sort(key=lambda held: -self._wrapped(coded, held))
+            short.sort(key=lambda frame: -self._wrapped(coded, frame))
             return self._entries(coded, short) + self._entries(coded, long)
-        before = [held for held in short if held.order <= coded.order]
-        after = [held for held in short if held.order > coded.order]
-        before.sort(key=lambda held: -held.order)
-        after.sort(key=lambda held: held.order)
+        before = [frame for frame in short if frame.order <= coded.order]
+        after = [frame for frame in short if frame.order > coded.order]
+        before.sort(key=lambda frame: -frame.order)
+        after.sort(key=lambda frame: frame.order)
         lists = [
             self._entries(coded, first + second) + self._entries(coded, long)
             for first, second in ((before, after), (after, before))
@@ -253,12 +253,12 @@ class Buffer:
         return lists[number]
 
     @staticmethod
-    def _entries(coded: Coded, frames: list[Held]) -> list[tuple[int, int]]:
+    def _entries(coded: Coded, frames: list[ReferenceFrame]) -> list[tuple[int, int]]:
         """Return frames as entries; for a field, alternate their fields, beginning with its own parity (8.2.4.2.5)."""
         if coded.parity == FRAME:
-            return [(held.picture, FRAME) for held in frames]
+            return [(frame.picture, FRAME) for frame in frames]
         parity, other = coded.parity, TOP + BOTTOM - coded.parity
-        queues = {each: [held.picture for held in frames if held.fields & each] for each in (parity, other)}
+        queues = {each: [frame.picture for frame in frames if frame.fields & each] for each in (parity, other)}
         entries = []
         while queues[TOP] and queues[BOTTOM]:
             entries.append((queues[parity].pop(0), parity))
@@ -274,13 +274,13 @@ class Buffer:
         fields = BOTH_FIELDS if coded.parity == FRAME else coded.parity
         if coded.idr:
             long = 0 if first.long_idr else NOT_LONG
-            self._frames = [Held(coded.picture, coded.frame_num, coded.order, fields, long)]
+            self._frames = [ReferenceFrame(coded.picture, coded.frame_num, coded.order, fields, long)]
             return
-        same = [held for held in self._frames if held.picture == coded.picture]
+        same = [frame for frame in self._frames if frame.picture == coded.picture]
         long = NOT_LONG
         if first.marking is None:
             # The sliding window removes the oldest picture if there is no room (8.2.5.3).
-            has_short = any(held.long == NOT_LONG for held in self._frames)
+            has_short = any(frame.long == NOT_LONG for frame in self._frames)
             if not same and has_short and len(self._frames) >= max(coded.max_refs, 1):
                 self._remove_oldest()
         else:
@@ -289,13 +289,13 @@ class Buffer:
             same[0].fields |= fields
         else:
             frame_num, order = (0, 0) if first.resets else (coded.frame_num, coded.order)
-            self._frames.append(Held(coded.picture, frame_num, order, fields, long))
+            self._frames.append(ReferenceFrame(coded.picture, frame_num, order, fields, long))
             if len(self._frames) > max(coded.max_refs, 1):  # marking left more than the stream allows
                 self._remove_oldest()
 
     def _remove_oldest(self) -> None:
         """Remove the oldest short-term picture, or the oldest long-term one if there are no short-term ones."""
-        short = (held for held in self._frames if held.long == NOT_LONG)
+        short = (frame for frame in self._frames if frame.long == NOT_LONG)
         self._frames.remove(next(short, self._frames[0]))
 
     def _mark(self, coded: Coded, marking: Iterable[tuple[int, int, int]]) -> int:
@@ -309,38 +309,40 @@ class Buffer:
             elif operation == 2:
                 self._drop(*self._named(coded, (True, first)))
             elif operation == 4:
-                self._frames = [held for held in self._frames if held.long < first]
+                self._frames = [frame for frame in self._frames if frame.long < first]
             elif operation == 5:
                 self._frames = []
             elif operation == 6:
-                self._frames = [held for held in self._frames if held.long != first or held.picture == coded.picture]
+                self._frames = [
+                    frame for frame in self._frames if frame.long != first or frame.picture == coded.picture
+                ]
                 own = first
         return own
 
     def _drop(self, picture: int, parity: int, keep_long: int = NOT_LONG) -> None:
         """Mark a picture, or one field of it, as unused for reference, or as a long-term reference."""
-        for held in [held for held in self._frames if held.picture == picture]:
+        for frame in [frame for frame in self._frames if frame.picture == picture]:
             if keep_long != NOT_LONG:
-                self._frames = [other for other in self._frames if other.long != keep_long or other is held]
-                held.long = keep_long
+                self._frames = [other for other in self._frames if other.long != keep_long or other is frame]
+                frame.long = keep_long
                 continue
-            held.fields &= ~parity if parity else 0
-            if not held.fields:
-                self._frames.remove(held)
+            frame.fields &= ~parity if parity else 0
+            if not frame.fields:
+                self._frames.remove(frame)
 
 
 MAX_ROUNDS = 16  # each round rejects recovery points; a stream that needs more rounds is an attack
 FIRST_ORDER = -(1 << 62)  # the pictures that FFmpeg makes up come before all others
 
 
-def made_up(coded: Coded) -> list[Held]:
+def made_up(coded: Coded) -> list[ReferenceFrame]:
     """Return the pictures that FFmpeg makes up if the first picture that it decodes is not an IDR picture.
 
     It makes up as many as the stream may hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num gap").
     """
     numbers = range(coded.frame_num - max(coded.max_refs, 1), coded.frame_num)
     return [
-        Held(MISSING - 1 - place, number % coded.max_frame_num, FIRST_ORDER + place, BOTH_FIELDS)
+        ReferenceFrame(MISSING - 1 - place, number % coded.max_frame_num, FIRST_ORDER + place, BOTH_FIELDS)
         for place, number in enumerate(numbers)
     ]
 

@@ -317,9 +317,9 @@ class HevcScanner(NalScanner):
     def _activations(self, headers: SliceHeaders, packet: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return bool [pictures]: pictures, except the first, at which another SPS comes into use.
 
-        The standard allows this where a coded video sequence begins (7.4.2.4.2). FFmpeg's decoder begins one wherever
-        it happens: it drops the pictures held for reference, and the RASL pictures after a CRA picture. A VPS of other
-        content makes it forget the SPSs that refer to it.
+        The standard allows this only where a coded video sequence begins (7.4.2.4.2). FFmpeg's decoder begins one
+        wherever it happens: it drops all reference pictures, and the RASL pictures after a CRA picture. If the content
+        of a VPS changes, it forgets the SPSs that refer to the VPS.
 
         Args:
             headers: slice header fields of the pictures.

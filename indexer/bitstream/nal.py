@@ -19,8 +19,8 @@ START_CODE = b"\0\0\1"
 def split_length_prefixed(data: bytes, length_size: int) -> tuple[list[Span], bool]:
     """Return the (start, end) of each NAL unit in a length-prefixed packet (ISO/IEC 14496-15 5.3.3).
 
-    Units that hold Annex-B start codes inside (some cameras wrap a whole access unit in one prefix) are split there,
-    as FFmpeg's decoders do.
+    Units with Annex B start codes inside are split there, as FFmpeg's decoders split them. Some cameras write a whole
+    access unit behind one length.
 
     Returns:
         The (start, end) pairs, and whether some unit was split at start codes.
@@ -279,7 +279,7 @@ def _in_order(rounds: list[tuple[NDArray[np.int64], ...]], damaged: NDArray[np.b
 
 
 def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -> NDArray[np.int64]:
-    """Return int64 [n]: the big-endian numbers of `length_size` bytes at `at`; any value past the end."""
+    """Return int64 [n]: the big-endian numbers of `length_size` bytes at `at`. Past the end, values are arbitrary."""
     if len(data) < length_size:
         return np.zeros(len(at), np.int64)
     padded = np.zeros((len(at), 8), np.uint8)

@@ -47,7 +47,8 @@ def parse_key_frame(data: bytes) -> tuple[int, ...]:
 class Vp8Scanner:
     """A collector of frame tags. See `base.Scanner`; VP8 has no configuration.
 
-    Every frame is needed: even a frame that is no reference passes on probabilities, segments and filter levels (19.2).
+    Every frame is needed: even a frame that is not a reference passes probabilities, segments and filter levels to
+    later frames (19.2).
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -116,8 +117,8 @@ def split_superframe(data: bytes) -> list[tuple[int, int]]:
 class Vp9Scanner:
     """A collector of the heads of uncompressed headers. See `base.Scanner`; VP9 needs no configuration.
 
-    Every frame is kept: even a frame that refreshes no reference passes on probabilities (refresh_probs(), 6.1.2),
-    motion vectors and segments.
+    Every frame is needed: even a frame that refreshes no reference passes probabilities (refresh_probs(), 6.1.2),
+    motion vectors and segments to later frames.
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -173,9 +174,9 @@ class FrameHeaders:
 
     Attributes:
         key: bool [n], key frames, including hidden ones.
-        intra_only: bool [n].
+        intra_only: bool [n], frames that refer to no other frame and are not key frames.
         shown: bool [n], frames that are output.
-        damaged: bool [n].
+        damaged: bool [n], frames with invalid or incomplete headers.
         has_format: bool [n], frames whose header states its own color_config().
         has_size: bool [n], frames whose header states its own frame_size(). A size that is taken from a reference is
             listed for that reference.

@@ -434,7 +434,7 @@ def apply_edits(track: Track, samples: Samples) -> None:
         raise UntrustedTables("the edit list cuts a track of several sample entries")
     moved = time[first : first + last] - time[first + int(np.argmin(hidden))] + empty
     presented = (moved if composition is None else moved + composition[first : first + last])[~hidden]
-    # As in libavformat, the search for the earliest time restarts behind a negative one.
+    # As in libavformat, the search for the earliest time restarts behind each negative time.
     begin = np.flatnonzero(np.append(-1, presented[:-1]) < 0)[-1]
     samples.keep(slice(first, first + last))
     samples.time, samples.hidden = moved - max(int(presented[begin:].min()) - empty, 0), hidden

@@ -138,7 +138,7 @@ def _tabulate_predicted(
         flags[part] = flags_of(found, flags[part], demuxed.pts[part], at_first_start=gop == 0)
         is_read[part] = True
     flags[is_read] &= ~timeline.STATED
-    if not np.array_equal(np.flatnonzero(flags & timeline.START), sync):  # reading headers may have found others
+    if not np.array_equal(np.flatnonzero(flags & timeline.START), sync):  # headers may show other random access points
         raise UntrustedTables("a sample that is not a sync sample is a random access point")
     order = timeline.presentation_order(demuxed.pts, flags & ~timeline.HIDDEN if demuxed.hidden.any() else flags)
     _check_order(demuxed.pts[order], flags)
@@ -198,7 +198,7 @@ def _scan_beginning(
     """Return the facts of the first random access point, [1], and of the part of its GOP that one read covers."""
     if codec == "h264" and configuration[1:2] == HIGH_444:
         # Decoders of such streams imitate the x264 version that an SEI message names. The message may come later.
-        raise UntrustedTables("the decoder may need the version of the encoder, which may stand further behind")
+        raise UntrustedTables("the decoder may need the x264 version, which a later SEI message may state")
     most = min(MAX_LOOKED_AT, int(sync[1]) if len(sync) > 1 else len(demuxed.size))
     begin = demuxed.offset[: most + 1]
     near = np.abs(begin - begin[1:2].sum()) < READ_AT_ONCE if most > 1 else np.ones(1, np.bool_)

@@ -82,7 +82,7 @@ def remarks(
     *,
     unpackable: str | None = None,
 ) -> Problem | None:
-    """Return the damage of a usable stream and the limits of its use, or None.
+    """Return the damage of a usable stream and the limits of its use. None stands for neither.
 
     Args:
         summary: the summary of its timeline.

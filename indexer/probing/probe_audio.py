@@ -39,10 +39,9 @@ class AudioTable:
     """The packets of an audio track in decode order. Times are in 1 / timescale seconds.
 
     Attributes:
-        samples: the packets. Their times are those after the edit list, their durations are as stated. Packets after
-            the end of the edit list, or wholly before its beginning, are hidden.
-        length: how much of the track is shown, by its samples or by its edit list, whichever is less. If None, the
-            movie is fragmented.
+        samples: the packets, with times after the edit list and stated durations. Packets after the end of the edit
+            list, or wholly before its beginning, are hidden.
+        length: duration of the samples or of the edit list, whichever is less. None in fragmented movies.
     """
 
     samples: Samples
