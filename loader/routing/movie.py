@@ -77,17 +77,7 @@ def coded_picture(codec: str, record: bytes) -> CodedPicture | None:
 
 def _picture(codec: str, unit: bytes) -> CodedPicture:
     """Return the picture that an SPS describes. Raises ValueError."""
-    if codec == "h264":
-        sequence = h264_sets.parse_sequence(unit)
-        return CodedPicture(
-            width=sequence.coded_width,
-            height=sequence.coded_height,
-            left=sequence.left,
-            top=sequence.top,
-            shown_width=sequence.width,
-            shown_height=sequence.height,
-        )
-    _, sps = hevc_sets.parse_sps(unit)
+    _, sps = h264_sets.parse_sps(unit) if codec == "h264" else hevc_sets.parse_sps(unit)
     left, right, top, bottom = sps.window
     return CodedPicture(
         width=sps.width,
