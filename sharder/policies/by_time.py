@@ -28,10 +28,18 @@ from framedex.sharder.configuration.parameters import (
     listed,
     parameter,
 )
-from framedex.sharder.policies.places import WantedFrames, count_consecutive, numbers, sample, times, times_from
 from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.ranges import Places, Ranges, Unit, check_unit, range_columns
-from framedex.sharder.policies.sampling import Sampling, Span, Timeline
+from framedex.sharder.policies.sampling import (
+    Sampling,
+    Span,
+    Timeline,
+    WantedFrames,
+    count_consecutive,
+    numbers,
+    times,
+    times_from,
+)
 from framedex.sharder.policies.spread import By, FixedCountPolicy, last_time, spread_evenly, spread_times
 
 
@@ -42,6 +50,7 @@ def at_rate(
     length: int | None,
     *,
     start: Fraction = Fraction(0),
+    every: Fraction | None = None,
     time_step: int = 1,
 ) -> WantedFrames:
     """Return consecutive clips of times 1 / fps apart through a span.
@@ -52,16 +61,18 @@ def at_rate(
         fps: Times per second.
         length: Number of times per clip. If None, all times are one clip.
         start: Begin of the first clip, in seconds from the span's start.
+        every: Seconds from the begin of a clip to the begin of the next one. If None, `length` / `fps`.
         time_step: As for `times`.
     """
     step = 1 / (fps * timeline.time_base)
     begin = span.start + start / timeline.time_base
     if length is None:
         length = max(0, math.ceil((span.end - begin) / step))
-        clips = min(length, 1)
+        apart, clips = step * length, min(length, 1)
     else:
-        clips = count_consecutive(begin, step * length, step * (length - 1), span.end)
-    return times(span, (begin, step * length, clips), [(Fraction(0), step, length)], time_step=time_step)
+        apart = step * length if every is None else every / timeline.time_base
+        clips = count_consecutive(begin, apart, step * (length - 1), span.end)
+    return times(span, (begin, apart, clips), [(Fraction(0), step, length)], time_step=time_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +88,9 @@ class FpsPolicy(FixedCountPolicy):
     frames: Count | None = parameter("samples a clip; without it, one clip a video", None)
     start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        if self.frames is None:
-            wanted = self._one_clip(timeline, span)
-        else:
-            wanted = at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
-
-    def _one_clip(self, timeline: Timeline, span: Span) -> WantedFrames:
-        """Return one clip of all samples, or of as many frames as the bounds allow."""
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        if self.frames is not None:
+            return at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, time_step=self.time_step)
         begin = span.start + self.start_seconds / timeline.time_base
         step = 1 / (self.fps * timeline.time_base)
         samples = max(0, math.ceil((span.end - begin) / step))
@@ -113,10 +118,7 @@ class Segment(Record):
 
     def count(self) -> int:
         """Return the number of samples of the segment."""
-        if self.frames is not None:
-            return self.frames
-        assert self.seconds is not None  # __post_init__ checked this
-        return math.ceil(self.seconds * self.fps)
+        return self.frames or math.ceil((self.seconds or 0) * self.fps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,7 @@ class SegmentsPolicy(Policy):
     def length(self) -> int | None:
         return sum(segment.count() for segment in self.segments)
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         unit = timeline.time_base
         pieces, following = [], Fraction(0)
         for segment in self.segments:
@@ -147,8 +149,7 @@ class SegmentsPolicy(Policy):
         every = (self.every_seconds or Fraction(1)) / unit  # with one clip, the distance does not matter
         clips = max(0, math.ceil((span.end - start) / every))
         clips = clips if self.every_seconds else min(clips, 1)
-        wanted = times(span, (start, every, clips), pieces, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
+        return times(span, (start, every, clips), pieces, time_step=self.time_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +164,13 @@ class SecondsPolicy(Policy):
     def length(self) -> int | None:
         return len(self.seconds)
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         zero = Fraction(0)
         pieces = [(time / timeline.time_base, zero, 1) for time in self.seconds]
-        wanted = times(span, (span.start, zero, 1), pieces, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
+        return times(span, (span.start, zero, 1), pieces, time_step=self.time_step)
 
 
-def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) -> WantedFrames:
+def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0, every: int | None = None) -> WantedFrames:
     """Return consecutive clips of every stride-th frame through a span.
 
     Args:
@@ -178,14 +178,16 @@ def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) ->
         stride: Distance between frames, by number.
         length: Frames per clip. If None, all frames are one clip.
         start: First frame of the first clip, counted from the span's first frame.
+        every: Frames from the begin of a clip to the begin of the next one. If None, `length` * `stride`.
     """
     begin = span.first + start
     if length is None:
         length = max(0, -(-(span.stop - begin) // stride))
-        clips = min(length, 1)
+        apart, clips = stride * length, min(length, 1)
     else:
-        clips = count_consecutive(begin, stride * length, stride * (length - 1), span.stop)
-    return numbers(span, (begin, stride * length, clips), range(0, stride * length, stride))
+        apart = every or stride * length
+        clips = count_consecutive(begin, apart, stride * (length - 1), span.stop)
+    return numbers(span, (begin, apart, clips), range(0, stride * length, stride))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +199,8 @@ class StridePolicy(Policy):
     start: Number = parameter("the first clip's first frame", 0)
     by_number = True
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        return sample(timeline, span, at_stride(span, self.stride, self.frames, start=self.start), self, first=first)
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        return at_stride(span, self.stride, self.frames, start=self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +212,8 @@ class FramesPolicy(Policy):
     )
     by_number = True
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        return sample(timeline, span, numbers(span, (span.first, 1, 1), self.frames), self, first=first)
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        return numbers(span, (span.first, 1, 1), self.frames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +228,7 @@ class KeyframesPolicy(Policy):
         begin, stop = np.searchsorted(timeline.starts, (span.first, span.stop)).tolist()
         starts = replace(span, first=begin, stop=stop)
         wanted = at_stride(starts, self.every, self.frames)
-        return sample(timeline, starts, wanted, self, first=first, among=timeline.starts, stretch=span)
+        return self.clips_of(timeline, starts, wanted, first, among=timeline.starts, stretch=span)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,16 +294,13 @@ class PerRowPolicy(Policy):
     def length(self) -> int | None:
         return self.frames if self.uniform is None else self.uniform
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        if self.fps is not None:
-            wanted = at_rate(timeline, span, self.fps, self.frames, time_step=self.time_step)
-        elif self.stride is not None:
-            wanted = at_stride(span, self.stride, self.frames)
-        else:
-            assert self.uniform is not None  # __post_init__ checked this
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        if self.uniform is not None:
             by: By = "number" if self.by_number else "time"
-            wanted = spread_evenly(timeline, span, self.uniform, by, "centres", time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
+            return spread_evenly(timeline, span, self.uniform, by, "centres", time_step=self.time_step)
+        if self.fps is not None:
+            return at_rate(timeline, span, self.fps, self.frames, time_step=self.time_step)
+        return at_stride(span, self.stride or 1, self.frames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,20 +332,13 @@ class WindowsPolicy(Policy):
     def by_number(self) -> bool:
         return self.fps is None
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.fps is None:
-            stride, begin = self.stride or 1, span.first + (self.start or 0)
-            step = self.step or stride * self.frames
-            clips = count_consecutive(begin, step, stride * (self.frames - 1), span.stop)
-            wanted = numbers(span, (begin, step, clips), range(0, stride * self.frames, stride))
-        else:
-            between = 1 / (self.fps * timeline.time_base)
-            every = self.step_seconds / timeline.time_base if self.step_seconds else between * self.frames
-            begin_at = span.start + (self.start_seconds or 0) / timeline.time_base
-            clips = count_consecutive(begin_at, every, between * (self.frames - 1), span.end)
-            pieces = [(Fraction(0), between, self.frames)]
-            wanted = times(span, (begin_at, every, clips), pieces, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
+            return at_stride(span, self.stride or 1, self.frames, start=self.start or 0, every=self.step)
+        start = self.start_seconds or Fraction(0)
+        return at_rate(
+            timeline, span, self.fps, self.frames, start=start, every=self.step_seconds, time_step=self.time_step
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,4 +381,4 @@ class AroundPolicy(Policy):
         else:
             offsets = [seconds / timeline.time_base for seconds in self.seconds or ()]
             wanted = times_from(span, timeline.pts[anchors], offsets, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first, anchors=anchors)
+        return self.clips_of(timeline, span, wanted, first, anchors=anchors)

@@ -1,9 +1,18 @@
-"""The keys that all policies share: which frame is chosen, how clips are padded, what happens to short clips."""
+"""The base of all policies: the keys that they share, and the way from wanted places to clips.
 
-from collections.abc import Mapping, Sequence
+A policy determines where its clips begin, and which places each clip wants from there on, as times or as frame numbers
+of a span of the video. All clips of a span are then computed together, in blocks: jitter, choice of frames, tolerance,
+padding.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
@@ -202,7 +211,125 @@ class Policy(Record):
 
     def sample_span(self, timeline: sampling.Timeline, span: sampling.Span, first: int = 0) -> sampling.Sampling:
         """Return the clips of a stretch of a video, numbered from `first`, as if it were a video of its own."""
+        return self.clips_of(timeline, span, self.wanted(timeline, span), first)
+
+    def wanted(self, timeline: sampling.Timeline, span: sampling.Span) -> sampling.WantedFrames:
+        """Return the places that clips want in a stretch of a video."""
         raise NotImplementedError(type(self).__name__)
+
+    def clips_of(
+        self,
+        timeline: sampling.Timeline,
+        span: sampling.Span,
+        wanted: sampling.WantedFrames,
+        first: int,
+        *,
+        among: NDArray[np.int64] | None = None,
+        anchors: NDArray[np.int64] | None = None,
+        stretch: sampling.Span | None = None,
+    ) -> sampling.Sampling:
+        """Return the clips that get their wanted frames, numbered from `first`.
+
+        docs/policies.md describes what happens to other clips.
+
+        Args:
+            timeline: The video.
+            span: The span that the wanted places refer to.
+            wanted: The wanted places.
+            first: The number of the first clip.
+            among: int64, the frames that numbers refer to. If None, all frames of the video.
+            anchors: int64 [clips], the frame that each clip is about, or None.
+            stretch: The stretch of the video that is sampled. If None, `span`.
+
+        Raises:
+            PolicyError: No clip is whole, and `short: error` forbids that.
+        """
+        short_clip = self.short_clip(wanted.any_whole() and not span.is_empty)
+        if short_clip == "error" or (self.short == "error" and self.min_frames > len(wanted.offsets)):
+            raise PolicyError(self._too_short(timeline, span, wanted), remedy="choose `short: skip` or `short: pad`")
+        # Jitter moves no place into the span or out of it, so all epochs make the same clips.
+        real = [np.zeros(0, np.int64)]
+        if not span.is_empty:
+            real += [wanted.inside(places).sum(axis=1) for _, places in wanted.blocks()]
+        count = np.concatenate(real)
+        made = np.flatnonzero((count >= self.min_frames) & ((count == len(wanted.offsets)) | (short_clip != "drop")))
+        following = first + int(made.max(initial=-1)) + 1
+        if self.max_clips is not None and len(made) > self.max_clips:  # the middle one of each of max_clips equal parts
+            made = made[(2 * np.arange(self.max_clips) + 1) * len(made) // (2 * self.max_clips)]
+        kept = np.zeros(len(wanted.starts), np.bool_)
+        kept[made] = True
+        clips: list[sampling.Sampled] = []
+        missed: list[sampling.Missed] = []
+        ends = (span.first, span.stop) if stretch is None else (stretch.first, stretch.stop)
+        for at, places in self._blocks(timeline, wanted) if kept.any() else ():
+            inside = wanted.inside(places)
+            frames = np.clip(places, wanted.low, wanted.limit - 1)
+            if wanted.denominator is None:
+                frames = np.asarray(frames, np.int64)
+            else:
+                pts = timeline.pts[span.first : span.stop]
+                frames = span.first + sampling.frames_at(pts, frames, wanted.denominator, self.choose)
+                if self.pad == "ends":
+                    # A last frame that is shown for no time counts, too: the first one of those with equal timestamps.
+                    last = span.first + int(np.searchsorted(pts, pts[-1], side="left"))
+                    frames = np.where(places >= wanted.limit, last, frames)
+            if among is not None:
+                frames = among[frames]
+            here = kept[at : at + len(places)]
+            if self.tolerance_seconds is not None and wanted.denominator is not None:
+                allowed = math.floor(self.tolerance_seconds / timeline.time_base * wanted.denominator)
+                away = np.abs(sampling.differences(timeline.pts, frames, places, wanted.denominator))
+                far = (np.asarray(away > allowed, np.bool_) & inside).any(axis=1)
+                what = f"no frame within {float(self.tolerance_seconds):g} s of a time that it wants"
+                missed += [
+                    sampling.Missed(kind="tolerance", message=f"clip {number}: {what}", counts=False, number=number)
+                    for number in (np.flatnonzero(here & far) + first + at).tolist()
+                ]
+                here = here & ~far
+            chosen = np.flatnonzero(here)
+            frames, inside = frames[chosen], inside[chosen]
+            short = ~inside.all(axis=1)
+            if short_clip == "pad" and self.pad != "ends" and short.any():  # otherwise the ends are there already
+                frames[short] = sampling.padded(frames[short], inside[short], self.pad)
+            is_cut: list[bool] = [False] * len(chosen) if short_clip == "pad" else short.tolist()
+            about = [None] * len(chosen) if anchors is None else anchors[at + chosen].tolist()
+            numbers = (chosen + first + at).tolist()
+            for row, mask, cut, number, anchor in zip(frames, inside, is_cut, numbers, about, strict=True):
+                own, shown = (row[mask], mask[mask]) if cut else (row, mask)
+                clips.append(sampling.Sampled(frames=own, mask=shown, number=number, stretch=ends, anchor=anchor))
+        if not clips and not missed:
+            missed.append(sampling.Missed(kind="short", message=self._too_short(timeline, span, wanted), counts=False))
+        return sampling.Sampling(clips=clips, missed=missed, following=following)
+
+    def _blocks(self, timeline: sampling.Timeline, wanted: sampling.WantedFrames) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield blocks of clips as `WantedFrames.blocks` does, with jitter."""
+        if wanted.denominator is None:
+            most = self.jitter_frames
+        else:
+            most = int(self.jitter_seconds / timeline.time_base * wanted.denominator)
+        jitter = max(0, min(most, wanted.limit - wanted.low))  # more would be clipped anyway
+        for at, places in wanted.blocks():
+            if jitter:
+                first = at * len(wanted.offsets)
+                drawn = sampling.draws(
+                    self.seed, timeline.name, "jitter", first=first, count=places.size, epoch=timeline.epoch
+                )
+                moved = places + (sampling.below(drawn, 2 * jitter + 1).reshape(places.shape) - jitter)
+                moved = np.where(wanted.inside(places), np.clip(moved, wanted.low, wanted.limit - 1), places)
+                # The places of a clip keep the order that they had before.
+                order = np.argsort(places, axis=1, kind="stable")
+                places = np.empty_like(moved)
+                np.put_along_axis(places, order, np.sort(moved, axis=1), axis=1)
+            yield at, places
+
+    def _too_short(self, timeline: sampling.Timeline, span: sampling.Span, wanted: sampling.WantedFrames) -> str:
+        """Return why a span gives no clip."""
+        video = sampling.whole(timeline)
+        seconds, frames = float((span.end - span.start) * timeline.time_base), span.stop - span.first
+        what = f"{seconds:.6g} s with {frames} frames"
+        if (span.start, span.end) != (video.start, video.end):
+            what += f", {float((span.start - video.start) * timeline.time_base):.6g} s into the video"
+        return f"{what}: too short for a clip of {len(wanted.offsets)} frames (min_frames: {self.min_frames})"
 
     def short_clip(self, any_whole: bool) -> ShortClip:
         """Return the treatment of a clip that the end cuts short, which depends on whether any clip is whole."""

@@ -10,9 +10,8 @@ from fractions import Fraction
 from typing import Literal
 
 from framedex.sharder.configuration.parameters import Count, Rate, RefusedError, parameter
-from framedex.sharder.policies.places import WantedFrames, numbers, sample, times
 from framedex.sharder.policies.policy import TIME_STEP, Policy
-from framedex.sharder.policies.sampling import Sampling, Span, Timeline, below, draws, whole
+from framedex.sharder.policies.sampling import Span, Timeline, WantedFrames, below, draws, numbers, times, whole
 
 By = Literal["time", "number"]
 Spread = Literal["centres", "ends", "starts"]
@@ -226,10 +225,7 @@ class UniformPolicy(FixedCountPolicy):
     def by_number(self) -> bool:
         return self.by == "number" or self.stride is not None
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        return sample(timeline, span, self._wanted(timeline, span), self, first=first)
-
-    def _wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         rounding, frames, fps = self.rounding or "half_up", self.frames, self.fps or Fraction(0)
         if frames is None:
             samples = math.floor((span.end - span.start) * timeline.time_base * fps)
@@ -266,10 +262,10 @@ class RandomPolicy(Policy):
     def by_number(self) -> bool:
         return self.fps is None
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.fps is None:
-            assert self.stride is not None  # __post_init__ checked this
-            offsets = range(0, self.stride * self.frames, self.stride)
+            stride = self.stride or 1
+            offsets = range(0, stride * self.frames, stride)
             one = numbers(span, (span.first, 1, int(not span.is_empty)), offsets)
             several = numbers(span, (0, 0, self.clips), offsets)
         else:
@@ -278,9 +274,9 @@ class RandomPolicy(Policy):
             one = times(span, (span.start, zero, int(span.end > span.start)), pieces, time_step=TIME_STEP)
             several = times(span, (span.start, zero, self.clips), pieces, time_step=TIME_STEP)
         places = one.limit - one.low - int(one.offsets.max())  # where a whole clip may begin
-        if places > 0:
-            # Each range of a video has draws of its own.
-            which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
-            drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
-            one = replace(several, starts=below(drawn, places) + several.low)
-        return sample(timeline, span, one, self, first=first)
+        if places <= 0:
+            return one
+        # Each range of a video has draws of its own.
+        which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
+        drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
+        return replace(several, starts=below(drawn, places) + several.low)
