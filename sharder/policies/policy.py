@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
+from framedex.sharder.configuration.listing_rows import Split, Views
 from framedex.sharder.configuration.parameters import (
     MAX_WANTED,
     Count,
@@ -28,8 +29,6 @@ from framedex.sharder.configuration.parameters import (
     Seed,
     parameter,
 )
-from framedex.sharder.configuration.splits import Split
-from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies import sampling
 from framedex.sharder.policies.ranges import Places, Ranges
 
@@ -95,7 +94,7 @@ class Policy(Record):
             return
         if self.needs_video and self.views.clock is None:
             raise RefusedError("this policy goes by the frames of a view", where="views", found="clock_fps")
-        if any(view.seconds is not None for _, view in self.views.each or ()) and not self.takes_seconds:
+        if any(view.seconds is not None for view in (self.views.each or {}).values()) and not self.takes_seconds:
             what = "seconds of a view are for the policy around by seconds"
             raise RefusedError(what, where="views: each", found="seconds")
 
@@ -288,7 +287,7 @@ class Policy(Record):
                 here = here & ~far
             chosen = np.flatnonzero(here)
             frames, inside = frames[chosen], inside[chosen]
-            short = ~inside.all(axis=1)
+            short = np.asarray(~inside.all(axis=1), np.bool_)
             if short_clip == "pad" and self.pad != "ends" and short.any():  # otherwise the ends are there already
                 frames[short] = sampling.padded(frames[short], inside[short], self.pad)
             is_cut: list[bool] = [False] * len(chosen) if short_clip == "pad" else short.tolist()

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.parameters import (
     ColumnName,
@@ -20,6 +19,7 @@ from framedex.sharder.configuration.parameters import (
     Seconds,
     YesNo,
     as_fraction,
+    no_column,
     parameter,
     shown,
 )
@@ -131,12 +131,7 @@ class Ranges(Record):
 def cell_of(row: Mapping[str, Any], name: str) -> object:
     """Return a row's value in a column, which may be empty. Raises PolicyError if the column does not exist."""
     if name not in row:
-        raise PolicyError(
-            "the listing has no such column",
-            found=repr(name),
-            allowed=", ".join(map(str, row)) or "it has no columns for this medium",
-            remedy=did_you_mean(name, map(str, row)),
-        )
+        raise no_column("listing", name, map(str, row), none="it has no columns for this medium")
     return row[name]
 
 

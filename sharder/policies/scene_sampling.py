@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.records.clip import PAD
+from framedex.sharder.configuration.listing_rows import Views
 from framedex.sharder.configuration.parameters import MAX_FRAMES, as_fraction, shown
-from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.ranges import cell_of, is_empty
 from framedex.sharder.policies.sampling import (

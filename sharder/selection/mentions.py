@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import reading
-from framedex.core.words import SHOWN, counted, did_you_mean, tally, values_text
+from framedex.core.words import SHOWN, counted, tally, values_text
 from framedex.errors import INTERNAL_ERROR, PLEASE_REPORT, FormatError, NoClipsError, PolicyError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import read_all
@@ -29,7 +29,8 @@ from framedex.records.clip import Failure
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip_source import MADE_FIELDS, media_field
 from framedex.sharder.configuration.filters import columns_in, matches
-from framedex.sharder.configuration.splits import Split, group_text
+from framedex.sharder.configuration.listing_rows import Split, group_text
+from framedex.sharder.configuration.parameters import no_column
 from framedex.sharder.policies.ranges import is_empty, range_columns
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.schema import COLUMNS_NAME, FIELDS, FIELDS_NAME, FORMAT, HEADER, SCHEMA_VERSION
@@ -48,13 +49,11 @@ def kept_splits(split: Split) -> dict[str, str]:
     """
     if split.keep is None:
         return {}
-    assert split.shares is not None  # `Split` checked this
     where = place(split.keep)
     check_format(where, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
     groups, splits = (_column(where, name) for name in (split.by, SPLIT_COLUMN))
     pairs = pa.table({"group": groups, "split": splits}).group_by(["group", "split"]).aggregate([]).to_pylist()
-    known: dict[str, str] = {}
-    names = [name for name, _ in split.shares]
+    known, shares = dict[str, str](), split.shares or {}
     for pair in pairs:
         group, name = group_text(pair["group"]), pair["split"]
         if known.setdefault(group, name) != name:
@@ -64,12 +63,12 @@ def kept_splits(split: Split) -> dict[str, str]:
                 found=f"{known[group]} and {name}",
                 remedy="split by the column by which that dataset was split",
             )
-        if name not in names:
+        if name not in shares:
             raise PolicyError(
                 "the dataset whose splits are kept has a split without a share",
                 where=f"split, keep: {split.keep}",
                 found=str(name),
-                allowed=", ".join(names),
+                allowed=", ".join(shares),
             )
     return known
 
@@ -202,7 +201,7 @@ def all_mentions(
     dealt = None
     if split is not None and split.stratify is not None:
         passed = (joined.filter(pa.array(_passes(joined, filter_))) for _, _, _, joined in joined_mentions(index))
-        dealt = split.deal(passed, kept_splits(split))
+        dealt = split.deal(split.stratify, passed, kept_splits(split))
     media: list[pa.Array] = [pa.array([], pa.string())]
     kept = [as_videos(VIDEOS.empty_table(), facts)]
     numbers, rows, columns = [NO_ROWS], [NO_ROWS], list[pa.Table]()
@@ -278,9 +277,9 @@ def check_ranges(index: Index, file: PolicyFile) -> None:
     names = _user_names(index.listing)
     ranges = file.policy.ranges(names)
     if ranges is not None:
-        where = "range" if file.range_said else f"policy {file.resolved['policy']}"
+        where = "range" if "range" in file.resolved else f"policy {file.resolved['policy']}"
         check_there(ranges.columns, index.listing, where=where, remedy="index a listing that has ranges")
-    elif not file.range_said and not file.policy.names_ranges:
+    elif "range" not in file.resolved and not file.policy.names_ranges:
         _check_ignored(index.listing, names)
 
 
@@ -295,13 +294,7 @@ def check_there(wanted: Sequence[str], listing: pa.Table, *, where: str, remedy:
     names = _user_names(listing)
     for name in wanted:
         if name not in names:
-            raise PolicyError(
-                "the listing has no such column",
-                where=where,
-                found=repr(name),
-                allowed=", ".join(names) or f"it has no columns; {remedy}",
-                remedy=did_you_mean(name, names),
-            )
+            raise no_column("listing", name, names, where=where, none=f"it has no columns; {remedy}")
 
 
 def _user_names(listing: pa.Table) -> list[str]:

@@ -1,4 +1,8 @@
-"""Assign rows to training, validation and test, by a column of the listing or by a stable hash."""
+"""Rows of the listing: assign them to training, validation and test, and to the views of scenes.
+
+A column of the listing or a stable hash gives the split of a row. The views of a scene are several cameras, whose clips
+are made of the same times.
+"""
 
 import hashlib
 import itertools
@@ -14,24 +18,30 @@ import numpy as np
 import pyarrow as pa
 from pydantic import PlainValidator, WithJsonSchema
 
-from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.parameters import (
     CELL,
+    MANY,
     Cell,
     ColumnName,
+    ColumnNames,
+    Distance,
     FolderName,
     Pairs,
+    Rate,
     Record,
     RefusedError,
     Seed,
     Share,
     as_text,
+    listed,
     located,
+    no_column,
     parameter,
     plain_value,
     shown,
 )
+from framedex.sharder.schema import Missing
 
 NAME = re.compile(r"[\w.-]{1,64}")  # splits become names of files and folders
 
@@ -62,13 +72,12 @@ class Split(Record):
     """
 
     column: ColumnName | None = parameter("the column that says it; or shares", None)
-    names: Annotated[tuple[tuple[Cell, SplitName], ...], Pairs("{0: train, 1: val}", CELL)] | None = parameter(
+    names: Annotated[dict[Cell, SplitName], Pairs("{0: train, 1: val}", CELL)] | None = parameter(
         "which value of the column means which split; without it, the values are the names", None
     )
-    shares: (
-        Annotated[tuple[tuple[SplitName, Share], ...], Pairs("{train: 8, val: 1, test: 1}", "a split is named twice")]
-        | None
-    ) = parameter("how much of the whole each split gets; or column", None)
+    shares: Annotated[dict[SplitName, Share], Pairs("{train: 8, val: 1, test: 1}", "a split is named twice")] | None = (
+        parameter("how much of the whole each split gets; or column", None)
+    )
     by: ColumnName = parameter("with shares: rows with the same value in this column go together", "media_id")
     stratify: ColumnName | None = parameter("with shares: each value of this column meets the shares by itself", None)
     keep: FolderName | None = parameter("with stratify: a dataset, whose groups keep their splits", None)
@@ -82,38 +91,34 @@ class Split(Record):
             raise RefusedError("stratify belongs to shares", found="stratify without shares")
         if self.keep is not None and self.stratify is None:
             raise RefusedError("keep belongs to stratify", found="keep without stratify")
-        if self.shares is not None and not any(share for _, share in self.shares):
-            found = ", ".join(name for name, _ in self.shares)
-            raise RefusedError("some share must be above zero", where="shares", found=found)
+        if self.shares is not None and not any(self.shares.values()):
+            raise RefusedError("some share must be above zero", where="shares", found=", ".join(self.shares))
 
     def plain(self) -> dict[str, Any]:
         """Return the split as YAML writes it, defaults included; reading that gives an equal split."""
         if self.shares is None:
-            return {"column": self.column} | ({} if self.names is None else {"names": dict(self.names)})
-        shares = {name: plain_value(share) for name, share in self.shares}
+            return {"column": self.column} | ({} if self.names is None else {"names": self.names})
         more = {name: value for name in ("stratify", "keep") if (value := getattr(self, name)) is not None}
-        return {"shares": shares, "by": self.by, **more, "seed": self.seed}
+        return {"shares": plain_value(self.shares), "by": self.by, **more, "seed": self.seed}
 
-    def deal(self, tables: Iterable[pa.Table], known: Mapping[str, str]) -> dict[str, str]:
-        """Return the split of each group of `by`, given `stratify`.
+    def deal(self, stratify: str, tables: Iterable[pa.Table], known: Mapping[str, str]) -> dict[str, str]:
+        """Return the split of each group of `by`.
 
         The groups of each value of `stratify` are sorted by their hash and cut at the shares. Groups with a known split
         keep it, and the others are cut at the rest of the shares.
 
         Args:
+            stratify: The column of that name.
             tables: All rows, with the columns `by` and `stratify`.
             known: The splits of groups that keep them.
 
         Raises:
             PolicyError: The tables lack a column, or a group has several values of `stratify`.
         """
-        assert self.stratify is not None
-        assert self.shares is not None
         value_of: dict[str, object] = {}
         for table in tables:
-            for name in (self.by, self.stratify):
-                self._check_column(name, table)
-            for group, value in zip(table[self.by].to_pylist(), table[self.stratify].to_pylist(), strict=True):
+            columns = (_column_of(table, name).to_pylist() for name in (self.by, stratify))
+            for group, value in zip(*columns, strict=True):
                 if group is None:  # `assign` refuses such rows
                     continue
                 name = group_text(group)
@@ -121,35 +126,25 @@ class Split(Record):
                     raise PolicyError(
                         "a group has several values of the column that is stratified",
                         where=f"split, {self.by} {name!r}",
-                        found=f"{self.stratify}: {shown(value_of[name])} and {shown(value)}",
+                        found=f"{stratify}: {shown(value_of[name])} and {shown(value)}",
                         remedy="split by a column whose groups have one value each, or leave out stratify",
                     )
         groups_of: dict[str, list[str]] = {}
         for name, value in value_of.items():
             groups_of.setdefault(group_text(value), []).append(name)
-        splits, shares = zip(*self.shares, strict=True)
+        shares = self.shares or {}
         dealt: dict[str, str] = {}
         for groups in groups_of.values():
             kept = {name: known[name] for name in groups if name in known}
             new = sorted((name for name in groups if name not in known), key=self._hash)
             of_split = Counter(kept.values())
-            wanted = _cut_at(shares, len(groups))
-            counts = [max(0, most - of_split[split]) for split, most in zip(splits, wanted, strict=True)]
+            wanted = _cut_at(list(shares.values()), len(groups))
+            counts = [max(0, most - of_split[split]) for split, most in zip(shares, wanted, strict=True)]
             # A split may have more than its share already, so that the others lack more than is left.
             if sum(counts) != len(new):
                 counts = _cut_at([Fraction(number) for number in counts], len(new))
-            dealt |= kept | dict(zip(new, np.repeat(splits, counts).tolist(), strict=True))
+            dealt |= kept | dict(zip(new, np.repeat(list(shares), counts).tolist(), strict=True))
         return dealt
-
-    def _check_column(self, name: str, table: pa.Table) -> None:
-        if name not in table.column_names:
-            raise PolicyError(
-                "the table has no such column",
-                where="split",
-                found=repr(name),
-                allowed=", ".join(table.column_names),
-                remedy=did_you_mean(name, table.column_names),
-            )
 
     def assign(self, table: pa.Table, dealt: Mapping[str, str] | None = None) -> pa.Array:
         """Return string [rows]: the split of each row of a table.
@@ -162,8 +157,7 @@ class Split(Record):
             PolicyError: The table lacks the column, or a cell is empty or names no split.
         """
         name = self.by if self.column is None else self.column
-        self._check_column(name, table)
-        column = table[name].combine_chunks()
+        column = _column_of(table, name).combine_chunks()
         try:
             encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         except pa.ArrowNotImplementedError as error:
@@ -191,22 +185,28 @@ class Split(Record):
             return dealt[group_text(value)]
         if self.shares is not None:
             # A hash is a place in [0, 1), which the shares divide into parts.
-            place = Fraction(self._hash(group_text(value)), 1 << 64) * sum(share for _, share in self.shares)
-            bounds = itertools.accumulate(share for _, share in self.shares)
-            return next(name for (name, _), bound in zip(self.shares, bounds, strict=True) if place < bound)
+            place = Fraction(self._hash(group_text(value)), 1 << 64) * sum(self.shares.values())
+            bounds = itertools.accumulate(self.shares.values())
+            return next(name for name, bound in zip(self.shares, bounds, strict=True) if place < bound)
         if self.names is None:
             try:
                 return _name(value)
             except RefusedError as error:
                 raise located(error, where) from None
-        names, text = dict(self.names), as_text(value)
-        if text is None or text not in names:
-            raise PolicyError("a value has no split", where=where, found=shown(value), allowed=", ".join(names))
-        return names[text]
+        text = as_text(value)
+        if text is None or text not in self.names:
+            raise PolicyError("a value has no split", where=where, found=shown(value), allowed=", ".join(self.names))
+        return self.names[text]
 
     def _hash(self, text: str) -> int:
         digest = hashlib.blake2b(f"{self.seed}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest, "big")
+
+
+def _column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
+    if name not in table.column_names:
+        raise no_column("table", name, table.column_names, where="split")
+    return table[name]
 
 
 def group_text(value: object) -> str:
@@ -220,3 +220,75 @@ def _cut_at(shares: Sequence[Fraction], count: int) -> list[int]:
     # The bounds between shares are rounded, not the shares, so that rounding errors do not add up.
     bounds = [math.floor(passed / sum(shares) * count + Fraction(1, 2)) for passed in itertools.accumulate(shares)]
     return [stop - first for first, stop in itertools.pairwise([0, *bounds])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View(Record):
+    """What holds for one view alone.
+
+    When the clock shows t seconds, the view shows what lies `offset_seconds` + `rate` * t after its beginning. With the
+    policy `around`, `seconds` are the times from the anchor that are wanted of this view.
+    """
+
+    offset_seconds: Distance = parameter("the view's own time when the clock begins, in seconds", Fraction(0))
+    rate: Rate = parameter("seconds that pass in the view while the clock counts one", Fraction(1))
+    seconds: Annotated[tuple[Distance, ...], MANY, listed("[-0.1, 0]")] | None = parameter(
+        "with the policy around: the times from the anchor that are wanted of this view", None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Views(Record):
+    """Which rows of a listing are views of one scene, and how their times belong together.
+
+    Rows with the same value in the column `group` (or in several columns) belong together; the column `view` names
+    the view of each. The policy is applied to the view `clock`, or to a clock of its own that counts `clock_fps`
+    frames a second from the views' beginnings on. Every other view gives, for each frame of that, the frame that
+    `choose` means for the same time. It must lie within `tolerance_seconds` of that time, or, if the policy does
+    not say that, closer than a frame of the view lasts on average. `missing` says what becomes of a clip for which
+    a view has no such frame.
+    """
+
+    group: ColumnNames = parameter("the listing's column whose equal values mean one scene, or several columns")
+    view: ColumnName = parameter("the listing's column that names the view")
+    names: Annotated[tuple[Cell, ...], MANY, listed("[left, right]")] | None = parameter(
+        "the views that are wanted; without it, all values of the column", None
+    )
+    clock: Cell | None = parameter("the view to which the policy is applied; or clock_fps", None)
+    clock_fps: Rate | None = parameter("frames a second of a clock to which the policy is applied; or clock", None)
+    missing: Missing = parameter(
+        "if a view has no frame for a clip: the run ends, the clip is left out, or the frames are masked", "skip"
+    )
+    offset_column: ColumnName | None = parameter("the listing's column with the offset_seconds of each row", None)
+    rate_column: ColumnName | None = parameter("the listing's column with the rate of each row", None)
+    each: Annotated[dict[Cell, View], Pairs("{left: {offset_seconds: 0.02}}", "a view is named twice")] | None = (
+        parameter("what holds for one view alone, by its name", None)
+    )
+
+    def __post_init__(self) -> None:
+        self.check_one_of("clock", "clock_fps", "the time of views is that of the view clock, or counted by clock_fps")
+        if self.names is not None and len(set(self.names)) < len(self.names):
+            raise RefusedError(CELL, where="names", found=", ".join(self.names))
+        for name, view in (self.each or {}).items():
+            where = f"each: {name}"
+            if self.names is not None and name not in self.names:
+                allowed = ", ".join(self.names)
+                raise RefusedError("no view has this name", where="each", found=shown(name), allowed=allowed)
+            if name == self.clock and (view.offset_seconds or view.rate != 1):
+                raise RefusedError("the clock counts its own time", where=where, found="offset_seconds or rate")
+            if view.offset_seconds and self.offset_column is not None:
+                raise RefusedError("offsets are given by column or by view", where=where, found="both")
+            if view.rate != 1 and self.rate_column is not None:
+                raise RefusedError("rates are given by column or by view", where=where, found="both")
+        if self.names is not None and self.clock is not None and self.clock not in self.names:
+            raise RefusedError("clock is no view", found=shown(self.clock), allowed=", ".join(self.names))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        others = (self.view, self.offset_column, self.rate_column)
+        return [*self.group, *(name for name in others if name is not None)]
+
+    def of(self, name: str) -> View:
+        """Return the parameters of one view."""
+        return (self.each or {}).get(name) or View()
