@@ -39,7 +39,6 @@ RECIPES = pa.schema(
 )
 
 MEDIA = schema_of(MediumRecord, also_in=IN_MEDIA)
-AUDIO_COLUMNS = tuple(name for name in MEDIA.names if name.startswith(clip.AUDIO))
 
 FAILURES, SHARDS = schema_of(clip.Failure), schema_of(clip.Shard)
 

@@ -9,7 +9,6 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any
@@ -21,7 +20,7 @@ from framedex.errors import INTERNAL_ERROR, PolicyError, StaleError, UncuttableE
 from framedex.indexer.probing.audio_times import AudioCoding
 from framedex.records.clip import AudioRecipe, ClipAudioPlan, ClipRecord, Failure, Recipe
 from framedex.records.medium import AudioPackets, MediumRecord
-from framedex.sharder.schema import AUDIO_COLUMNS, Missing
+from framedex.sharder.schema import Missing
 from framedex.storage.objects import ByteRange
 from framedex.storage.uris import medium_name
 
@@ -124,7 +123,7 @@ MAX_CHANNELS = 8  # PyAV gives every plane of up to this many channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AudioFacts:
+class AudioFacts(AudioCoding):
     """A medium's audio stream: the `audio_…` columns of `videos` without that prefix.
 
     Attributes:
@@ -133,14 +132,8 @@ class AudioFacts:
     """
 
     stream_index: int
-    codec: str
-    codec_tag: str | None
-    rate: int
     channels: int
-    layout: str
-    sample_format: str | None
     bits_per_coded_sample: int | None
-    extradata: bytes | None
     first_sample: int
     end_sample: int
 
@@ -149,18 +142,6 @@ class AudioFacts:
             raise ValueError(
                 f"audio of {self.channels} channels at {self.rate} Hz, samples {self.first_sample} to {self.end_sample}"
             )
-
-    @property
-    def coding(self) -> AudioCoding:
-        """The parameters that a decoder of the stream must be given."""
-        return AudioCoding(**{field.name: getattr(self, field.name) for field in fields(AudioCoding)})
-
-
-def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:
-    """Return the audio facts of a row of `videos` or `media`, or None if the row has no usable audio."""
-    if row["audio_stream_index"] is None or row.get("audio_problem") is not None:
-        return None
-    return AudioFacts(**{name: row[f"audio_{name}"] for name in AudioFacts.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,7 +366,9 @@ class Medium(MediumRecord):
     @property
     def audio(self) -> AudioFacts | None:
         """Its audio stream; None if it has no usable audio."""
-        return audio_facts({name: getattr(self, name) for name in AUDIO_COLUMNS})
+        if self.audio_stream_index is None or self.audio_problem is not None:
+            return None
+        return AudioFacts(**{field.name: getattr(self, f"audio_{field.name}") for field in fields(AudioFacts)})
 
     @property
     def source(self) -> ByteSource:

@@ -9,7 +9,6 @@ import io
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import av
 import numpy as np
@@ -26,7 +25,8 @@ from framedex.indexer.containers import decode_packet, packet_with
 from framedex.indexer.probing.audio_times import DECODERS, make_decoder
 from framedex.records.clip import NO_PTS, AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.records.medium import AudioPackets
-from framedex.sharder.clips.clip import AudioFacts, AudioOptions, ByteSource, Clip, plan_audio
+from framedex.sharder.clips.clip import AudioFacts, AudioOptions, Clip, plan_audio
+from framedex.sharder.reading import HeldBytes, SourceFiles
 
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
 # beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
@@ -83,7 +83,7 @@ def decode_audio(
 def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
     av.logging.set_level(None)
     try:
-        context = make_decoder(facts.coding)
+        context = make_decoder(facts)
     except (av.error.FFmpegError, ValueError, TypeError, OverflowError) as error:
         raise _undecodable(f"the decoder does not take what is recorded of the medium: {error}") from error
     bits = facts.bits_per_coded_sample
@@ -380,15 +380,6 @@ SAMPLE_BYTES = 4  # samples are float32
 RATE_OF_SILENCE = 48_000  # the usual rate of audio in video files, for clips whose rate nothing states
 
 
-class ReadsRanges(Protocol):
-    """A reader of byte ranges: `SourceFiles`, or `HeldBytes`."""
-
-    def read_ranges(
-        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
-    ) -> NDArray[np.uint8]:
-        """Return uint8 [bytes]: some ranges of a source, joined."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipAudio:
     """A clip's audio.
@@ -466,7 +457,7 @@ def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options:
     return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
 
 
-def read_audio(clip: Clip, sources: ReadsRanges) -> ClipAudio | None:
+def read_audio(clip: Clip, sources: SourceFiles | HeldBytes) -> ClipAudio | None:
     """Return a clip's audio, or None if the dataset has no audio. Raises StaleError, DecodeError."""
     plan = clip.audio
     if plan is None:
