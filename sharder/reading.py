@@ -69,23 +69,16 @@ class RecordedFiles:
         """
         with self._lock:
             try:
-                yield self._opened(source)
+                if source.path not in self._open:
+                    self._open[source.path] = open_recorded(source)
+                self._open.move_to_end(source.path)
+                if len(self._open) > OPEN_FILES:  # the least recently used one is closed
+                    os.close(self._open.popitem(last=False)[1])
+                yield self._open[source.path]
             except StaleError:
-                descriptor = self._open.pop(source.path, None)
-                if descriptor is not None:
-                    os.close(descriptor)
+                if source.path in self._open:
+                    os.close(self._open.pop(source.path))
                 raise
-
-    def _opened(self, source: ByteSource) -> int:
-        """Return the descriptor of a file. The least recently used one is closed if there are too many."""
-        if source.path in self._open:
-            self._open.move_to_end(source.path)
-            return self._open[source.path]
-        descriptor = open_recorded(source)
-        self._open[source.path] = descriptor
-        if len(self._open) > OPEN_FILES:
-            os.close(self._open.popitem(last=False)[1])
-        return descriptor
 
 
 class RecordedFile:
@@ -476,17 +469,12 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
         yield medium
         return
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder, stale_as(medium.source):
+        copy_to = Path(folder)
         if loose:
-            copy_folder(medium.path, Path(folder))
+            found = children(medium.path)
+            at_once(lambda name: download(f"{medium.path}/{name}", found[name], copy_to / name), list(found))
             yield replace(medium, path=folder)
             return
-        path = Path(folder) / name
+        path = copy_to / name
         download(medium.path, Objects(None).facts(medium.source), path, part)
         yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
-
-
-def copy_folder(uri: str, folder: Path) -> dict[str, Facts]:
-    """Copy the objects directly in a folder of a store; return their facts by name."""
-    found = children(uri)
-    at_once(lambda name: download(f"{uri}/{name}", found[name], folder / name), list(found))
-    return found

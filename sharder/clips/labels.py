@@ -175,9 +175,7 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
 
 def _of_python(value: Any) -> Any:
     """Return a number or text of numpy as one of Python, and other values unchanged."""
-    return (
-        value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
-    )
+    return value.item() if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
 
 
 def _is_label(value: object) -> bool:

@@ -191,7 +191,7 @@ class ClipPlans(ClipSource):
         units = units_of(opened, file, FACTS)
         media = OpenMedia(opened, self._options)
         self._counted = count_clips(units, file.policy, media, audio=audio is not None)
-        self._units = replace(units, table=units.table.without_facts())
+        self._units = replace(units, table=replace(units.table, facts=units.table.facts.select([])))
         self._begin()
         if not len(self):
             raise no_clips(opened, self.failures())

@@ -66,24 +66,9 @@ class Part:
         return (length - self.offset_seconds) / self.rate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Matched:
-    """The frames of a view at some times.
-
-    Attributes:
-        frames: int64 [times], presentation numbers.
-        close: bool [times], whether each lies close enough to its time.
-        away_seconds: float64 [times], the frame's time minus the wanted one.
-    """
-
-    frames: NDArray[np.int64]
-    close: NDArray[np.bool_]
-    away_seconds: NDArray[np.float64]
-
-
 def match_frames(
     clock: Part, clock_frames: NDArray[np.int64], view: Part, choose: Choose, tolerance_seconds: Fraction | None
-) -> Matched:
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
     """Return the frames of a view at the times of some frames of the clock.
 
     Args:
@@ -93,6 +78,10 @@ def match_frames(
         choose: Which frame a time means, among those of the stretch.
         tolerance_seconds: How far a frame may lie from its time, in seconds of the view. If None, less than the view's
             frames last on average.
+
+    Returns:
+        Frames, int64 [times], by presentation number; bool [times], whether each lies close enough to its time; and
+            float64 [times], the frame's time minus the wanted one, in seconds.
     """
     own = view.timeline
     # A time in the view's own unit is first + step × pts of the clock, which may have an offset and a rate itself.
@@ -112,11 +101,8 @@ def match_frames(
         limit = math.ceil(view.frame_seconds / own.time_base * denominator) - 1
     else:
         limit = math.floor(tolerance_seconds / own.time_base * denominator)
-    return Matched(
-        frames=frames,
-        close=np.asarray(np.abs(away) <= limit, np.bool_),
-        away_seconds=away.astype(np.float64) * float(own.time_base / denominator),
-    )
+    is_close = np.asarray(np.abs(away) <= limit, np.bool_)
+    return frames, is_close, away.astype(np.float64) * float(own.time_base / denominator)
 
 
 NO_TIMES = "has none of the times that it wants"
@@ -322,12 +308,13 @@ def _sample_view(
     wanted = np.concatenate([clip.frames for clip in sampling.clips])
     anchors = np.array([PAD if clip.anchor is None else clip.anchor for clip in sampling.clips], np.int64)
     every = np.concatenate([wanted, anchors])
-    matched = match_frames(clock, np.where(every == PAD, 0, every), view, policy.choose, policy.tolerance_seconds)
+    times = np.where(every == PAD, 0, every)
+    found_frames, is_close, away_seconds = match_frames(clock, times, view, policy.choose, policy.tolerance_seconds)
     ends = np.cumsum([len(clip.frames) for clip in sampling.clips])
-    of_anchor = np.where(anchors == PAD, PAD, matched.frames[len(wanted) :]).tolist()
+    of_anchor = np.where(anchors == PAD, PAD, found_frames[len(wanted) :]).tolist()
     for clip, stop, anchor in zip(sampling.clips, ends.tolist(), of_anchor, strict=True):
         place = slice(stop - len(clip.frames), stop)
-        away, mask = matched.away_seconds[place], clip.mask & matched.close[place]
+        away, mask = away_seconds[place], clip.mask & is_close[place]
         lacking = clip.mask & ~mask
         if lacking.any() and (views_of(policy).missing != "mask" or np.count_nonzero(mask) < policy.min_frames):
             count, farthest = np.count_nonzero(lacking), float(np.abs(away[lacking]).max())
@@ -336,7 +323,7 @@ def _sample_view(
                 f"the farthest lies {farthest:.4g} s away"
             )
             continue
-        frames = np.where(clip.frames == PAD, PAD, matched.frames[place])
+        frames = np.where(clip.frames == PAD, PAD, found_frames[place])
         if lacking.any() and policy.pad in ("none", "constant"):
             frames = np.where(lacking, PAD, frames)
         elif (

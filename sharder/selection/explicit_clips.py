@@ -6,6 +6,7 @@ becomes the frames of a clip.
 
 import csv
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -67,19 +68,14 @@ def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) ->
             for number, row in enumerate(content, 1):
                 yield number, f"{path}, row {number}", row
         else:
-            yield from _line_rows(path, note)
+            with open(path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
+                for number, line in enumerate(file, 1):
+                    note(line)
+                    text, where = line.decode("utf-8-sig" if number == 1 else "utf-8"), f"{path}:{number}"
+                    if text.strip():
+                        yield number, where, _parsed(text, where, levels=1)
     except (OSError, UnicodeDecodeError, pa.ArrowException, OverflowError, csv.Error) as error:
         raise PolicyError("the clips file cannot be read", where=str(path), found=error) from error
-
-
-def _line_rows(path: Path, note: Callable[[bytes], None]) -> Iterator[ClipRow]:
-    with open(path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
-        for number, line in enumerate(file, 1):
-            note(line)
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            if text.strip():
-                where = f"{path}:{number}"
-                yield number, where, _parsed(text, where, levels=1)
 
 
 def _parsed(text: str, where: str, *, levels: int) -> Any:
@@ -206,19 +202,20 @@ class ExplicitClips:
         self.path = path
         digest = hashlib.blake2b(digest_size=16)
         self._count = 0
-        types = _ColumnTypes(str(path))
+        self.user_schema = pa.schema([])
         first_lines: dict[bytes, int] = {}
-        for request in self._read(digest.update):
-            self._count += 1
-            types.add(request)
-            name = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
-            if (first := first_lines.setdefault(name, request.line)) != request.line:
-                raise PolicyError(
-                    "clip_id is used twice",
-                    where=f"{path}:{request.line}",
-                    found=f"{request.clip_id!r}, also in line {first}",
-                )
-        self.user_schema = types.schema()
+        requests = self._read(digest.update)
+        while some := list(itertools.islice(requests, ROWS_AT_ONCE)):
+            for request in some:
+                name = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
+                if (first := first_lines.setdefault(name, request.line)) != request.line:
+                    raise PolicyError(
+                        "clip_id is used twice",
+                        where=f"{path}:{request.line}",
+                        found=f"{request.clip_id!r}, also in line {first}",
+                    )
+            self._count += len(some)
+            self.user_schema = _with_types_of([request.columns for request in some], self.user_schema, str(path))
         self.digest = digest.hexdigest()
 
     def __len__(self) -> int:
@@ -232,33 +229,15 @@ class ExplicitClips:
             yield _parse_clip(content, number, where)
 
 
-class _ColumnTypes:
-    """Determines the types of user columns from many rows, some at a time."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._found = pa.schema([])
-        self._rows: list[dict[str, Any]] = []
-
-    def add(self, request: ExplicitClip) -> None:
-        self._rows.append(request.columns)
-        if len(self._rows) == ROWS_AT_ONCE:
-            self._unify()
-
-    def schema(self) -> pa.Schema:
-        """Return the types of all columns, in order of appearance. Raises PolicyError for mixed types."""
-        self._unify()
-        return self._found
-
-    def _unify(self) -> None:
-        names = list(dict.fromkeys(name for row in self._rows for name in row))
-        for name in names:
-            try:
-                here = pa.schema([(name, pa.array([row.get(name) for row in self._rows]).type)])
-                self._found = pa.unify_schemas([self._found, here], promote_options="permissive")
-            except UNSTORABLE as error:
-                raise PolicyError(f"user column {name!r} cannot be stored", where=self._where, found=error) from error
-        self._rows = []
+def _with_types_of(rows: list[dict[str, Any]], schema: pa.Schema, where: str) -> pa.Schema:
+    """Return a schema that has the columns of some rows, too. Raises PolicyError for mixed types."""
+    for name in dict.fromkeys(name for row in rows for name in row):
+        try:
+            here = pa.schema([(name, pa.array([row.get(name) for row in rows]).type)])
+            schema = pa.unify_schemas([schema, here], promote_options="permissive")
+        except UNSTORABLE as error:
+            raise PolicyError(f"user column {name!r} cannot be stored", where=where, found=error) from error
+    return schema
 
 
 def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
@@ -324,9 +303,8 @@ class UriResolver:
     def __init__(self, index: Index) -> None:
         self._root = index.root
         spelled: dict[str, str | None] = {}
-        for identity, uri in zip(
-            index.listing["media_id"].to_pylist(), index.listing["listed_uri"].to_pylist(), strict=True
-        ):
+        listed = (index.listing[name].to_pylist() for name in ("media_id", "listed_uri"))
+        for identity, uri in zip(*listed, strict=True):
             spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None: ambiguous
         found = index.columns(["uri", "member", "stream_index", "media_id"])
         rows = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
@@ -371,15 +349,13 @@ def frames_of(
     Raises:
         PolicyError: A place lies outside of the video and may not, or no place lies in it.
     """
+    places: Sequence[int | Fraction | None] = clip.frames or clip.seconds or ()
     if clip.seconds is None:
-        assert clip.frames is not None  # one of the two, as parsed
-        places: Sequence[int | Fraction | None] = clip.frames
-        numbers = np.array([PAD if place is None else place for place in clip.frames], np.int64)
+        numbers = np.array([PAD if place is None else int(place) for place in places], np.int64)
         last = len(timeline.pts) - 1
         frames, inside = np.minimum(numbers, last), (numbers != PAD) & (numbers <= last)
         allowed = f"0 to {last}"
     else:
-        places = clip.seconds
         frames, inside = _timed(clip.seconds, timeline, choose)
         first, end = _seconds(timeline)
         allowed = f"{float(first):g} to below {float(end):g} s"

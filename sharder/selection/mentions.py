@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -131,10 +131,6 @@ class MentionTable:
 
     def __len__(self) -> int:
         return len(self.number)
-
-    def without_facts(self) -> MentionTable:
-        """Return the mentions without the columns of their videos."""
-        return replace(self, facts=self.facts.select([]))
 
     def fact(self, mention: int) -> Row:
         """Return the columns of a mention's video that were wanted."""
