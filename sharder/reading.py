@@ -148,7 +148,6 @@ class Objects:
     def __init__(self, cache: DiskCache | None) -> None:
         self._fetch = fetch_many if cache is None else cache.fetch_many
         self._known: dict[ByteSource, Facts] = {}
-        self._lock = threading.Lock()
 
     def fill(self, source: ByteSource, offset: NDArray[np.int64], pieces: list[NDArray[np.uint8]]) -> None:
         """Read ranges of an object into given arrays.
@@ -195,13 +194,9 @@ class Objects:
         """
         if is_object_tag(source.fingerprint):
             return Facts(size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, tag=source.fingerprint)
-        with self._lock:
-            known = self._known.get(source)
-        if known is None:
-            known = self._found(source)
-            with self._lock:
-                self._known[source] = known
-        return known
+        if source not in self._known:  # two threads may both check the object, and then find the same
+            self._known[source] = self._found(source)
+        return self._known[source]
 
     def _found(self, source: ByteSource) -> Facts:
         """Check that an object has the recorded content, and return the facts that it must keep from now on."""

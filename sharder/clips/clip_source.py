@@ -20,25 +20,14 @@ from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip, ViewsOfClips
 from framedex.sharder.clips.labels import Labels
 from framedex.sharder.configuration.filters import columns_in, matches, parse_filter
+from framedex.sharder.schema import MEDIUM_FIELDS
 from framedex.storage.places import Place
 
 # Columns of `clips` with one value for each clip.
 CLIP_FIELDS = ("clip_id", "multiview_id", "view_name")
 # Fields that are computed from list columns of `clips`, by their names in `framedex audit`.
 FRAME_FIELDS = {"wanted_frames": "frames", "begin_seconds": "seconds", "end_seconds": "seconds"}
-# Columns of `media`, which all clips of a medium share.
-MEDIA_FIELDS = (
-    "media_id",
-    "uri",
-    "member",
-    "kind",
-    "codec",
-    "width",
-    "height",
-    "rotation_degrees",
-    "color_transfer",
-    "frame_count",
-)
+MEDIA_FIELDS = (*MEDIUM_FIELDS, "frame_count")
 DURATION, FRAME_RATE = "duration_seconds", "frame_rate"
 # Fields of the medium that are computed from several columns of `media`.
 DURATION_COLUMNS = ("duration_pts", "time_base_num", "time_base_den")

@@ -87,16 +87,6 @@ class Labels:
         Raises:
             FramedexError: A value has no number. The error names the first one.
         """
-        place = self._places(values)
-        wrong = np.flatnonzero(place < 0)
-        if len(wrong):
-            first = int(wrong[0])
-            found = few(tally(plain(values).take(pa.array(wrong)).chunks))
-            raise self._unknown(f"{where}, {unit} {first}", len(wrong), found)
-        return np.array(list(self.numbers.values()), np.int64)[place]
-
-    def _places(self, values: pa.ChunkedArray) -> NDArray[np.int64]:
-        """Return int64 [values]: the place of each value in `numbers`, -1 where it has none."""
         known = pa.array(self.numbers, plain(values.slice(0, 0)).type)
         places = [
             pc.index_in(chunk.dictionary, known).take(chunk.indices)
@@ -104,8 +94,13 @@ class Labels:
             else pc.index_in(chunk, known)
             for chunk in values.chunks
         ]
-        found: NDArray[np.int64] = pa.chunked_array(places, pa.int32()).fill_null(-1).to_numpy().astype(np.int64)
-        return found
+        place: NDArray[np.int32] = pa.chunked_array(places, pa.int32()).fill_null(-1).to_numpy()
+        wrong = np.flatnonzero(place < 0)
+        if len(wrong):
+            first = int(wrong[0])
+            found = few(tally(plain(values).take(pa.array(wrong)).chunks))
+            raise self._unknown(f"{where}, {unit} {first}", len(wrong), found)
+        return np.array(list(self.numbers.values()), np.int64)[place]
 
     def _unknown(self, where: str, count: int, found: str) -> FramedexError:
         classes = ", ".join(repr(value) for value in itertools.islice(self.numbers, SHOWN))

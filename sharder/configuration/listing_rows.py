@@ -84,7 +84,7 @@ class Split(Record):
     seed: Seed = parameter("with shares: another seed deals differently", 0)
 
     def __post_init__(self) -> None:
-        self.check_one_of("column", "shares", "a split has either column or shares")
+        self.check_one_of("a split has either column or shares", "column", "shares")
         if self.names is not None and self.column is None:
             raise RefusedError("names belong to a column", found="names without column")
         if self.stratify is not None and self.shares is None:
@@ -266,7 +266,7 @@ class Views(Record):
     )
 
     def __post_init__(self) -> None:
-        self.check_one_of("clock", "clock_fps", "the time of views is that of the view clock, or counted by clock_fps")
+        self.check_one_of("the time of views is that of the view clock, or counted by clock_fps", "clock", "clock_fps")
         if self.names is not None and len(set(self.names)) < len(self.names):
             raise RefusedError(CELL, where="names", found=", ".join(self.names))
         for name, view in (self.each or {}).items():

@@ -172,10 +172,11 @@ class Record:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    def check_one_of(self, one: str, other: str, what: str) -> None:
-        """Raise RefusedError with the message `what` unless exactly one of two keys has a value."""
-        if (getattr(self, one) is None) == (getattr(self, other) is None):
-            raise RefusedError(what, found="neither" if getattr(self, one) is None else "both")
+    def check_one_of(self, what: str, *keys: str) -> None:
+        """Raise RefusedError with the message `what` unless exactly one of some keys has a value."""
+        given = [key for key in keys if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise RefusedError(what, found=" and ".join(given) or f"none of {', '.join(keys)}")
 
     def plain(self) -> dict[str, Any]:
         """Return the record as plain YAML values, defaults included; fractions stay exact."""

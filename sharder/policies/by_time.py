@@ -114,7 +114,7 @@ class Segment(Record):
     offset: Seconds | None = parameter("from the clip's start; without it, where the segment before ends", None)
 
     def __post_init__(self) -> None:
-        self.check_one_of("frames", "seconds", "a segment has either frames or seconds")
+        self.check_one_of("a segment has either frames or seconds", "frames", "seconds")
 
     def count(self) -> int:
         """Return the number of samples of the segment."""
@@ -257,10 +257,7 @@ class PerRowPolicy(Policy):
     names_ranges = needs_video = counts_by_pts = True
 
     def __post_init__(self) -> None:
-        ways = [name for name in ("fps", "stride", "uniform") if getattr(self, name) is not None]
-        if len(ways) != 1:
-            found = ", ".join(ways) or "none of them"
-            raise RefusedError("a range is sampled by one of fps, stride and uniform", found=found)
+        self.check_one_of("a range is sampled by one of fps, stride and uniform", "fps", "stride", "uniform")
         if self.uniform is not None and self.frames is not None:
             raise RefusedError("uniform says how many frames a clip has", found="frames as well")
         if self.range is not None:
@@ -359,7 +356,7 @@ class AroundPolicy(Policy):
     counts_by_pts = True  # timestamps decide whether all places of a clip lie outside, and then it is not made
 
     def __post_init__(self) -> None:
-        self.check_one_of("seconds", "frames", "distances from the anchor are given by seconds or by frames")
+        self.check_one_of("distances from the anchor are given by seconds or by frames", "seconds", "frames")
         Policy.__post_init__(self)
 
     @property

@@ -204,7 +204,7 @@ class UniformPolicy(FixedCountPolicy):
             found = ", ".join(["clips", *rates]) + (" without frames" if self.frames is None else "")
             raise RefusedError("uniform clips have frames, and either fps or stride", found=found)
         if self.clips is None and (self.frames is None) == (self.fps is None):
-            found = "both" if self.fps is not None else "neither"
+            found = "frames and fps" if self.fps is not None else "neither"
             remedy = None if self.fps is None else "`clips: 1` makes one clip at that rate"
             raise RefusedError("the one clip has either frames or fps", found=found, remedy=remedy)
         if self.clips is not None and self.by == "number":
@@ -255,7 +255,7 @@ class RandomPolicy(Policy):
     is_random = True
 
     def __post_init__(self) -> None:
-        self.check_one_of("fps", "stride", "random clips have either fps or stride")
+        self.check_one_of("random clips have either fps or stride", "fps", "stride")
         Policy.__post_init__(self)
 
     @property
@@ -265,17 +265,14 @@ class RandomPolicy(Policy):
     def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.fps is None:
             stride = self.stride or 1
-            offsets = range(0, stride * self.frames, stride)
-            one = numbers(span, (span.first, 1, int(not span.is_empty)), offsets)
-            several = numbers(span, (0, 0, self.clips), offsets)
+            several = numbers(span, (span.first, 0, self.clips), range(0, stride * self.frames, stride))
         else:
             zero = Fraction(0)
             pieces = [(zero, 1 / (self.fps * timeline.time_base), self.frames)]
-            one = times(span, (span.start, zero, int(span.end > span.start)), pieces, time_step=TIME_STEP)
             several = times(span, (span.start, zero, self.clips), pieces, time_step=TIME_STEP)
-        places = one.limit - one.low - int(one.offsets.max())  # where a whole clip may begin
+        places = several.limit - several.low - int(several.offsets.max())  # where a whole clip may begin
         if places <= 0:
-            return one
+            return replace(several, starts=several.starts[: int(several.limit > several.low)])
         # Each range of a video has draws of its own.
         which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
         drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -41,7 +41,7 @@ NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if al
 ClipRow = tuple[int, str, Any]  # number from 1, location for errors, content (a mapping, if the row is right)
 
 
-def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) -> Iterator[ClipRow]:
+def clip_rows(path: Path, own: frozenset[str]) -> Iterator[ClipRow]:
     """Yield the rows of a file of clips.
 
     The ending gives the format: `.csv`, `.parquet`, `.json` (a list of objects, or one object per line), and one JSON
@@ -50,7 +50,6 @@ def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) ->
     Args:
         path: The file.
         own: The keys that are not the user's columns.
-        note: Called with all bytes of the file, in order.
 
     Raises:
         PolicyError: The file, or a row, cannot be read.
@@ -58,19 +57,16 @@ def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) ->
     try:
         ending = path.suffix.lower()
         if ending in (".csv", ".parquet"):
-            _note_all(path, note)
             rows = _csv_rows(path) if ending == ".csv" else _parquet_rows(path)
             for number, row in enumerate(rows, 1):
                 yield number, f"{path}, row {number}", _of_table(row, own)
         elif ending == ".json" and _begins_with_bracket(path):
-            _note_all(path, note)
             content = _parsed(path.read_text(encoding="utf-8-sig"), str(path), levels=2)
             for number, row in enumerate(content, 1):
                 yield number, f"{path}, row {number}", row
         else:
             with open(path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
                 for number, line in enumerate(file, 1):
-                    note(line)
                     text, where = line.decode("utf-8-sig" if number == 1 else "utf-8"), f"{path}:{number}"
                     if text.strip():
                         yield number, where, _parsed(text, where, levels=1)
@@ -150,12 +146,6 @@ def _begins_with_bracket(path: Path) -> bool:
         return file.read(BYTES_AT_ONCE).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
-def _note_all(path: Path, note: Callable[[bytes], None]) -> None:
-    with open(path, "rb") as file:
-        while block := file.read(BYTES_AT_ONCE):
-            note(block)
-
-
 ROWS_AT_ONCE = 10_000  # rows whose types are determined together
 OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream", "outside"})
 Outside = Literal["error", "pad", "edge", "drop"]
@@ -200,11 +190,10 @@ class ExplicitClips:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        digest = hashlib.blake2b(digest_size=16)
         self._count = 0
         self.user_schema = pa.schema([])
         first_lines: dict[bytes, int] = {}
-        requests = self._read(digest.update)
+        requests = iter(self)
         while some := list(itertools.islice(requests, ROWS_AT_ONCE)):
             for request in some:
                 name = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
@@ -216,16 +205,14 @@ class ExplicitClips:
                     )
             self._count += len(some)
             self.user_schema = _with_types_of([request.columns for request in some], self.user_schema, str(path))
-        self.digest = digest.hexdigest()
+        with open(path, "rb") as file:
+            self.digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[ExplicitClip]:
-        return self._read(lambda line: None)
-
-    def _read(self, note: Callable[[bytes], None]) -> Iterator[ExplicitClip]:
-        for number, where, content in clip_rows(self.path, OWN_KEYS, note):
+        for number, where, content in clip_rows(self.path, OWN_KEYS):
             yield _parse_clip(content, number, where)
 
 

@@ -275,8 +275,22 @@ def check_ranges(index: Index, file: PolicyFile) -> None:
     if ranges is not None:
         where = "range" if "range" in file.resolved else f"policy {file.resolved['policy']}"
         check_there(ranges.columns, index.listing, where=where, remedy="index a listing that has ranges")
-    elif "range" not in file.resolved and not file.policy.names_ranges:
-        _check_ignored(index.listing, names)
+        return
+    found = None if "range" in file.resolved or file.policy.names_ranges else range_columns(tuple(names))
+    if found is None:
+        return
+    start, end = found
+    for uri, *cells in zip(*(index.listing[name] for name in ("listed_uri", start, end)), strict=True):
+        places = [cell.as_py() for cell in cells]
+        if not all(map(is_empty, places)):
+            shown = " to ".join("(empty)" if is_empty(place) else str(place) for place in places)
+            raise PolicyError(
+                "the listing has ranges, and the policy ignores them",
+                found=f"columns {start!r} and {end!r}: {shown} of {uri}",
+                remedy=f"write `range: {{start: {start}, end: {end}}}` into the policy to sample these ranges (in "
+                "seconds from a video's first frame; add `unit: frames` for frame numbers), or `range: null` to sample "
+                "whole videos",
+            )
 
 
 def check_there(wanted: Sequence[str], listing: pa.Table, *, where: str, remedy: str) -> None:
@@ -295,24 +309,6 @@ def check_there(wanted: Sequence[str], listing: pa.Table, *, where: str, remedy:
 
 def _user_names(listing: pa.Table) -> list[str]:
     return [name for name in listing.schema.names if name not in LISTING.names]
-
-
-def _check_ignored(listing: pa.Table, names: list[str]) -> None:
-    columns = range_columns(tuple(names))
-    if columns is None:
-        return
-    start, end = columns
-    for uri, *cells in zip(*(listing[name] for name in ("listed_uri", start, end)), strict=True):
-        places = [cell.as_py() for cell in cells]
-        if not all(map(is_empty, places)):
-            shown = " to ".join("(empty)" if is_empty(place) else str(place) for place in places)
-            raise PolicyError(
-                "the listing has ranges, and the policy ignores them",
-                found=f"columns {start!r} and {end!r}: {shown} of {uri}",
-                remedy=f"write `range: {{start: {start}, end: {end}}}` into the policy to sample these ranges (in "
-                "seconds from a video's first frame; add `unit: frames` for frame numbers), or `range: null` to sample "
-                "whole videos",
-            )
 
 
 MAX_REASONS = 3  # kinds of failures in a message
@@ -366,12 +362,9 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
         index: The index that clips were planned from.
         failures: Why clips could not be made.
     """
-    kinds, first = Counter[str](), dict[str, Failure]()
-    rows = []
-    for failure in failures:
-        rows.append(asdict(failure))
-        kinds[failure.kind] += 1
-        first.setdefault(failure.kind, failure)
+    every = list(failures)
+    rows = [asdict(one) for one in every]
+    kinds, first = Counter(one.kind for one in every), {one.kind: one for one in reversed(every)}
     if len(index) == index.unusable:
         found, remedy = _unusable(index), "framedex audit shows the media of the index and what is wrong with them"
     else:
@@ -384,7 +377,13 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
         remedy = "change the policy or the list of clips"
     if INTERNAL_ERROR in first:
         remedy = PLEASE_REPORT
-    error = NoClipsError("there would be no clips", where=str(index.path), found=found, remedy=remedy, failures=rows)
+    error = NoClipsError(
+        "there would be no clips",
+        where=str(index.path),
+        found=found,
+        remedy=remedy,
+        failures=[asdict(one) for one in every],
+    )
     if INTERNAL_ERROR in first:
         error.add_note(first[INTERNAL_ERROR].traceback or "")
     return error
