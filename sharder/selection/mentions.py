@@ -377,13 +377,7 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
         remedy = "change the policy or the list of clips"
     if INTERNAL_ERROR in first:
         remedy = PLEASE_REPORT
-    error = NoClipsError(
-        "there would be no clips",
-        where=str(index.path),
-        found=found,
-        remedy=remedy,
-        failures=[asdict(one) for one in every],
-    )
+    error = NoClipsError("there would be no clips", where=str(index.path), found=found, remedy=remedy, failures=rows)
     if INTERNAL_ERROR in first:
         error.add_note(first[INTERNAL_ERROR].traceback or "")
     return error
