@@ -279,7 +279,7 @@ class SourceFiles:
     def read(self, clip: Clip) -> EncodedClip:
         """Return the packets of a clip. Raises StaleError if the source is missing or changed."""
         source, recipe = clip.source, clip.recipe
-        encoded, pieces = laid_out(clip)
+        encoded, pieces = payload_of(clip)
         if recipe.range_path is not None:
             for name in recipe.range_path:  # a manifest may come from anywhere, so names must not leave the folder
                 if not name or leads_out(name) or "\0" in name:
@@ -378,7 +378,7 @@ def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[n
             raise stale(where, "other content")
 
 
-def laid_out(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
+def payload_of(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
     """Return a clip whose payload contains only the runs' states, and the part of the payload for each range."""
     recipe, states = clip.recipe, clip.medium.states
     given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
@@ -412,7 +412,7 @@ class HeldBytes:
 
     def read(self, clip: Clip) -> EncodedClip:
         """Return the packets of a clip. Raises StaleError if they are not the recorded ones, or not held."""
-        encoded, pieces = laid_out(clip)
+        encoded, pieces = payload_of(clip)
         for offset, piece in zip(clip.recipe.range_offset.tolist(), pieces, strict=True):
             piece[...] = self._bytes(clip.source, offset, len(piece))
         check_content(clip.source, clip.recipe, pieces)

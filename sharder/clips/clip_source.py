@@ -64,11 +64,11 @@ def frame_field(name: str, lists: pa.ChunkedArray) -> pa.ChunkedArray:
     if name == "wanted_frames":
         return pc.list_value_length(lists)
     nearest = np.fmin if name == "begin_seconds" else np.fmax
-    return pa.chunked_array([_reduced(chunk, nearest) for chunk in lists.chunks], pa.float64())
+    return pa.chunked_array([_extremes(chunk, nearest) for chunk in lists.chunks], pa.float64())
 
 
-def _reduced(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
-    """Return the least or greatest number of each list; null for lists without numbers."""
+def _extremes(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
+    """Return the least or greatest number of each list, or null for a list without numbers."""
     lengths = as_numpy(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
     values = as_numpy(lists.flatten().fill_null(np.nan)).astype(np.float64)
     found = np.full(len(lists), np.nan)
@@ -84,7 +84,7 @@ def check_column_name(name: object) -> None:
         raise FramedexError("the name of a column is a text", found=repr(name)[:80], allowed="such as 'label'")
 
 
-SIZES = ("height", "width", "rotation_degrees")  # of a clip's medium, never null
+SIZES = ("height", "width", "rotation_degrees")  # every medium has them
 
 
 class ClipSource(ABC):

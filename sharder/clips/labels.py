@@ -17,7 +17,7 @@ from framedex.errors import FramedexError
 LabelsArgument = str | Mapping[Any, Any]
 
 DEFAULT_COLUMN = "label"
-NAME_SUFFIX = "_name"  # of the column that keeps the values when numbers replace them
+NAME_SUFFIX = "_name"  # numbers replace the values of a column, and the column with this suffix keeps them
 MAX_CLASSES = 100_000  # a column with more values holds captions or names, not labels
 NOTHING = object()
 LEAVE_OUT = "leave out clips without a label by `where` or by the policy's `filter`"
@@ -106,7 +106,7 @@ class Labels:
         classes = ", ".join(repr(value) for value in itertools.islice(self.numbers, SHOWN))
         more = f" and {len(self.numbers) - SHOWN:,} more" if len(self.numbers) > SHOWN else ""
         return FramedexError(
-            f"column {self.column!r} has a value that is no label",
+            f"column {self.column!r} has a value without a label",
             where=where,
             found=found if count == 1 else f"{found}: {count:,} in all",
             allowed=classes + more,

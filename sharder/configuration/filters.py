@@ -68,7 +68,7 @@ def parse_filter(text: str) -> pc.Expression:
             where=f"filter, character {error.offset or len(line) + 1}",
             found=line[:80],
             allowed=GRAMMAR,
-            remedy='a column whose name is no Python name, or a word such as class, is written column("class")',
+            remedy='if the name of a column is not a Python identifier, write column("class")',
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise PolicyError("a filter cannot be parsed", where="filter", found=error, allowed=GRAMMAR) from error

@@ -64,24 +64,25 @@ SplitName = Annotated[
 class Split(Record):
     """How rows are assigned to named splits.
 
-    By a column: its values are the names, or `names` says which name each value stands for. By hash: `shares` gives the
-    names and the share of each. Rows that agree in the column `by` always get the same split, and the split of a row
-    does not depend on other rows. With `stratify`, each value of that column meets the shares by itself, as closely as
-    whole groups of `by` allow; the split of a row then depends on other rows of its value. With `keep`, the groups of a
-    dataset that is there keep their splits, and the others make up for the shares.
+    With `column`, the values of that column are the names of splits, unless `names` maps them to names. With `shares`,
+    a hash assigns rows so that each split gets its share. Rows with equal values in the column `by` always get the same
+    split, and the split of a row does not depend on other rows. With `stratify`, the rows of each value of that column
+    are divided by the shares, as closely as whole groups of `by` allow. The split of a row then depends on other rows
+    with its value. With `keep`, the groups of an existing dataset keep their splits, and the other groups are assigned
+    so that the shares are met.
     """
 
-    column: ColumnName | None = parameter("the column that says it; or shares", None)
+    column: ColumnName | None = parameter("the column with the split of each row; or shares", None)
     names: Annotated[dict[Cell, SplitName], Pairs("{0: train, 1: val}", CELL)] | None = parameter(
-        "which value of the column means which split; without it, the values are the names", None
+        "the split of each value of the column; without it, the values are the splits", None
     )
     shares: Annotated[dict[SplitName, Share], Pairs("{train: 8, val: 1, test: 1}", "a split is named twice")] | None = (
-        parameter("how much of the whole each split gets; or column", None)
+        parameter("the share of each split, relative to the sum of all shares; or column", None)
     )
-    by: ColumnName = parameter("with shares: rows with the same value in this column go together", "media_id")
-    stratify: ColumnName | None = parameter("with shares: each value of this column meets the shares by itself", None)
-    keep: FolderName | None = parameter("with stratify: a dataset, whose groups keep their splits", None)
-    seed: Seed = parameter("with shares: another seed deals differently", 0)
+    by: ColumnName = parameter("with shares: rows with the same value in this column get the same split", "media_id")
+    stratify: ColumnName | None = parameter("with shares: the shares apply to each value of this column", None)
+    keep: FolderName | None = parameter("with stratify: an existing dataset, whose groups keep their splits", None)
+    seed: Seed = parameter("with shares: another seed gives other splits", 0)
 
     def __post_init__(self) -> None:
         self.check_one_of("a split has either column or shares", "column", "shares")
@@ -154,7 +155,7 @@ class Split(Record):
             dealt: With `stratify`, what `deal` returned for all rows.
 
         Raises:
-            PolicyError: The table lacks the column, or a cell is empty or names no split.
+            PolicyError: The table lacks the column, or a cell is empty or is not the name of a split.
         """
         name = self.by if self.column is None else self.column
         column = _column_of(table, name).combine_chunks()
@@ -164,7 +165,7 @@ class Split(Record):
             raise PolicyError(
                 "rows cannot be split by a column of this type", where=f"split, column {name!r}", found=column.type
             ) from error
-        if isinstance(encoded, pa.ChunkedArray):  # of texts of more than 2 GiB
+        if isinstance(encoded, pa.ChunkedArray):  # texts of more than 2 GiB do not fit one chunk
             encoded = encoded.combine_chunks()
         if encoded.null_count:
             raise PolicyError(
@@ -224,16 +225,16 @@ def _cut_at(shares: Sequence[Fraction], count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Record):
-    """What holds for one view alone.
+    """The parameters of one view.
 
-    When the clock shows t seconds, the view shows what lies `offset_seconds` + `rate` * t after its beginning. With the
-    policy `around`, `seconds` are the times from the anchor that are wanted of this view.
+    At t seconds of the clock, the view's own time is `offset_seconds` + `rate` * t. With the policy `around`, `seconds`
+    are the wanted times of this view, as distances from the anchor.
     """
 
     offset_seconds: Distance = parameter("the view's own time when the clock begins, in seconds", Fraction(0))
     rate: Rate = parameter("seconds that pass in the view while the clock counts one", Fraction(1))
     seconds: Annotated[tuple[Distance, ...], MANY, listed("[-0.1, 0]")] | None = parameter(
-        "with the policy around: the times from the anchor that are wanted of this view", None
+        "with the policy around: the wanted times of this view, as distances from the anchor", None
     )
 
 
@@ -242,27 +243,26 @@ class Views(Record):
     """Which rows of a listing are views of one scene, and how their times belong together.
 
     Rows with the same value in the column `group` (or in several columns) belong together; the column `view` names
-    the view of each. The policy is applied to the view `clock`, or to a clock of its own that counts `clock_fps`
-    frames a second from the views' beginnings on. Every other view gives, for each frame of that, the frame that
-    `choose` means for the same time. It must lie within `tolerance_seconds` of that time, or, if the policy does
-    not say that, closer than a frame of the view lasts on average. `missing` says what becomes of a clip for which
-    a view has no such frame.
+    the view of each. The policy selects frames of the view `clock`, or of a clock that counts `clock_fps` frames a
+    second from the views' beginnings on. For the time of each selected frame, `choose` determines the frame of every
+    other view. That frame must lie within `tolerance_seconds` of the time; by default, its distance must be less than
+    the average duration of the view's frames. `missing` determines how a clip is treated if a view has no such frame.
     """
 
-    group: ColumnNames = parameter("the listing's column whose equal values mean one scene, or several columns")
+    group: ColumnNames = parameter("the listing's column or columns with equal values for the views of a scene")
     view: ColumnName = parameter("the listing's column that names the view")
     names: Annotated[tuple[Cell, ...], MANY, listed("[left, right]")] | None = parameter(
-        "the views that are wanted; without it, all values of the column", None
+        "the wanted views; without it, all values of the column `view`", None
     )
     clock: Cell | None = parameter("the view to which the policy is applied; or clock_fps", None)
     clock_fps: Rate | None = parameter("frames a second of a clock to which the policy is applied; or clock", None)
     missing: Missing = parameter(
-        "if a view has no frame for a clip: the run ends, the clip is left out, or the frames are masked", "skip"
+        "if a view has no frame for a clip: end the run, leave the clip out, or mask the frames", "skip"
     )
     offset_column: ColumnName | None = parameter("the listing's column with the offset_seconds of each row", None)
     rate_column: ColumnName | None = parameter("the listing's column with the rate of each row", None)
     each: Annotated[dict[Cell, View], Pairs("{left: {offset_seconds: 0.02}}", "a view is named twice")] | None = (
-        parameter("what holds for one view alone, by its name", None)
+        parameter("parameters of single views, by the view's name", None)
     )
 
     def __post_init__(self) -> None:
@@ -281,7 +281,7 @@ class Views(Record):
             if view.rate != 1 and self.rate_column is not None:
                 raise RefusedError("rates are given by column or by view", where=where, found="both")
         if self.names is not None and self.clock is not None and self.clock not in self.names:
-            raise RefusedError("clock is no view", found=shown(self.clock), allowed=", ".join(self.names))
+            raise RefusedError("clock must be a view", found=shown(self.clock), allowed=", ".join(self.names))
 
     @property
     def columns(self) -> list[str]:

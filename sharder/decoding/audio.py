@@ -28,8 +28,9 @@ from framedex.records.medium import AudioPackets
 from framedex.sharder.clips.clip import AudioFacts, AudioOptions, Clip, plan_audio
 from framedex.sharder.reading import HeldBytes, SourceFiles
 
-# Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
-# beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
+# Dither replaces coefficients that have no bits. With this option, it depends on the packet alone, not on a generator
+# that has run since the beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders do not share a
+# generator: ATSC A/52 7.3.4.)
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
 # By packed type: the value of silence, and the factor 2^-(bits - 1) to full scale 1. FFmpeg shifts samples with fewer
 # bits than their type (24 of 32) up, so the factor of the type applies to them too.
@@ -310,8 +311,8 @@ def resample(
         mask: bool [n], whether each of them is presented. An output sample is presented if the source sample under it
             is; otherwise it is zero.
         first_sample: Number of the first source sample on the grid k / rate.
-        rate: Of the source, in Hz.
-        out_rate: Of the output, in Hz.
+        rate: Sample rate of the source, in Hz.
+        out_rate: Sample rate of the output, in Hz.
         begin: Number of the first output sample on the grid k / out_rate.
         count: Number of output samples.
 
@@ -355,7 +356,7 @@ def filter_bytes(rate: int, out_rate: int) -> int:
 
 def _half_taps(rate: int, out_rate: int) -> int:
     """Return half the length of the filter in source samples: Kaiser's formula for the transition band."""
-    transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # of the source rate
+    transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # as a part of the source rate
     return math.ceil((STOPBAND_DB - 7.95) / (2.285 * 2 * math.pi * transition) / 2)
 
 
@@ -367,7 +368,8 @@ def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
     """
     half, up = _half_taps(rate, out_rate), out_rate // math.gcd(rate, out_rate)
     distance = np.arange(up)[:, None] / up - (np.arange(2 * half) - half + 1)[None, :]
-    cutoff = 0.5 * (1 + PASSBAND) * min(1.0, out_rate / rate)  # of the source's Nyquist frequency, mid-transition
+    # The cutoff lies in the middle of the transition, and is a part of the source's Nyquist frequency.
+    cutoff = 0.5 * (1 + PASSBAND) * min(1.0, out_rate / rate)
     beta = 0.1102 * (STOPBAND_DB - 8.7)
     window = np.i0(beta * np.sqrt(np.clip(1 - (distance / half) ** 2, 0, None))) / np.i0(beta)
     bank: NDArray[np.float64] = cutoff * np.sinc(cutoff * distance) * window

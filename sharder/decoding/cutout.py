@@ -154,7 +154,7 @@ class PictureFilter:
     def __init__(self, name: str) -> None:
         self._name = name
         self._graph: av.filter.Graph | None = None
-        self._shape: tuple[object, ...] | None = None  # of the pictures that the graph takes, and its arguments
+        self._shape: tuple[object, ...] | None = None  # the graph takes only pictures of this shape and format
 
     def filtered(self, picture: av.VideoFrame, arguments: str) -> av.VideoFrame:
         """Return a filtered picture."""
@@ -196,7 +196,7 @@ class Cropper:
 def _is_cut(picture: av.VideoFrame) -> bool:
     """Return whether pictures like this one are cut before conversion: planes of luma and chroma, or luma alone.
 
-    Of a picture whose sides are not whole samples of chroma, libswscale stretches the chroma a little. It converts the
+    libswscale stretches the chroma of a picture whose sides are not whole samples of chroma. It converts the
     two fields of an interlaced picture apart from each other, so each of them must have whole samples.
     """
     shape = picture.format

@@ -27,7 +27,7 @@ from framedex.indexer.containers import plane_rows
 from framedex.sharder.clips.clip import bits_of
 from framedex.sharder.decoding.cutout import PictureFilter
 
-UNSPECIFIED = 2  # of matrix coefficients, ISO/IEC 23091-2 table 4
+UNSPECIFIED = 2  # the code for unknown matrix coefficients, ISO/IEC 23091-2 table 4
 # Chroma interpolation and rounding: libswscale's defaults are up to 3 levels off, and 25 dB on test patterns.
 CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolation.ACCURATE_RND
 # With these flags, libswscale writes packed RGB one sample at a time, but planes with vectors. Writing planes and
@@ -68,8 +68,8 @@ class RgbConverter:
 
         Args:
             picture: The picture.
-            height: Of the result.
-            width: Of the result.
+            height: Height of the result.
+            width: Width of the result.
             into: An array of that shape in which compiled code puts the result, which is then this array.
 
         Raises:

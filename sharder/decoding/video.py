@@ -343,7 +343,7 @@ def raw_form(medium: Medium) -> PixelForm:
     form = _form_of(medium.pixel_format) if medium.pixel_format else None
     if form is None:
         raise FramedexError(
-            "the planes of these pictures are no array of samples",
+            "the planes of these pictures do not fit one array of samples",
             where=medium.path,
             found=medium.pixel_format or "an unknown pixel format",
             allowed="grey, 4:4:4 or RGB in planes, of at most 16 bits",

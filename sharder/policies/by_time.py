@@ -109,9 +109,9 @@ class Segment(Record):
     """
 
     fps: Rate = parameter("samples a second")
-    frames: Count | None = parameter("how many samples; or seconds", None)
-    seconds: Rate | None = parameter("for how long; or frames", None)
-    offset: Seconds | None = parameter("from the clip's start; without it, where the segment before ends", None)
+    frames: Count | None = parameter("number of samples; or seconds", None)
+    seconds: Rate | None = parameter("duration of the segment; or frames", None)
+    offset: Seconds | None = parameter("from the clip's start; by default, the end of the previous segment", None)
 
     def __post_init__(self) -> None:
         self.check_one_of("a segment has either frames or seconds", "frames", "seconds")
@@ -132,7 +132,7 @@ class SegmentsPolicy(Policy):
         "the stretches of a clip, such as [{fps: 1, frames: 8}, {fps: 2, frames: 8}]"
     )
     start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
-    every_seconds: Rate | None = parameter("another clip at that distance; without it, one clip a video", None)
+    every_seconds: Rate | None = parameter("distance between clips; without it, one clip a video", None)
 
     @property
     def length(self) -> int | None:
@@ -220,7 +220,7 @@ class FramesPolicy(Policy):
 class KeyframesPolicy(Policy):
     """Frames where decoding may start: every `every`-th of them, cut into clips of `frames` frames."""
 
-    every: Count = parameter("every n-th start point", 1)
+    every: Count = parameter("distance between the random access points that are taken, by number", 1)
     frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
     by_number = needs_video = counts_by_pts = True
 
@@ -233,7 +233,7 @@ class KeyframesPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerRowPolicy(Policy):
-    """Clips of the ranges that a listing's row names. Each range is sampled as if it were a video of its own.
+    """Clips of the ranges that a row of the listing holds. Each range is sampled as if it were a video of its own.
 
     Either `start` and `end` are the columns that hold a range [start, end), or `cuts` is the column that holds a list
     of times between which the ranges lie. `unit` is the unit of these values. With `include_end`, a range of frames
@@ -243,7 +243,7 @@ class PerRowPolicy(Policy):
 
     fps: Rate | None = parameter("samples a second; or stride, or uniform", None)
     stride: Count | None = parameter("every n-th frame; or fps, or uniform", None)
-    uniform: Count | None = parameter("so many frames spread over the range; or fps, or stride", None)
+    uniform: Count | None = parameter("number of frames, spread over the range; or fps, or stride", None)
     frames: Count | None = parameter("with fps or stride: frames a clip; without it, one clip a range", None)
     start: ColumnName | None = parameter(
         "the listing's column with the start of a range; by default `start`, or one like start_sec", None
@@ -251,18 +251,18 @@ class PerRowPolicy(Policy):
     end: ColumnName | None = parameter(
         "the listing's column with the end of a range; by default `end`, or one like end_sec", None
     )
-    cuts: ColumnName | None = parameter("instead: a column with a list of ascending places between ranges", None)
-    unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
-    include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
+    cuts: ColumnName | None = parameter("instead: the column with a list of ascending places between ranges", None)
+    unit: Unit = parameter("unit of the columns: seconds from the first frame, or frame numbers", "seconds")
+    include_end: YesNo = parameter("with unit: frames, whether the end belongs to the range", False)
     names_ranges = needs_video = counts_by_pts = True
 
     def __post_init__(self) -> None:
         self.check_one_of("a range is sampled by one of fps, stride and uniform", "fps", "stride", "uniform")
         if self.uniform is not None and self.frames is not None:
-            raise RefusedError("uniform says how many frames a clip has", found="frames as well")
+            raise RefusedError("uniform already determines the number of frames of a clip", found="frames as well")
         if self.range is not None:
             allowed = "start and end, or cuts"
-            raise RefusedError("per_row names its ranges without the key range", found="range", allowed=allowed)
+            raise RefusedError("per_row has its own keys for ranges", found="range", allowed=allowed)
         self.ranges(())  # to raise for keys that contradict each other
         Policy.__post_init__(self)
 

@@ -42,23 +42,24 @@ TIME_STEP = 1 << 10  # random times are drawn to this fraction of the finest ste
 class Policy(Record):
     """The parameters common to all policies. A policy is such a record with parameters of its own.
 
-    `split`, `filter` and `views` are for the callers of a policy, which itself does not read them.
+    A policy does not read `split`, `filter` and `views` itself; its callers apply them.
 
     Attributes:
         choose: The frame taken for a time.
-        tolerance_seconds: How far that frame may lie from the time; None for any distance.
+        tolerance_seconds: How far that frame may lie from the time. If None, any distance is allowed.
         jitter_seconds: How far each place is moved at most, for policies by time.
         jitter_frames: How far each place is moved at most, for policies by number.
         seed: Seed of random draws.
         pad: What replaces missing frames of a clip.
         last: What happens to a clip that the video's end cuts short.
-        short: The same if no clip is whole; None for the value of `last`.
+        short: What happens to that clip if no clip is whole; by default, the value of `last`.
         min_frames: Least number of real frames of a clip.
-        max_clips: Most clips of a video, or of a stretch of it. Those that are kept are spread evenly among all.
-        max_seconds: How much of a video, or of a stretch of it, is sampled at most, from its beginning.
-        range: The listing's columns that say which stretch of a video is sampled, as if it were a video of its own;
-            None for whole videos.
-        views: Which rows are views of one scene; None if each row stands alone.
+        max_clips: Greatest number of clips of a video, or of a stretch of it. The clips that are kept are spread evenly
+            among all.
+        max_seconds: Number of seconds of a video, or of a stretch of it, that are sampled at most, from its beginning.
+        range: The listing's columns with the stretch of a video that is sampled, as if it were a video of its own. If
+            None, whole videos are sampled.
+        views: Which rows are views of one scene. If None, each row stands alone.
         split: Which rows go to which split.
         filter: Which rows are sampled.
     """
@@ -66,20 +67,20 @@ class Policy(Record):
     choose: sampling.Choose = parameter(
         "which frame a time means: the nearest, the one before it, or the one after it", "nearest"
     )
-    tolerance_seconds: Seconds | None = parameter("a clip with a frame further from its time is left out", None)
-    jitter_seconds: Seconds = parameter("by time: each place of a clip is moved by up to so much", Fraction(0))
-    jitter_frames: Number = parameter("by number: each place of a clip is moved by up to so much", 0)
-    seed: Seed = parameter("of jitter and of random clips", 0)
-    pad: sampling.PadMode = parameter("what stands where a clip has no frame", "constant")
-    last: Last = parameter("what becomes of a clip that the end cuts short", "pad")
-    short: Short | None = parameter("the same, where the video has no whole clip; as last says by default", None)
-    min_frames: Count = parameter("a clip with fewer frames of its own is not made", 1)
-    max_clips: Count | None = parameter("of more clips of a video, so many, spread evenly", None)
-    max_seconds: Rate | None = parameter("only so many seconds of a video are sampled, from its beginning", None)
-    range: Ranges | None = parameter("the listing's columns that say which stretch of a video is sampled", None)
+    tolerance_seconds: Seconds | None = parameter("clips with a frame further from its time are left out", None)
+    jitter_seconds: Seconds = parameter("by time: greatest random shift of a wanted time", Fraction(0))
+    jitter_frames: Number = parameter("by number: greatest random shift of a wanted number", 0)
+    seed: Seed = parameter("seed of jitter and of random clips", 0)
+    pad: sampling.PadMode = parameter("how the missing frames of a clip are replaced", "constant")
+    last: Last = parameter("how a clip is treated that the end of the video cuts short", "pad")
+    short: Short | None = parameter("the same if the video has no whole clip; by default, the value of last", None)
+    min_frames: Count = parameter("a clip with fewer real frames is left out", 1)
+    max_clips: Count | None = parameter("greatest number of clips of a video, spread evenly", None)
+    max_seconds: Rate | None = parameter("how many seconds of a video are sampled at most, from its beginning", None)
+    range: Ranges | None = parameter("the listing's columns with the stretch of a video that is sampled", None)
     views: Views | None = parameter("the listing's rows that are views of one scene, for clips of several views", None)
-    split: Split | None = parameter("which rows are train, val, test", None)
-    filter: FilterText | None = parameter("which rows of the index and the listing are sampled at all", None)
+    split: Split | None = parameter("which rows belong to train, val and test", None)
+    filter: FilterText | None = parameter("which rows are sampled, by columns of the index and the listing", None)
 
     def __post_init__(self) -> None:
         if self.by_number and self.jitter_seconds:
@@ -100,7 +101,7 @@ class Policy(Record):
 
     @property
     def by_number(self) -> bool:
-        """Whether places are frame numbers, not times."""
+        """Whether clips want frame numbers instead of times."""
         return False
 
     @property
@@ -110,7 +111,7 @@ class Policy(Record):
 
     @property
     def length(self) -> int | None:
-        """Number of frames of a whole clip, by the key `frames`; None if it depends on the video."""
+        """Number of frames of a whole clip, from the key `frames`. If None, it depends on the video."""
         frames: int | tuple[int, ...] | None = getattr(self, "frames", None)
         return len(frames) if isinstance(frames, tuple) else frames
 
@@ -136,11 +137,12 @@ class Policy(Record):
 
     @property
     def names_ranges(self) -> bool:
-        """Whether columns of the listing name the stretches of a video that are sampled."""
+        """Whether columns of the listing hold the stretches of a video that are sampled."""
         return self.range is not None
 
     def ranges(self, names: Sequence[str]) -> Ranges | None:
-        """Return the columns that name the sampled ranges, for a listing with columns `names`; None for whole videos.
+        """Return the columns that hold the sampled ranges, for a listing with columns `names`, or None for
+        whole videos.
 
         Raises:
             PolicyError: The names of the columns contradict the policy's unit.
@@ -171,7 +173,7 @@ class Policy(Record):
         A pure function: the same input gives the same output.
 
         Args:
-            row: The listing's columns for the mention; {} if there are none.
+            row: The listing's columns of the mention, or {} without columns.
 
         Raises:
             PolicyError: `short: error` forbids the video, or the parameters would give more than MAX_CLIPS clips or

@@ -129,7 +129,7 @@ def _inline(said: str) -> Mapping[str, object] | None:
         content = _yaml_content(said)
     except (ValueError, yaml.YAMLError, RecursionError):
         if "\n" in said or said.lstrip().startswith("{"):
-            raise PolicyError("the policy is no YAML", where="policy", found=shown(said)) from None
+            raise PolicyError("the policy is not valid YAML", where="policy", found=shown(said)) from None
         return None
     return content if isinstance(content, Mapping) else None
 

@@ -271,8 +271,8 @@ def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
     return replace(span, stop=span.first + int(before_end), end=end)
 
 
-MAX_CLIPS = 1_000_000  # of one video, or of one range of it; more are a typing error
-BLOCK = 1 << 18  # so many wanted frames are computed at a time, which takes some ten MB
+MAX_CLIPS = 1_000_000  # more clips of one video or range are a typing error
+BLOCK = 1 << 18  # number of wanted frames that are computed at a time, which takes some ten MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ Rounding = Literal["half_up", "half_even", "down"]
 
 
 def spread_numbers(count: int, total: int, spread: Spread, rounding: Rounding = "half_up") -> list[int]:
-    """Return `count` of the numbers 0 to `total` - 1, evenly spread, ascending; some repeat if there are fewer.
+    """Return `count` evenly spread numbers from 0 to `total` - 1, ascending. Some repeat if there are fewer.
 
     Args:
         count: How many numbers.
@@ -136,9 +136,9 @@ def clips_by_time(
 class FixedCountPolicy(Policy):
     """The keys of a policy that may make one clip per video, with as many frames as a rate gives."""
 
-    least_frames: Count | None = parameter("without frames: a clip has at least so many", None)
-    max_frames: Count | None = parameter("without frames: a clip has at most so many", None)
-    multiple: Count | None = parameter("without frames: their number is rounded down to a multiple of this", None)
+    least_frames: Count | None = parameter("without `frames`: the least number of frames of a clip", None)
+    max_frames: Count | None = parameter("without `frames`: the greatest number of frames of a clip", None)
+    multiple: Count | None = parameter("without `frames`: the number of frames is a multiple of this", None)
 
     def __post_init__(self) -> None:
         given = [name for name in ("least_frames", "max_frames", "multiple") if getattr(self, name) is not None]
@@ -187,13 +187,13 @@ class UniformPolicy(FixedCountPolicy):
     """
 
     frames: Count | None = parameter("frames a clip; without it, as many as fps gives over the video", None)
-    clips: Count | None = parameter("so many clips, spread evenly; without it, the frames of one are", None)
-    fps: Rate | None = parameter("with clips: samples a second; without frames: how many frames", None)
+    clips: Count | None = parameter("number of clips, spread evenly; without it, one clip of spread frames", None)
+    fps: Rate | None = parameter("samples a second: with `clips`, or without `frames`", None)
     stride: Count | None = parameter("with clips: distance between frames by number; or fps", None)
-    by: By = parameter("of one clip: equal parts of the time, or of the number of frames", "time")
-    spread: Spread = parameter("the middles of equal parts, their beginnings, or from the first to the last", "centres")
+    by: By = parameter("without `clips`: whether parts are equal by time or by number of frames", "time")
+    spread: Spread = parameter("middles or beginnings of equal parts, or first frame to last", "centres")
     rounding: Rounding | None = parameter(
-        "by number, with ends: how fractions become frame numbers; half_up by default", None
+        "by number, with `spread: ends`: how fractions become frame numbers; half_up by default", None
     )
 
     def __post_init__(self) -> None:
@@ -208,7 +208,7 @@ class UniformPolicy(FixedCountPolicy):
             remedy = None if self.fps is None else "`clips: 1` makes one clip at that rate"
             raise RefusedError("the one clip has either frames or fps", found=found, remedy=remedy)
         if self.clips is not None and self.by == "number":
-            raise RefusedError("clips go by time with fps, and by number with stride", found="by: number")
+            raise RefusedError("several clips go by time with fps, and by number with stride", found="by: number")
         if self.rounding is not None and not (self.by_number and self.spread == "ends"):
             raise RefusedError(
                 "rounding is for frame numbers from the first to the last",

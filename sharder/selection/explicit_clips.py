@@ -106,7 +106,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
                 except ValueError as error:
                     where, found = f"{path}, row {number}", row[name][:80]
                     allowed = 'a JSON list in the cell: "[0, 7, 3]"'
-                    raise PolicyError(f"{name} is no list", where=where, found=found, allowed=allowed) from error
+                    raise PolicyError(f"{name} must be a list", where=where, found=found, allowed=allowed) from error
         yield row
 
 
