@@ -82,7 +82,7 @@ class RecordedFiles:
 
 
 class RecordedFile:
-    """A function (offset, length) → bytes that reads one recorded file. Raises StaleError for another file."""
+    """A function (offset, length) → bytes that reads one recorded file. Raises StaleError if the file differs."""
 
     def __init__(self, source: ByteSource) -> None:
         self._descriptor = open_recorded(source)
@@ -243,8 +243,8 @@ class EncodedClip:
     """A clip's packets in memory.
 
     Attributes:
-        payload: uint8 [bytes], packets in decode order. A packet begins with the state that its decoder needs first,
-            if there is one.
+        payload: uint8 [bytes], packets in decode order. The first packet of a run begins with the run's state, if it
+            has one.
         packet_first: int64 [packets + 1], where each packet begins.
     """
 
@@ -352,7 +352,7 @@ def opened_part(medium: Medium) -> RangedFile:
 
 
 def _cell_content(medium: Medium) -> memoryview:
-    """Return the bytes of a video that is a value of a compressed column.
+    """Return the bytes of a video that is a value in a compressed column.
 
     Raises:
         StaleError: The source is missing or changed.
@@ -371,7 +371,7 @@ def _cell_content(medium: Medium) -> memoryview:
 
 
 def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[np.uint8]]) -> None:
-    """Raise StaleError if the bytes of a range are not those of its checksum. Only images have checksums."""
+    """Raise StaleError if the bytes of a range do not match its checksum. Only images have checksums."""
     for number, piece in enumerate(pieces):
         if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
             where = source.path if recipe.range_path is None else joined(source.path, recipe.range_path[number])
@@ -379,7 +379,7 @@ def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[n
 
 
 def payload_of(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
-    """Return a clip whose payload contains only the runs' states, and the part of the payload for each range."""
+    """Return a clip whose payload has only the states of the runs, and the part of the payload for each range."""
     recipe, states = clip.recipe, clip.medium.states
     given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
     extra = np.zeros(len(recipe.packet_size), np.int64)
@@ -400,7 +400,7 @@ def payload_of(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
-    """Bytes of a source that were read before. It reads like `SourceFiles`.
+    """Bytes of a source in memory, which are read like `SourceFiles`.
 
     Attributes:
         first_byte: Where the bytes begin in the source.
@@ -411,7 +411,7 @@ class HeldBytes:
     content: NDArray[np.uint8]
 
     def read(self, clip: Clip) -> EncodedClip:
-        """Return the packets of a clip. Raises StaleError if they are not the recorded ones, or not held."""
+        """Return the packets of a clip. Raises StaleError if they are missing or differ from the recorded ones."""
         encoded, pieces = payload_of(clip)
         for offset, piece in zip(clip.recipe.range_offset.tolist(), pieces, strict=True):
             piece[...] = self._bytes(clip.source, offset, len(piece))
@@ -421,7 +421,7 @@ class HeldBytes:
     def read_ranges(
         self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Return uint8 [bytes]: some ranges, joined. Raises StaleError for a range that is not held."""
+        """Return uint8 [bytes]: some ranges, joined. Raises StaleError for a range that is not in memory."""
         pairs = zip(offset.tolist(), length.tolist(), strict=True)
         return np.concatenate([np.zeros(0, np.uint8), *(self._bytes(source, *pair) for pair in pairs)])
 

@@ -129,7 +129,7 @@ class ClipSource(ABC):
 
     @abstractmethod
     def views(self) -> ViewsOfClips | None:
-        """Return which clips are views of one clip of several views; None if each clip stands alone."""
+        """Return which clips belong to one clip of several views, or None if each clip stands alone."""
 
     @abstractmethod
     def failures(self) -> Iterator[Failure]:

@@ -18,7 +18,7 @@ LabelsArgument = str | Mapping[Any, Any]
 
 DEFAULT_COLUMN = "label"
 NAME_SUFFIX = "_name"  # numbers replace the values of a column, and the column with this suffix keeps them
-MAX_CLASSES = 100_000  # a column with more values holds captions or names, not labels
+MAX_CLASSES = 100_000  # a column with more values has captions or names instead of labels
 NOTHING = object()
 LEAVE_OUT = "leave out clips without a label by `where` or by the policy's `filter`"
 SHOWN = 20  # classes that a message names
@@ -169,7 +169,7 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
 
 
 def _of_python(value: Any) -> Any:
-    """Return a number or text of numpy as one of Python, and other values unchanged."""
+    """Convert a number or text of numpy to one of Python. Return other values unchanged."""
     return value.item() if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
 
 
@@ -238,7 +238,7 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
 def checked_labels(
     wanted: WantedLabels, values: pa.ChunkedArray, columns: list[str], where: str, *, unit: str = "clip"
 ) -> Labels:
-    """Return labels for a column, every value of which must have one.
+    """Return labels for a column, and check that every value has one.
 
     Args:
         wanted: The argument `labels`.
@@ -257,10 +257,10 @@ def checked_labels(
 
 
 def check_name_is_free(labels: Labels, columns: list[str], where: str) -> None:
-    """Raise FramedexError if clips have a column already that would keep the values."""
+    """Raise FramedexError if clips already have the column that would keep the values."""
     if labels.name_column in columns:
         raise FramedexError(
-            f"the values of column {labels.column!r} go into a column that clips have already",
+            f"the values of column {labels.column!r} would replace a column that clips already have",
             where=where,
             found=labels.name_column,
             remedy="rename that column in the listing",

@@ -133,7 +133,7 @@ def _undecodable(what: str) -> DecodeError:
 
 # By number of channels, as in FLAC (RFC 9639 9.1.3).
 LAYOUTS_BY_CHANNELS = ("mono", "stereo", "3.0", "quad", "5.0", "5.1", "6.1", "7.1")
-FRAME_SAMPLES = 4096  # for encoders that take any number, such as PCM; it bounds the memory of one frame
+FRAME_SAMPLES = 4096  # encoders such as PCM take any number; this one bounds the memory of a frame
 # Bit-exact: neither the muxer nor the encoder writes its version. FLAC would reserve 8 KiB for tags.
 CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
 
@@ -345,11 +345,11 @@ def resample(
     return out, out_mask
 
 
-TEMPORARIES = 9  # so many arrays of the size of a filter bank exist at once while it is made
+TEMPORARIES = 9  # number of arrays of the size of a filter bank that exist while it is made
 
 
 def filter_bytes(rate: int, out_rate: int) -> int:
-    """Return the memory, in bytes, in which the filters that resample from one rate to another are made."""
+    """Return the memory, in bytes, that it takes to make the filters from one rate to another."""
     up = out_rate // math.gcd(rate, out_rate)
     return 0 if rate == out_rate else up * 2 * _half_taps(rate, out_rate) * 8 * TEMPORARIES
 
@@ -379,7 +379,7 @@ def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
 
 
 SAMPLE_BYTES = 4  # samples are float32
-RATE_OF_SILENCE = 48_000  # the usual rate of audio in video files, for clips whose rate nothing states
+RATE_OF_SILENCE = 48_000  # the usual rate of audio in video files, for clips whose medium has no audio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,7 +402,7 @@ class ClipAudio:
 def clip_interval(
     pts: NDArray[np.int64], end_pts: int, frames: NDArray[np.int64], time_base: Fraction
 ) -> tuple[Fraction, Fraction]:
-    """Return when the first of the wanted frames is shown and when the last one ends, in seconds.
+    """Return when the first wanted frame is shown and when the last one ends, in seconds.
 
     A frame ends when the next one begins.
 
@@ -430,8 +430,9 @@ def plan_clip_audio(
 ) -> ClipAudioPlan:
     """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its beginning.
 
-    The first sample is the first one on the output's grid k / rate that is not before the begin. The number of samples
-    is that of the grid before the end, or round(seconds × rate), so that clips of equal length can be stacked.
+    The first sample is the first one on the output's grid k / rate that is not before the begin. The audio has all
+    samples of the grid before the end. With `options.seconds`, it has round(seconds × rate) samples, so that clips of
+    equal length can be stacked.
 
     Raises:
         PolicyError: The audio cannot be planned.
@@ -444,7 +445,7 @@ def plan_clip_audio(
 
 
 def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
-    """Plan the audio of a clip whose medium has none: silence of the same length that its audio would have."""
+    """Plan the audio of a clip whose medium has none: silence that is as long as its audio would be."""
     rate = options.rate or RATE_OF_SILENCE
     first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     nothing = np.zeros(0, np.int64)

@@ -239,7 +239,7 @@ class Policy(Record):
             wanted: The wanted places.
             first: The number of the first clip.
             among: int64, the frames that numbers refer to. If None, all frames of the video.
-            anchors: int64 [clips], the frame that each clip is about, or None.
+            anchors: int64 [clips], the anchor frame of each clip, or None.
             stretch: The stretch of the video that is sampled. If None, `span`.
 
         Raises:

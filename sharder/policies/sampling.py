@@ -199,7 +199,7 @@ class Sampled:
         mask: bool [wanted], False where padded.
         number: Number of the clip among those that the policy sees in this row, including the missed ones.
         stretch: The frames [first, stop) of the video that were sampled: the whole video, or a range of it.
-        anchor: Presentation number of the frame that the clip is about; None if the policy has no such frame.
+        anchor: Presentation number of the clip's anchor frame. If None, the policy has no anchors.
     """
 
     frames: NDArray[np.int64]
@@ -217,7 +217,7 @@ class Missed:
         kind: `short` (the video or range is too short), `tolerance` (a frame lies too far from the wanted place), `row`
             (the listing's row is not valid) or `view` (a view of a scene is missing).
         counts: Whether this is a failure of the run.
-        number: As in `Sampled`; None if no single clip is meant.
+        number: As in `Sampled`. If None, a single clip is not meant.
     """
 
     kind: MissedKind
@@ -321,7 +321,7 @@ Piece = tuple[Fraction, Fraction, int]  # a regular series of times: (first, ste
 
 
 def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, time_step: int = 1) -> WantedFrames:
-    """Return clips that begin at the times of a series, and from there want the times of several consecutive series.
+    """Return clips that begin at the times of a series. From there on, they want the times of several series in turn.
 
     Args:
         span: Stretch of the video; all times are in time base units.

@@ -132,7 +132,7 @@ class SceneClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SceneSampling:
-    """The clips of a scene in order of their numbers, and what was missed, each with the view that it is about."""
+    """The clips of a scene in order of their numbers, and the missed clips, each with its view."""
 
     clips: list[SceneClip]
     missed: list[tuple[str | None, sampling.Missed]]
@@ -145,7 +145,7 @@ def sample_scene(
 
     Args:
         policy: A policy with `views`.
-        scene: The views that the scene has, by name. For a wrong view, a text with the reason.
+        scene: The views of the scene, by name. A wrong view is a text with the reason.
         names: The views that a clip has.
         name: The scene's name, which seeds random draws of a clock of its own.
 
@@ -329,7 +329,7 @@ class ViewFacts:
 
     Attributes:
         view: The name of the view.
-        problem: Why the view is missing, or None. The other values are None if it is missing.
+        problem: Why the view is missing, or None. If the view is missing, the other values are None.
         frames: How many frames it has.
         begins_seconds: When it begins, by the clock of the scene.
         ends_seconds: When it ends, by that clock.

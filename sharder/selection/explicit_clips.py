@@ -32,7 +32,7 @@ from framedex.records.clip import PAD
 from framedex.sharder.policies.sampling import Choose, Timeline, frames_at, over_common_denominator
 from framedex.storage.uris import medium_name, relative
 
-PARQUET_ROWS_AT_ONCE = 1024  # rows that are Python objects at a time
+PARQUET_ROWS_AT_ONCE = 1024  # number of rows that are Python objects at a time
 BYTES_AT_ONCE = 1 << 20
 LISTS = ("frames", "seconds")  # keys whose values are lists; in CSV, they are JSON
 NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if all of them are digits
@@ -94,7 +94,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     if found.wrong:
         number, what = min(found.wrong.items())
         raise PolicyError(
-            "a row has a cell for each column, and numbers in columns of numbers",
+            "a row needs a cell for each column, and numbers in columns of numbers",
             where=f"{path}, row {number + 1}",
             found=what,
         )
@@ -126,7 +126,7 @@ def _check_names(schema: pa.Schema, path: Path) -> None:
 
 
 def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
-    """Return a row of a table as the equal JSON object."""
+    """Convert a row of a table to the equal JSON object."""
     return {
         name: [_number(element) for element in value] if name in LISTS and isinstance(value, list) else _number(value)
         for name, value in row.items()
@@ -135,7 +135,7 @@ def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Return a decimal, the type of 0.5 and of sums in SQL, as a number of JSON. Return other values unchanged."""
+    """Convert a decimal, the type of 0.5 and of sums in SQL, to a number of JSON. Return other values unchanged."""
     if not isinstance(value, Decimal):
         return value
     return int(value) if value == value.to_integral_value() else float(value)
@@ -146,7 +146,7 @@ def _begins_with_bracket(path: Path) -> bool:
         return file.read(BYTES_AT_ONCE).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
-ROWS_AT_ONCE = 10_000  # rows whose types are determined together
+ROWS_AT_ONCE = 10_000  # number of rows whose types are determined together
 OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream", "outside"})
 Outside = Literal["error", "pad", "edge", "drop"]
 OUTSIDE: tuple[Outside, ...] = get_args(Outside)
@@ -157,10 +157,10 @@ class ExplicitClip:
     """One line: the medium, the frames or times, the clip's name, and the user's columns.
 
     Attributes:
-        stream: Number of a video stream in its container; None for the best one.
-        frames: Presentation numbers, None where padded; None as a whole if the clip has `seconds`.
-        seconds: Times, None where padded; None as a whole if the clip has `frames`.
-        outside: What happens to places outside of the video; None for the default of all clips.
+        stream: Number of a video stream in its container. If None, the best one.
+        frames: Presentation numbers, with None for padding. If None, the clip has `seconds`.
+        seconds: Times, with None for padding. If None, the clip has `frames`.
+        outside: What happens to places outside of the video. If None, the default of all clips.
     """
 
     line: int
@@ -258,31 +258,31 @@ def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
 
 
 def _frame_numbers(values: object, where: str) -> list[int | None]:
-    """Return the numbers of a clip; None for padding, which is written null or -1."""
+    """Return the frame numbers of a clip, with None for padding. The file has null or -1 for padding."""
     if not isinstance(values, list) or not values or any(type(value) not in (int, NoneType) for value in values):
         raise PolicyError("frames must be a non-empty list of whole numbers", where=where, found=str(values)[:80])
     numbers = [value for value in values if value is not None]
     if any(value >= 1 << 31 for value in numbers):
-        raise PolicyError("a frame number is absurd", where=where, found=max(numbers))
+        raise PolicyError("a frame number is too large", where=where, found=max(numbers))
     if any(value < -1 for value in numbers):
         raise PolicyError("frames are numbered from 0; -1 and null are padding", where=where, found=min(numbers))
     return [None if value == PAD else value for value in values]
 
 
 def _times(values: object, where: str) -> list[Fraction | None]:
-    """Return the times of a clip; None for padding, which is written null."""
+    """Return the times of a clip, with None for padding. The file has null for padding."""
     if not isinstance(values, list) or not values or any(type(value) not in (int, float, NoneType) for value in values):
         raise PolicyError("seconds must be a non-empty list of numbers", where=where, found=str(values)[:80])
     try:
         if any(value is not None and abs(value) > 1e9 for value in values):
-            raise PolicyError("a time is absurd", where=where, found=str(values)[:80])
+            raise PolicyError("a time is too large", where=where, found=str(values)[:80])
         return [None if value is None else Fraction(str(value)) for value in values]
     except ValueError:
         raise PolicyError("seconds must be finite", where=where, found=str(values)[:80]) from None
 
 
 class UriResolver:
-    """Finds the medium that a request means: by uri as indexed, by its spelling in the listing, or by absolute path.
+    """Find the medium of a request by its uri in the index, by its spelling in the listing, or by its absolute path.
 
     One of several media in a tar, a Parquet file or a folder is `uri/member`.
     """
@@ -292,7 +292,7 @@ class UriResolver:
         spelled: dict[str, str | None] = {}
         listed = (index.listing[name].to_pylist() for name in ("media_id", "listed_uri"))
         for identity, uri in zip(*listed, strict=True):
-            spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None: ambiguous
+            spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None if it is ambiguous
         found = index.columns(["uri", "member", "stream_index", "media_id"])
         rows = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
         of_file: dict[str, list[str]] = {}
@@ -375,6 +375,6 @@ def _timed(places: list[Fraction | None], timeline: Timeline, choose: Choose) ->
 
 
 def _seconds(timeline: Timeline) -> tuple[Fraction, Fraction]:
-    """Return the times that lie in a video, from the first to below the second. Zero does, if the video starts late."""
+    """Return the half-open interval of times that lie in a video. If the video starts late, it begins at zero."""
     first = int(timeline.pts[0]) * timeline.time_base
     return min(first, Fraction(0)), first + timeline.duration_pts * timeline.time_base

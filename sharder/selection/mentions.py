@@ -1,8 +1,8 @@
 """The input of policies: usable media with the listing's rows that mention them, filtered and split.
 
 A grown dataset keeps the splits of its groups of rows (`split: {keep: DATASET}`). A policy must read the ranges that a
-listing has, because it would otherwise make the same clips for all rows of a video. Errors explain which filter or
-policy leaves nothing to write.
+listing has, because it would otherwise make the same clips for all rows of a video. If there would be no clips,
+the error names the filter or the reasons.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REMEDY = "name a dataset that was made with this split, by a version of framedex
 
 
 def kept_splits(split: Split) -> dict[str, str]:
-    """Return the split of each group of rows in the dataset `split.keep`; {} without such a dataset.
+    """Return the split of each group of rows in the dataset `split.keep`, or {} without such a dataset.
 
     Raises:
         FormatError: There is no dataset, or it lacks a column.
@@ -87,7 +87,7 @@ def _column(dataset: Place, name: str) -> pa.ChunkedArray:
 
 Row = dict[str, Any]
 
-MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
+MEDIA_AT_ONCE = 1024  # number of rows of `videos` that are Python objects at a time
 KEPT_NAMES = (LISTING.names[0], FILE_ROW)  # columns of the listing beside the user's own
 NO_ROWS = np.zeros(0, np.int64)
 
@@ -118,7 +118,7 @@ class MentionTable:
         media_id: string [mentions], the medium of each.
         number: int64 [mentions], the mention's place among all mentions of that medium, -1 for the only one.
         media_row: int64 [mentions], ascending, the number of the medium among all usable ones.
-        facts: The columns of `videos` that were wanted, one row per mention.
+        facts: The wanted columns of `videos`, one row per mention.
         columns: One row per mention: `media_id` (null if the listing lacks the medium), `file_row`, and the user's
             columns.
     """
@@ -133,7 +133,7 @@ class MentionTable:
         return len(self.number)
 
     def fact(self, mention: int) -> Row:
-        """Return the columns of a mention's video that were wanted."""
+        """Return the wanted columns of a mention's video."""
         rows: list[Row] = self.facts.slice(mention, 1).to_pylist()
         return rows[0] if rows else {}
 
@@ -316,7 +316,7 @@ MAX_REASONS = 3  # kinds of failures in a message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """The usable media for which a filter accepts no row. `examples`: the uris of the first ones."""
+    """The usable media without a row that the filter accepts. `examples`: the uris of the first ones."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
@@ -351,7 +351,7 @@ def _matches_nothing(index: Index, file: PolicyFile, usable: int) -> PolicyError
         where=f"filter, asked of {index.path}",
         found=text,
         allowed=values_text(values),
-        remedy="ask for values that there are",
+        remedy="use values that exist",
     )
 
 
