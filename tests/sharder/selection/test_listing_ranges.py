@@ -106,7 +106,7 @@ def test_a_row_that_names_no_stretch_is_a_failure_with_its_reason(row: Document,
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"range": {}}, "names no column"),
+        ({"range": {}}, "needs the name of a column"),
         ({"range": "start"}, "must be a mapping"),
         ({"range": {"begin": "a"}}, "unknown key"),
         ({"range": {"start": "a", "unit": "hours"}}, "unknown value"),
