@@ -134,7 +134,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     # report names the media that a filter leaves out.
     if file.filter is None and (before := _finished(index, out, file.resolved, options)) is not None:
         return before
-    schema = user_columns(index, file.split)
+    schema = user_columns(index, file.policy.split)
     units, views = units_of(index, file, PIECE_FACTS), file.policy.views
     facts: Row = {}
     if options.labels is not None:

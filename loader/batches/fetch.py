@@ -24,7 +24,7 @@ from framedex.records.clip import PAD
 from framedex.records.columns import item_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.decoding.audio import ReadsRanges, read_audio
+from framedex.sharder.decoding.audio import read_audio
 from framedex.sharder.decoding.cutout import Cutout, cut, whole
 from framedex.sharder.reading import EncodedClip, HeldBytes, SourceFiles
 
@@ -75,7 +75,7 @@ def picture(
     return {"frames": pixels.finished(pixels.decoded(clip, sources.read(clip), cutout), draw)}
 
 
-def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:
+def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:
     """Return the audio entries of an item, or an empty dict without audio. Raises StaleError, DecodeError."""
     audio = read_audio(clip, sources)
     if audio is None:

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
+from framedex.sharder.configuration.parameters import no_column
 
 # Far above what people write, and far below what would exhaust Python's recursion or pyarrow's.
 MAX_CHARACTERS, MAX_DEPTH, MAX_PARTS = 10_000, 50, 3_000
@@ -68,7 +68,7 @@ def parse_filter(text: str) -> pc.Expression:
             where=f"filter, character {error.offset or len(line) + 1}",
             found=line[:80],
             allowed=GRAMMAR,
-            remedy='a column whose name is no Python name, or a word such as class, is written column("class")',
+            remedy='if the name of a column is not a Python identifier, write column("class")',
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise PolicyError("a filter cannot be parsed", where="filter", found=error, allowed=GRAMMAR) from error
@@ -92,13 +92,7 @@ def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[n
         found = pyarrow.dataset.dataset(table).to_table(columns={"matches": expression})["matches"]
     except (pa.ArrowException, TypeError) as error:
         if match := NO_MATCH.search(str(error)):
-            raise PolicyError(
-                "the table has no such column",
-                where=where,
-                found=match[1],
-                allowed=", ".join(table.column_names),
-                remedy=did_you_mean(match[1], table.column_names),
-            ) from error
+            raise no_column("table", match[1], table.column_names, where=where) from error
         raise PolicyError("a filter does not fit the columns' types", where=where, found=error) from error
     if found.type != pa.bool_():
         raise PolicyError("a filter must say yes or no of each row", where=where, found=f"values of type {found.type}")

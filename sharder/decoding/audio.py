@@ -9,7 +9,6 @@ import io
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import av
 import numpy as np
@@ -26,10 +25,12 @@ from framedex.indexer.containers import decode_packet, packet_with
 from framedex.indexer.probing.audio_times import DECODERS, make_decoder
 from framedex.records.clip import NO_PTS, AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.records.medium import AudioPackets
-from framedex.sharder.clips.clip import AudioFacts, AudioOptions, ByteSource, Clip, plan_audio
+from framedex.sharder.clips.clip import AudioFacts, AudioOptions, Clip, plan_audio
+from framedex.sharder.reading import HeldBytes, SourceFiles
 
-# Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
-# beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
+# Dither replaces coefficients that have no bits. With this option, it depends on the packet alone, not on a generator
+# that has run since the beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders do not share a
+# generator: ATSC A/52 7.3.4.)
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
 # By packed type: the value of silence, and the factor 2^-(bits - 1) to full scale 1. FFmpeg shifts samples with fewer
 # bits than their type (24 of 32) up, so the factor of the type applies to them too.
@@ -83,7 +84,7 @@ def decode_audio(
 def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
     av.logging.set_level(None)
     try:
-        context = make_decoder(facts.coding)
+        context = make_decoder(facts)
     except (av.error.FFmpegError, ValueError, TypeError, OverflowError) as error:
         raise _undecodable(f"the decoder does not take what is recorded of the medium: {error}") from error
     bits = facts.bits_per_coded_sample
@@ -132,7 +133,7 @@ def _undecodable(what: str) -> DecodeError:
 
 # By number of channels, as in FLAC (RFC 9639 9.1.3).
 LAYOUTS_BY_CHANNELS = ("mono", "stereo", "3.0", "quad", "5.0", "5.1", "6.1", "7.1")
-FRAME_SAMPLES = 4096  # for encoders that take any number, such as PCM; it bounds the memory of one frame
+FRAME_SAMPLES = 4096  # encoders such as PCM take any number; this one bounds the memory of a frame
 # Bit-exact: neither the muxer nor the encoder writes its version. FLAC would reserve 8 KiB for tags.
 CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
 
@@ -310,8 +311,8 @@ def resample(
         mask: bool [n], whether each of them is presented. An output sample is presented if the source sample under it
             is; otherwise it is zero.
         first_sample: Number of the first source sample on the grid k / rate.
-        rate: Of the source, in Hz.
-        out_rate: Of the output, in Hz.
+        rate: Sample rate of the source, in Hz.
+        out_rate: Sample rate of the output, in Hz.
         begin: Number of the first output sample on the grid k / out_rate.
         count: Number of output samples.
 
@@ -344,18 +345,18 @@ def resample(
     return out, out_mask
 
 
-TEMPORARIES = 9  # so many arrays of the size of a filter bank exist at once while it is made
+TEMPORARIES = 9  # number of arrays of the size of a filter bank that exist while it is made
 
 
 def filter_bytes(rate: int, out_rate: int) -> int:
-    """Return the memory, in bytes, in which the filters that resample from one rate to another are made."""
+    """Return the memory, in bytes, that it takes to make the filters from one rate to another."""
     up = out_rate // math.gcd(rate, out_rate)
     return 0 if rate == out_rate else up * 2 * _half_taps(rate, out_rate) * 8 * TEMPORARIES
 
 
 def _half_taps(rate: int, out_rate: int) -> int:
     """Return half the length of the filter in source samples: Kaiser's formula for the transition band."""
-    transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # of the source rate
+    transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # as a part of the source rate
     return math.ceil((STOPBAND_DB - 7.95) / (2.285 * 2 * math.pi * transition) / 2)
 
 
@@ -367,7 +368,8 @@ def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
     """
     half, up = _half_taps(rate, out_rate), out_rate // math.gcd(rate, out_rate)
     distance = np.arange(up)[:, None] / up - (np.arange(2 * half) - half + 1)[None, :]
-    cutoff = 0.5 * (1 + PASSBAND) * min(1.0, out_rate / rate)  # of the source's Nyquist frequency, mid-transition
+    # The cutoff lies in the middle of the transition, and is a part of the source's Nyquist frequency.
+    cutoff = 0.5 * (1 + PASSBAND) * min(1.0, out_rate / rate)
     beta = 0.1102 * (STOPBAND_DB - 8.7)
     window = np.i0(beta * np.sqrt(np.clip(1 - (distance / half) ** 2, 0, None))) / np.i0(beta)
     bank: NDArray[np.float64] = cutoff * np.sinc(cutoff * distance) * window
@@ -377,16 +379,7 @@ def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
 
 
 SAMPLE_BYTES = 4  # samples are float32
-RATE_OF_SILENCE = 48_000  # the usual rate of audio in video files, for clips whose rate nothing states
-
-
-class ReadsRanges(Protocol):
-    """A reader of byte ranges: `SourceFiles`, or `HeldBytes`."""
-
-    def read_ranges(
-        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
-    ) -> NDArray[np.uint8]:
-        """Return uint8 [bytes]: some ranges of a source, joined."""
+RATE_OF_SILENCE = 48_000  # the usual rate of audio in video files, for clips whose medium has no audio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,7 +402,7 @@ class ClipAudio:
 def clip_interval(
     pts: NDArray[np.int64], end_pts: int, frames: NDArray[np.int64], time_base: Fraction
 ) -> tuple[Fraction, Fraction]:
-    """Return when the first of the wanted frames is shown and when the last one ends, in seconds.
+    """Return when the first wanted frame is shown and when the last one ends, in seconds.
 
     A frame ends when the next one begins.
 
@@ -437,8 +430,9 @@ def plan_clip_audio(
 ) -> ClipAudioPlan:
     """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its beginning.
 
-    The first sample is the first one on the output's grid k / rate that is not before the begin. The number of samples
-    is that of the grid before the end, or round(seconds × rate), so that clips of equal length can be stacked.
+    The first sample is the first one on the output's grid k / rate that is not before the begin. The audio has all
+    samples of the grid before the end. With `options.seconds`, it has round(seconds × rate) samples, so that clips of
+    equal length can be stacked.
 
     Raises:
         PolicyError: The audio cannot be planned.
@@ -451,7 +445,7 @@ def plan_clip_audio(
 
 
 def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
-    """Plan the audio of a clip whose medium has none: silence of the same length that its audio would have."""
+    """Plan the audio of a clip whose medium has none: silence that is as long as its audio would be."""
     rate = options.rate or RATE_OF_SILENCE
     first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     nothing = np.zeros(0, np.int64)
@@ -466,7 +460,7 @@ def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options:
     return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
 
 
-def read_audio(clip: Clip, sources: ReadsRanges) -> ClipAudio | None:
+def read_audio(clip: Clip, sources: SourceFiles | HeldBytes) -> ClipAudio | None:
     """Return a clip's audio, or None if the dataset has no audio. Raises StaleError, DecodeError."""
     plan = clip.audio
     if plan is None:
