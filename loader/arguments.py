@@ -82,11 +82,3 @@ def check_unit(found: Unit, wanted: Unit) -> None:
     if found != wanted:
         right = "sampler" if found == "clips" else "batch_sampler"
         raise FramedexError(f"the sampler yields {found}, not {wanted}", remedy=f"give it as {right}=")
-
-
-def check_together(device: Device, decode: Decode, output: Output) -> None:
-    """Raise FramedexError for arguments that contradict each other."""
-    if device == "cpu" and decode == "gpu":
-        raise FramedexError("decode='gpu' leaves frames on the GPU", remedy="device='gpu', or decode='cpu'")
-    if device == "gpu" and output == "numpy":
-        raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")

@@ -11,10 +11,11 @@ from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, read_or_replaced
-from framedex.loader.batches.frames import AudioShape, blank, common, joined, per_view, stored_size
+from framedex.loader.batches.frames import LoaderOptions, blank, common, joined, per_view, stored_size
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Draw
 from framedex.loader.pixels.options import PixelOptions, sendable
+from framedex.records.clip import ClipAudioPlan
 from framedex.sharder.clips.clip import ABSENT, Medium
 
 Blank = tuple[dict[str, Any], NDArray[Any]]
@@ -27,12 +28,12 @@ class ViewShape:
     Attributes:
         medium: the medium of one clip of the view.
         frames: how many frames a clip has. If None, as many as the leading view.
-        audio: the audio of a clip. If None, clips are silent.
+        audio: the audio of one clip of the view. If None, clips are silent.
     """
 
     medium: Medium
     frames: int | None
-    audio: AudioShape | None
+    audio: ClipAudioPlan | None
 
     def blank(self, leading: dict[str, Any], pixels: PixelOptions, draw: Draw, *, upright: bool) -> Blank:
         """Return (the item without pictures, zeros as decoded frames) of a clip that lacks the view.
@@ -200,7 +201,7 @@ class MultiViewDataset:
             self._shapes[view] = ViewShape(
                 medium=own.medium,
                 frames=None if len(own.frames) == len(other.frames) else len(own.frames),
-                audio=None if own.audio is None else AudioShape(rate=own.audio.rate, channels=own.audio.channels),
+                audio=own.audio,
             )
         return self._shapes[view]
 
@@ -226,12 +227,11 @@ class ViewJoiner:
 
     Args:
         dataset: the clips.
-        pixels: how frames are delivered.
-        upright: whether frames are turned by the rotation of their medium.
+        options: how frames are delivered.
     """
 
-    def __init__(self, dataset: MultiViewDataset, pixels: PixelOptions, *, upright: bool) -> None:
-        self._dataset, self._pixels, self._upright = dataset, pixels, upright
+    def __init__(self, dataset: MultiViewDataset, options: LoaderOptions) -> None:
+        self._dataset, self._pixels, self._upright = dataset, options.pixels, options.upright
         self.views, self.count, self.numbers = dataset.views, len(dataset), dataset.numbers
 
     def blank(self, view: str, leading: Fetched) -> Fetched:

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -260,3 +260,7 @@ class LoaderReport:
             if len(self.faults) < MAX_FAULTS:
                 self.faults.append(fault)
         LOG.warning("clip %d cannot be loaded (%s): %s", fault.number, fault.kind, fault.message)
+
+
+# Returns the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails.
+DecodeClips = Callable[[Sequence[Fetched], LoaderReport], list[Any]]

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device, Last, Output, check_counts, check_normalize
-from framedex.loader.batches.faults import ON_ERROR, Fetched, LoaderReport, OnError
+from framedex.loader.batches.faults import ON_ERROR, DecodeClips, Fetched, OnError
 from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, check_transform, laid_out
 from framedex.loader.routing.movie import Colour
-from framedex.loader.routing.routes import Share
-from framedex.records.clip import ClipRecord
+from framedex.records.clip import ClipAudioPlan, ClipRecord
 from framedex.records.columns import keys_of
 from framedex.records.medium import ITEM_KEYS
 
@@ -102,14 +101,6 @@ PER_VIEW = ITEM_KEYS - {"multiview_id", NAME_KEY}
 Item = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioShape:
-    """The audio of a view's clips, with `rate` in Hz."""
-
-    rate: int
-    channels: int
-
-
 class JoinsViews(Protocol):
     """Joins the views of items into batches.
 
@@ -179,13 +170,13 @@ def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
     return torch.stack(values, axis)
 
 
-def blank(example: Item, frames: int, audio: AudioShape | None) -> Item:
+def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
     """Return the item of a view that a clip lacks: padding alone, and empty names.
 
     Args:
         example: the item of another view, without pictures.
         frames: number of the view's frames.
-        audio: the view's audio. If None, clips are silent.
+        audio: the audio of a clip of the view. If None, clips are silent.
     """
     found = dict(example)
     for key in PADDINGS.keys() & example.keys():
@@ -227,43 +218,22 @@ def stored_size(size: Size, degrees: int) -> Size:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeOptions:
-    """How clips are decoded.
+class LoaderOptions:
+    """How clips are decoded, and how batches are made of them.
 
     The fields have the names of ClipLoader's arguments, which explains them.
 
     Raises:
-        FramedexError: a value is not allowed.
+        FramedexError: a value is not allowed, or two of them contradict each other.
     """
 
+    pixels: PixelOptions
     device: Device
     device_id: int
     decode: Decode
-    cpu_share: Share
     colour: Colour
     rotation: Rotation
-    pixels: PixelOptions
     num_workers: int
-
-    def __post_init__(self) -> None:
-        check_choices(
-            decode=(self.decode, get_args(Decode)),
-            colour=(self.colour, get_args(Colour)),
-            rotation=(self.rotation, get_args(Rotation)),
-        )
-        check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
-    """How batches are made of clips.
-
-    The fields have the names of ClipLoader's arguments, which explains them.
-
-    Raises:
-        FramedexError: a value is not allowed.
-    """
-
     batch_size: int
     prefetch: int
     last: Last
@@ -273,29 +243,41 @@ class BatchOptions:
 
     def __post_init__(self) -> None:
         check_choices(
+            decode=(self.decode, get_args(Decode)),
+            colour=(self.colour, get_args(Colour)),
+            rotation=(self.rotation, get_args(Rotation)),
             last=(self.last, get_args(Last)),
             collate=(self.collate, get_args(Collate)),
             on_error=(self.on_error, ON_ERROR),
             output=(self.output, get_args(Output)),
         )
+        check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
         check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
+        if self.device == "cpu" and self.decode == "gpu":
+            raise FramedexError("decode='gpu' leaves frames on the GPU", remedy="device='gpu', or decode='cpu'")
+        if self.device == "gpu" and self.output == "numpy":
+            raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")
 
-    def ahead(self, decoding: DecodeOptions) -> int:
-        """Return how many batches begin before the one that is delivered.
+    @property
+    def upright(self) -> bool:
+        """Whether frames are turned by the rotation of their medium."""
+        return self.rotation == "apply"
+
+    @property
+    def ahead(self) -> int:
+        """How many batches begin before the loader delivers the first one.
 
         Two clips per worker are in progress. If a GPU decodes together with workers, there are six, because a clip goes
         to a worker only if the GPU has enough other clips to decode in the meantime. Whole frames of the stored size
         would take too much of the GPU's memory for that.
         """
-        if decoding.device == "cpu" and not decoding.num_workers:
+        if self.device == "cpu" and not self.num_workers:
             return 0
-        is_small = decoding.pixels.framing.scales or decoding.pixels.framing.crop is not None
-        clips = 6 if decoding.device == "gpu" and decoding.decode == "auto" and is_small else 2
-        return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))  # rounded up
+        is_small = self.pixels.framing.scales or self.pixels.framing.crop is not None
+        clips = 6 if self.device == "gpu" and self.decode == "auto" and is_small else 2
+        return max(self.prefetch, -(-clips * self.num_workers // self.batch_size))  # rounded up
 
 
-# Returns the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails.
-DecodeClips = Callable[[Sequence[Fetched], LoaderReport], list[Any]]
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 
@@ -330,27 +312,27 @@ class Finish:
         return (1 / (white * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
 
-def check_pixels(decoding: DecodeOptions, finish: Finish, *, has_layout: bool) -> None:
+def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) -> None:
     """Raise FramedexError if the dataset's transform or framing contradicts the options of ClipLoader.
 
     Args:
-        decoding: how clips are decoded.
+        options: how clips are decoded.
         finish: how batches are finished.
         has_layout: whether ClipLoader was given a layout.
     """
-    if finish.transform is not None and decoding.pixels.framing.crops:
+    if finish.transform is not None and options.pixels.framing.crops:
         raise FramedexError(
             "ClipLoader's transform takes frames of one crop, FHWC",
-            found=f"framing with position={decoding.pixels.framing.position!r}",
+            found=f"framing with position={options.pixels.framing.position!r}",
             remedy="leave out the transform, or give ClipDataset a transform of its own",
         )
     if finish.transform is not None and finish.dtype != "uint8":
         raise FramedexError("ClipLoader's transform takes frames of 8 bits", found=f"dtype={finish.dtype!r}")
     if finish.normalize is not None and finish.dtype == "raw":
         raise FramedexError("normalize is for RGB in 0…1", found="dtype='raw'", remedy="dtype='uint16'")
-    if decoding.pixels.transform is None:
+    if options.pixels.transform is None:
         return
-    if decoding.device == "gpu":
+    if options.device == "gpu":
         raise FramedexError(
             "the dataset's transform runs in the workers, which leaves nothing for a GPU to decode",
             found="device='gpu' and a dataset with a transform",
@@ -365,7 +347,7 @@ def check_pixels(decoding: DecodeOptions, finish: Finish, *, has_layout: bool) -
             found=f"{', '.join(twice)} of ClipLoader",
             remedy="do it in the dataset's transform; the dataset's layout= is what that gets",
         )
-    check_transform(decoding.pixels.transform, workers=decoding.num_workers)
+    check_transform(options.pixels.transform, workers=options.num_workers)
 
 
 class Runs(Protocol):
@@ -375,30 +357,28 @@ class Runs(Protocol):
         """Return the function's result for each clip. Raises RuntimeError."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PendingBatch:
-    """A finished batch. Some of its work may still be in progress on a GPU."""
+class Frames:
+    """Makes batches of frames that workers decoded. Its subclass for a GPU also decodes clips there.
 
-    content: dict[str, Any]
-
-    def wait(self) -> dict[str, Any]:
-        """Return the batch, ready for use in the caller's thread."""
-        return self.content
-
-
-class Frames(Protocol):
-    """Makes batches of fetched clips on one device.
+    Args:
+        finish: how frames and audio are finished.
+        transformer: runs the transform of `finish`. If None, frames are not transformed.
+        audio: runs the audio transform of `finish`. If None, audio is not transformed.
 
     Attributes:
         decoders: functions that decode clips on the device, one for each thread. They may be the same.
         at_once: how many clips a decoder takes at once: the fewest that are worth waiting for, and the most.
     """
 
-    decoders: Sequence[DecodeClips]
-    at_once: tuple[int, int]
+    decoders: Sequence[DecodeClips] = ()
+    at_once: tuple[int, int] = (1, 1)
+
+    def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:
+        self._finish, self._transformer, self._audio = finish, transformer, audio
 
     def given(self, clip: Fetched) -> Any:
         """Return the frames that a worker decoded, uint8 [F, H, W, 3], on the device."""
+        return clip.frames
 
     def finish(self, frames: list[Any]) -> Any:
         """Return a batch's frames as delivered.
@@ -407,41 +387,6 @@ class Frames(Protocol):
             RuntimeError: a transform fails.
             FramedexError: shapes do not fit together.
         """
-
-    def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Transform a batch's audio and remove it from the items. Return an empty dict without a transform."""
-
-    def working(self) -> AbstractContextManager[Any]:
-        """Return the context in which a thread calls the other methods."""
-
-    def made(self, content: dict[str, Any]) -> PendingBatch:
-        """Return a finished batch, ready for delivery."""
-
-    def memory_left(self, error: BaseException) -> str | None:
-        """Return how much of the device's memory is free, as a text, if an error means that it is full, else None."""
-
-
-class CpuFrames:
-    """Makes batches of frames that workers decoded.
-
-    Args:
-        finish: how frames and audio are finished.
-        transformer: runs the transform of `finish`. If None, frames are not transformed.
-        audio: runs the audio transform of `finish`. If None, audio is not transformed.
-    """
-
-    decoders: Sequence[DecodeClips] = ()
-    at_once = (1, 1)
-
-    def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:
-        self._finish, self._transformer, self._audio = finish, transformer, audio
-
-    def given(self, clip: Fetched) -> Any:
-        """Return the frames that a worker decoded."""
-        return clip.frames
-
-    def finish(self, frames: list[NDArray[Any]]) -> Any:
-        """Return a batch's frames as delivered."""
         if self._transformer is not None:
             output = self._transformer.run(frames)
             frames = [np.array(output[number]) for number in range(len(frames))]
@@ -464,13 +409,16 @@ class CpuFrames:
         )
 
     def working(self) -> AbstractContextManager[Any]:
-        """Return a context that does nothing."""
+        """Return the context in which a thread calls the other methods. On the CPU, it does nothing."""
         return contextlib.nullcontext()
 
-    def made(self, content: dict[str, Any]) -> PendingBatch:
-        """Return the batch, which is complete already."""
-        return PendingBatch(content=content)
+    def made(self, content: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+        """Return a function that returns a finished batch. It waits for work that is in progress on a GPU."""
+        return lambda: content
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return None: MemoryErrors of main memory reach the caller unchanged."""
+        """Return the free memory of the device as a text, if an error means that the memory is full, else None.
+
+        On the CPU, return None: a MemoryError reaches the caller unchanged.
+        """
         return None

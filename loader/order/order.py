@@ -245,81 +245,52 @@ def visual_tokens(shapes: ArrayLike, *, patch: int, merge: int = 1, temporal_pat
 UNKNOWN_SIZE = 16  # clips that a batch is expected to have if its sampler does not know its largest batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupsOfSize:
-    """Batches of equally many clips, except perhaps the last one: their clips, and the padding at their end.
+def groups_of_size(
+    sampler: Iterator[int], *, clips: int, batch_size: int, last: Last
+) -> Iterator[tuple[list[int], int]]:
+    """Yield batches of equally many clips, except perhaps the last one: their clips, and the padding at their end.
 
-    Attributes:
+    Args:
         sampler: yields clip numbers.
-        clips: clips of the dataset, for a sampler without a length.
+        clips: clips of the dataset.
         batch_size: clips per batch.
         last: what to do with a last batch that is not full.
     """
-
-    sampler: Iterable[int]
-    clips: int
-    batch_size: int
-    last: Last
-
-    def __len__(self) -> int:
-        count = len(self.sampler) if isinstance(self.sampler, Sized) else self.clips
-        return count // self.batch_size if self.last == "drop" else -(-count // self.batch_size)
-
-    def __iter__(self) -> Iterator[tuple[list[int], int]]:
-        return self._groups(iter(self.sampler))
-
-    def _groups(self, numbers_of_epoch: Iterator[int]) -> Iterator[tuple[list[int], int]]:
-        numbers: list[int] = []
-        for number in numbers_of_epoch:
-            numbers.append(checked_number(number, self.clips))
-            if len(numbers) == self.batch_size:
-                yield numbers, 0
-                numbers = []
-        if numbers and self.last == "partial":
+    numbers: list[int] = []
+    for number in sampler:
+        numbers.append(checked_number(number, clips))
+        if len(numbers) == batch_size:
             yield numbers, 0
-        elif numbers and self.last == "pad":
-            padding = self.batch_size - len(numbers)
-            yield [numbers[place % len(numbers)] for place in range(self.batch_size)], padding
+            numbers = []
+    if numbers and last == "partial":
+        yield numbers, 0
+    elif numbers and last == "pad":
+        padding = batch_size - len(numbers)
+        yield [numbers[place % len(numbers)] for place in range(batch_size)], padding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenGroups:
-    """Batches as a sampler of batches yields them, without padding.
+def given_groups(
+    sampler: Iterator[Sequence[int]], *, clips: int, largest: int | None
+) -> Iterator[tuple[list[int], int]]:
+    """Yield the batches of a sampler of batches, with 0 as their padding.
 
-    Attributes:
+    Args:
         sampler: yields lists of clip numbers.
         clips: clips of the dataset.
         largest: clips of the largest batch. If None, batches may have any number of clips.
     """
-
-    sampler: Iterable[Sequence[int]]
-    clips: int
-    largest: int | None
-
-    def __len__(self) -> int:
-        if not isinstance(self.sampler, Sized):
-            raise TypeError(f"{type(self.sampler).__name__} has no len(), so the number of batches is not known")
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[tuple[list[int], int]]:
-        return self._groups(iter(self.sampler))
-
-    def _groups(self, batches: Iterator[Sequence[int]]) -> Iterator[tuple[list[int], int]]:
-        for batch in batches:
-            if isinstance(batch, str | bytes) or not isinstance(batch, Sized) or not len(batch):
-                raise FramedexError(
-                    "batch_sampler yields the clips of a batch", found=repr(batch), allowed="a list of clip numbers"
-                )
-            if self.largest is not None and len(batch) > self.largest:
-                raise FramedexError(
-                    "a batch has more clips than its sampler says",
-                    found=f"{len(batch)} clips",
-                    allowed=f"{self.largest}, as largest_batch or batch_size of {type(self.sampler).__name__} says",
-                )
-            yield [checked_number(number, self.clips) for number in batch], 0
-
-
-Groups = GroupsOfSize | GivenGroups
+    for batch in sampler:
+        if isinstance(batch, str | bytes) or not isinstance(batch, Sized) or not len(batch):
+            raise FramedexError(
+                "batch_sampler yields the clips of a batch", found=repr(batch), allowed="a list of clip numbers"
+            )
+        if largest is not None and len(batch) > largest:
+            raise FramedexError(
+                "a batch has more clips than its sampler says",
+                found=f"{len(batch)} clips",
+                allowed=f"{largest}, the largest_batch or batch_size of the sampler",
+            )
+        yield [checked_number(number, clips) for number in batch], 0
 
 
 def checked_number(number: int, clips: int) -> int:
