@@ -44,17 +44,6 @@ class NvdecClip:
     wanted: NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvjpegClip:
-    """A clip whose images nvJPEG is to decode.
-
-    Attributes:
-        content: the bytes of each image, a JPEG, as uint8 [bytes].
-    """
-
-    content: list[NDArray[np.uint8]]
-
-
 @dataclass(slots=True, kw_only=True)
 class Fetched:
     """A clip on its way into a batch: decoded frames, or encoded pictures for a GPU.
@@ -66,7 +55,7 @@ class Fetched:
         frames: uint8 [F, H, W, 3], if a worker decoded them; [crops, F, H, W, 3] if a clip has several crops; or the
             result of the dataset's transform.
         movie: the input of NVDEC, if NVDEC decodes the clip.
-        images: the input of nvJPEG, if nvJPEG decodes the clip.
+        images: the bytes of each image, a JPEG, as uint8 [bytes], if nvJPEG decodes the clip.
         order: int64 [F], the number of the decoded frame at each place, -1 where padded. If None, frames are in order.
         size: (height, width) to which a GPU scales. If None, it does not scale.
         turns: quarter turns counterclockwise by which a GPU then turns frames.
@@ -82,7 +71,7 @@ class Fetched:
     cost: ClipCost
     frames: Any = None
     movie: NvdecClip | None = None
-    images: NvjpegClip | None = None
+    images: list[NDArray[np.uint8]] | None = None
     order: NDArray[np.int64] | None = None
     size: Size | None = None
     turns: int = 0
@@ -240,7 +229,7 @@ class LoaderReport:
         """Count a clip of a batch. Safe to call from threads."""
         self.add_seconds(**{"workers reading": clip.read_seconds, "workers decoding": clip.decode_seconds})
         with _COUNTING:
-            self.decoded["nvdec" if clip.movie else "nvjpeg" if clip.images else "cpu"] += 1
+            self.decoded["nvdec" if clip.movie else "cpu" if clip.images is None else "nvjpeg"] += 1
             self.bytes_read += clip.bytes_read
             self.packets += clip.packets
             self.frames += int((clip.item["frame_index"] >= 0).sum())

@@ -14,7 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
-from framedex.loader.order.order import RankShare, Uneven, codes_of, generator, joint_codes, numbers_of, values_of
+from framedex.loader.order.order import (
+    RankShare,
+    Uneven,
+    codes_of,
+    generator,
+    joint_codes,
+    numbers_of,
+    values_of,
+    within_groups,
+)
 from framedex.loader.order.sampler import ElasticSampler, Share
 
 BUCKETS = 8  # the default for numbers: few enough that also small datasets fill their batches
@@ -86,8 +95,7 @@ def epoch_batches(
         and behind its last clip. All are int64.
     """
     counts = layout.batches
-    bucket = np.repeat(np.arange(len(counts)), counts)
-    within = np.arange(len(bucket)) - np.repeat(np.cumsum(counts) - counts, counts)  # number in its bucket
+    bucket, within = within_groups(counts)
     first = layout.first[bucket] + within * layout.most[bucket]
     stop = np.minimum(first + layout.most[bucket], layout.first[bucket + 1])
     if not shuffle:

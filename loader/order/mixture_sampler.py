@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
-from framedex.loader.order.order import RankShare, Uneven, generator
+from framedex.loader.order.order import RankShare, Uneven, generator, within_groups
 from framedex.loader.order.sampler import ElasticSampler, Share
 
 Until = Literal["first_exhausted", "all_exhausted"]
@@ -102,8 +102,7 @@ def part_at(counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int) 
         seed: the seed of the times.
         epoch: number of the epoch.
     """
-    part = np.repeat(np.arange(len(counts)), counts)
-    span = np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts, counts)
+    part, span = within_groups(counts)
     within = generator(seed, epoch).random(len(part)) if shuffle else 0.5
     return part[np.argsort((span + within) / counts[part], kind="stable")]
 

@@ -6,7 +6,7 @@ the dataset. Among these values are the visual tokens that a model makes of a cl
 
 import operator
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
@@ -114,6 +114,33 @@ def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False)).astype(np.int64)
 
 
+def check_state(state: object, reader: str, names: Collection[str], order: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of a sampler or stream. Raise FramedexError if it cannot be its state.
+
+    Args:
+        state: the user's argument.
+        reader: the class of the sampler or stream.
+        names: the names of a state's values.
+        order: the values that identify the order of clips.
+    """
+    problem = f"this is not a state of a {reader}"
+    if not isinstance(state, Mapping):
+        raise FramedexError(problem, found=repr(state)[:80], allowed="what state_dict() returned")
+    if missing := names - state.keys():
+        raise FramedexError(problem, found=f"no {', '.join(sorted(missing))}")
+    if other := state.keys() - names:
+        raise FramedexError(problem, found=f"also {', '.join(sorted(map(str, other)))}")
+    for name, value in order.items():
+        if state[name] != value:
+            raise FramedexError(
+                f"the state belongs to another {reader}: it has another {name}",
+                found=state[name],
+                allowed=value,
+                remedy=f"make the {reader} as it was when the state was saved, with the same versions of libraries",
+            )
+    return state
+
+
 def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
     """Return [clips]: a value for each clip.
 
@@ -203,6 +230,16 @@ def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
         raise FramedexError(
             "clips are told apart by numbers or texts", found=error, allowed="a column of numbers or texts"
         ) from error
+
+
+def within_groups(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the group of each entry, and its number in its group, both int64 [entries].
+
+    Args:
+        counts: int64 [groups], how many entries each group has.
+    """
+    group = np.repeat(np.arange(len(counts)), counts)
+    return group, np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -150,26 +150,16 @@ class ElasticSampler(Sampler[Entry], ABC):
         Raises:
             FramedexError: this is not a state, or it belongs to another order.
         """
-        own, problem = self.state_dict(), f"this is no state of a {type(self).__name__}"
-        if not isinstance(state, Mapping):
-            raise FramedexError(problem, found=repr(state)[:80], allowed="what state_dict() returned")
-        if missing := own.keys() - state.keys():
-            raise FramedexError(problem, found=f"no {', '.join(sorted(missing))}")
-        if other := state.keys() - own.keys():
-            raise FramedexError(problem, found=f"also {', '.join(sorted(map(str, other)))}")
-        for name, value in self._identity.items():
-            if state[name] != value:
-                raise FramedexError(f"the sampler's state has another {name}", found=state[name], allowed=value)
-        if any(type(state[name]) is not int for name in ("epoch", "delivered")):
-            found = f"epoch {state['epoch']!r}, {state['delivered']!r} {self.UNIT}"
-            raise FramedexError("the sampler's state is no state", found=found, allowed="whole numbers")
-        if state["epoch"] < 0 or not 0 <= state["delivered"] <= self._entries:
+        order.check_state(state, type(self).__name__, self.state_dict().keys(), self._identity)
+        epoch, delivered = state["epoch"], state["delivered"]
+        are_whole = type(epoch) is int and type(delivered) is int
+        if not are_whole or not 0 <= epoch < MAX_EPOCHS or not 0 <= delivered <= self._entries:
             raise FramedexError(
                 "the sampler's state is out of range",
-                found=f"epoch {state['epoch']}, {state['delivered']} {self.UNIT}",
-                allowed=f"epochs from 0 on, 0 to {self._entries} {self.UNIT}",
+                found=f"epoch {epoch!r}, {delivered!r} {self.UNIT}",
+                allowed=f"whole numbers: epochs from 0 on, 0 to {self._entries} {self.UNIT}",
             )
-        self._begin(state["epoch"], state["delivered"])
+        self._begin(epoch, delivered)
 
 
 def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.float64] | None:

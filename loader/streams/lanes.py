@@ -78,11 +78,6 @@ class Lane:
     deliver: NDArray[np.int64]
     passed: int
 
-    @property
-    def read(self) -> NDArray[np.int64]:
-        """int64 [left]: places in `clips`, in the order of reading."""
-        return np.sort(self.deliver)
-
 
 def reading_order(order: Order, epoch: int) -> NDArray[np.int64]:
     """Return int64 [clips]: all clips, tar by tar. The tars are shuffled in each epoch if there is a buffer."""
@@ -158,9 +153,9 @@ def lane_of(
         passed: clips of the lane that were delivered or skipped. None: as the stages say.
     """
     before, counts = split_stages(stages, workers)
-    clips = lane_clips(clips_left(order, epoch, before), workers, rank, worker, order.uneven)
+    left = clips_left(order, epoch, before)
+    clips, deliver = _whole_lane(order, epoch, len(before), left, workers, rank, worker)
     passed = int(counts[rank, worker]) if passed is None else passed
-    deliver = delivery_order(len(clips), order.buffer, _key(order, epoch, len(before), workers, rank, worker))
     return Lane(clips=clips, deliver=deliver[passed:], passed=passed)
 
 
@@ -170,14 +165,26 @@ def clips_left(order: Order, epoch: int, stages: Sequence[Stage]) -> NDArray[np.
     for number, stage in enumerate(stages):
         gone = np.zeros(len(order.tar_of), np.bool_)
         for rank, worker in np.ndindex(stage.passed.shape):
-            clips = lane_clips(left, stage.workers, rank, worker, order.uneven)
-            key = _key(order, epoch, number, stage.workers, rank, worker)
-            first = delivery_order(len(clips), order.buffer, key)[: int(stage.passed[rank, worker])]
-            gone[clips[first]] = True
+            clips, deliver = _whole_lane(order, epoch, number, left, stage.workers, rank, worker)
+            gone[clips[deliver[: int(stage.passed[rank, worker])]]] = True
         left = left[~gone[left]]
     return left
 
 
-def _key(order: Order, epoch: int, stage: int, workers: Workers, rank: int, worker: int) -> str:
-    """Return the seed of a lane's shuffle buffer."""
-    return f"{order.seed} {epoch} {stage} {rank}/{workers.world_size} {worker}/{workers.per_rank}"
+def _whole_lane(
+    order: Order, epoch: int, stage: int, left: NDArray[np.int64], workers: Workers, rank: int, worker: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the clips of a lane in reading order, and their places in the order of delivery, both int64 [lane].
+
+    Args:
+        order: the options of the order.
+        epoch: the epoch.
+        stage: how many stages of the epoch came before.
+        left: int64 [left], the clips that these stages left, in reading order.
+        workers: the processes that share these clips.
+        rank: the rank.
+        worker: the worker.
+    """
+    clips = lane_clips(left, workers, rank, worker, order.uneven)
+    key = f"{order.seed} {epoch} {stage} {rank}/{workers.world_size} {worker}/{workers.per_rank}"
+    return clips, delivery_order(len(clips), order.buffer, key)

@@ -8,7 +8,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
+from framedex.loader.order.order import within_groups
 from framedex.loader.streams.lanes import Order, Stage, Workers, clips_left, lane_lengths, split_stages
 
 
@@ -55,8 +56,7 @@ def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching
         batching: how the loader makes batches.
     """
     counts = batching.counts(lengths)
-    lane = np.repeat(np.arange(len(counts)), counts)
-    turn = np.arange(len(lane)) - np.repeat(np.cumsum(counts) - counts, counts)
+    lane, turn = within_groups(counts)
     first = np.lexsort((lane, turn))[:batches]
     taken = np.bincount(lane[first], minlength=len(counts)).astype(np.int64)
     return np.minimum(taken * batching.size, lengths)
@@ -142,24 +142,21 @@ class Skip:
     message: str
 
 
-class History:
+class History(SharedLog):
     """The events of a stream in all of its processes: skipped clips, loaded states, and begun or ended lanes."""
-
-    def __init__(self) -> None:
-        self._log = SharedLog()
 
     def skip(self, skip: Skip) -> None:
         """Record a clip that was left out."""
-        self._log.add({"event": "skip"} | asdict(skip))
+        self.add({"event": "skip"} | asdict(skip))
 
     def skips(self) -> list[Skip]:
         """Return the clips that were left out."""
-        return [_as_skip(record) for record in self._log.records("skip")]
+        return [_as_skip(record) for record in self.records("skip")]
 
     def skips_now(self) -> list[Skip]:
         """Return the clips that were left out since each worker began its lane for the last time."""
         found: dict[int, list[Skip]] = {}
-        for record in self._log.records("skip", "lane"):
+        for record in self.records("skip", "lane"):
             own = found.setdefault(record["worker"], [])
             if record["event"] == "skip":
                 own.append(_as_skip(record))
@@ -169,24 +166,24 @@ class History:
 
     def restart(self, version: int, *, resumed: bool) -> None:
         """Record that the next iteration begins from state `version`: the rest of an epoch, or a whole one."""
-        self._log.add({"event": "restart", "version": version, "resumed": resumed})
+        self.add({"event": "restart", "version": version, "resumed": resumed})
 
     def restarted(self) -> tuple[int, bool]:
         """Return the version of the last state, and whether it is the rest of an epoch; (0, False) before any."""
-        records = self._log.records("restart")
+        records = self.records("restart")
         return (records[-1]["version"], records[-1]["resumed"]) if records else (0, False)
 
     def begin(self, version: int, worker: int) -> None:
         """Record that a worker began its lane."""
-        self._log.add({"event": "lane", "version": version, "worker": worker, "ended": False})
+        self.add({"event": "lane", "version": version, "worker": worker, "ended": False})
 
     def end(self, version: int, worker: int) -> None:
         """Record that a worker delivered its lane to the end."""
-        self._log.add({"event": "lane", "version": version, "worker": worker, "ended": True})
+        self.add({"event": "lane", "version": version, "worker": worker, "ended": True})
 
     def has_begun(self, version: int) -> bool:
         """Return whether a worker began a lane from this state."""
-        return any(record["version"] == version for record in self._log.records("lane"))
+        return any(record["version"] == version for record in self.records("lane"))
 
     def is_used(self, version: int, workers: int, *, iterating: bool) -> bool:
         """Return whether the iteration from a state has ended, so that the next one is a whole epoch.
@@ -197,7 +194,7 @@ class History:
             iterating: whether the next iteration begins now. If not, the ended one counts until another one begins.
         """
         ended: set[int] = set()
-        for record in self._log.records("lane"):
+        for record in self.records("lane"):
             if record["version"] != version:
                 continue
             if record["ended"]:
@@ -213,7 +210,7 @@ def _as_skip(record: Mapping[str, Any]) -> Skip:
     return Skip(**{name: record[name] for name in Skip.__slots__})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class OneLane:
     """The progress of one worker, which a StatefulDataLoader keeps for each worker.
 
@@ -251,32 +248,25 @@ class Iteration:
 
     Attributes:
         begun_from: the progress from which it began.
-        workers: the processes that share the epoch.
-        rank: the rank of this one.
-        worker: its number among the workers of its rank.
-        passed: clips of its lane that were delivered or skipped, those before this iteration included.
+        lane: the lane of this worker. Its passed clips include those before this iteration.
         delivered: clips that were delivered in this iteration.
     """
 
     begun_from: Progress
-    workers: Workers
-    rank: int
-    worker: int
-    passed: int
+    lane: OneLane
     delivered: int = 0
 
     def of_worker(self) -> Progress:
         """Return the progress of this worker alone."""
-        one = OneLane(workers=self.workers, rank=self.rank, worker=self.worker, passed=self.passed)
-        return Progress(epoch=self.begun_from.epoch, stages=self.begun_from.stages, lane=one)
+        return replace(self.begun_from, lane=replace(self.lane))
 
     def of_all(self, order: Order) -> Progress:
         """Return the progress of all ranks, if each has no other workers and delivered as many clips as this one."""
-        before, passed = split_stages(self.begun_from.stages, self.workers)
-        left = lengths_left(order, self.begun_from, self.workers)
-        passed = passed + np.minimum(self.delivered, left)
-        passed[self.rank, self.worker] = self.passed
-        return Progress(epoch=self.begun_from.epoch, stages=(*before, Stage(workers=self.workers, passed=passed)))
+        lane = self.lane
+        before, passed = split_stages(self.begun_from.stages, lane.workers)
+        passed = passed + np.minimum(self.delivered, lengths_left(order, self.begun_from, lane.workers))
+        passed[lane.rank, lane.worker] = lane.passed
+        return Progress(epoch=self.begun_from.epoch, stages=(*before, Stage(workers=lane.workers, passed=passed)))
 
 
 def lengths_left(order: Order, progress: Progress, workers: Workers) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ import webdataset
 
 from framedex.errors import FramedexError
 from framedex.execution.spawning import SharedNumber
+from framedex.loader.order.order import check_state
 from framedex.loader.streams.lanes import Order, Stage, Workers
 from framedex.loader.streams.progress import History, OneLane, Progress
 
@@ -56,27 +57,14 @@ def progress_of(order: Order, state: object) -> Progress:
     Raises:
         FramedexError: this is not a state of a stream, or it belongs to another order of clips.
     """
-    if not isinstance(state, Mapping):
-        raise _state_error(repr(state)[:80])
     facts = order_facts(order)
-    if missing := (facts.keys() | {"epoch", "stages", "lane"}) - state.keys():
-        raise _state_error(f"no {', '.join(sorted(missing))}")
-    for name, value in facts.items():
-        if state[name] != value:
-            raise FramedexError(
-                f"the stream's state has another {name}",
-                found=state[name],
-                allowed=value,
-                remedy="make the stream with the dataset, arguments and version of webdataset that it had before",
-            )
+    found = check_state(state, "ClipStream", facts.keys() | {"epoch", "stages", "lane"}, facts)
     try:
-        return Progress(epoch=_whole(state["epoch"]), stages=_stages(state["stages"]), lane=_lane(state["lane"]))
+        return Progress(epoch=_whole(found["epoch"]), stages=_stages(found["stages"]), lane=_lane(found["lane"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise _state_error(repr(error)[:80]) from error
-
-
-def _state_error(found: str) -> FramedexError:
-    return FramedexError("this is no state of a ClipStream", found=found, allowed="what state_dict() returned")
+        raise FramedexError(
+            "this is not a state of a ClipStream", found=repr(error)[:80], allowed="what state_dict() returned"
+        ) from error
 
 
 def _whole(value: object) -> int:
