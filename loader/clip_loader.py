@@ -22,7 +22,7 @@ from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.concat_clips import ConcatClips, is_joined
-from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner, check_stack
+from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner
 from framedex.loader.order.bucket_sampler import BucketSampler
 from framedex.loader.order.order import UNKNOWN_SIZE, given_groups, groups_of_size, largest_batch
 from framedex.loader.order.sampler import ClipSampler, ElasticSampler
@@ -154,7 +154,8 @@ class ClipLoader:
             dtype=pixels.dtype,
         )
         check_pixels(options, finish, has_layout=layout is not None)
-        check_stack(dataset, collate)
+        if isinstance(dataset, MultiViewDataset) and dataset.stack and collate == "list":
+            raise FramedexError("views of lists cannot be stacked", found="collate='list'", allowed="'error', 'pad'")
         self.dataset = dataset
         self.batch_sampler = batch_sampler
         if batch_sampler is None and sampler is None:

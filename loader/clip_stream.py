@@ -13,7 +13,7 @@ from webdataset.utils import pytorch_worker_info
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.core.words import check_choices, counted
 from framedex.errors import FramedexError
-from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
+from framedex.loader.batches.chosen_clips import ChosenClips, ColumnsOfClips, ItemArguments, ItemOptions
 from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced
 from framedex.loader.clip_dataset import checked_epoch
 from framedex.loader.dataset.manifest import Manifest
@@ -61,7 +61,7 @@ def is_worker() -> bool:
 LOG = logging.getLogger("framedex.loader")
 
 
-class ClipStream(IterableDataset):  # type: ignore[misc]
+class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
     """The clips of a packed dataset as a stream: an IterableDataset for torch's DataLoader.
 
     The tars are read from beginning to end, in requests of several MiB ahead of their use. Clips are the dicts of
@@ -141,25 +141,6 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         """Return a description: the number of clips and tars, and where they are."""
         tars = counted(len(np.unique(self._order.tar_of)), "tar")
         return f"<ClipStream {self._manifest.path}: {counted(len(self._clips), 'clip')} in {tars}>"
-
-    @property
-    def columns(self) -> list[str]:
-        """The user's columns, and the one of labels' names."""
-        return self._clips.columns
-
-    @property
-    def label_column(self) -> str | None:
-        """The column whose values are numbered, or None without labels."""
-        return self._clips.label_column
-
-    @property
-    def classes(self) -> list[str]:
-        """The names of the labels, by their numbers.
-
-        Raises:
-            FramedexError: the stream has no labels.
-        """
-        return self._clips.classes("ClipStream")
 
     @property
     def clip_count(self) -> int:
@@ -257,12 +238,12 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         epoch, on_error, in_source = now.begun_from.epoch, self._clips.options.on_error, self._clips.number(number)
         if on_error != "skip":
             return read_or_replaced(
-                lambda: self._read_item(read, epoch),
-                in_source,
-                place=number,
+                lambda other: self._clips.item(self._clips.clip(other), epoch),
+                number,
                 count=len(self._clips),
-                read_other=lambda other: self._clips.item(self._clips.clip(other), epoch),
                 on_error=on_error,
+                first=lambda: self._read_item(read, epoch),
+                number=in_source,
             )
         try:
             return self._read_item(read, epoch)
@@ -334,10 +315,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         """
         loaded = progress_of(self._order, state)
         self._iteration = None
-        if is_worker():  # a StatefulDataLoader gives each worker a state of its own
-            self._resumption.load_here(loaded)
-        else:
-            self._resumption.load(loaded)
+        self._resumption.load(loaded, own=is_worker())  # a StatefulDataLoader gives each worker a state of its own
 
     def _progress_here(self) -> progress.Progress:
         """Return the progress of the iteration in this process, or the start of the next one."""

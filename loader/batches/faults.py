@@ -146,29 +146,30 @@ def replacements(number: int, count: int) -> list[int]:
 
 
 def read_or_replaced(
-    read: Callable[[], dict[str, Any]],
-    number: int,
-    *,
+    read: Callable[[int], dict[str, Any]],
     place: int,
+    *,
     count: int,
-    read_other: Callable[[int], dict[str, Any]],
     on_error: OnError,
+    first: Callable[[], dict[str, Any]] | None = None,
+    number: int | None = None,
 ) -> dict[str, Any]:
     """Return an item, or another one if it is not available and `on_error` is "replace".
 
     Args:
-        read: function that reads the item.
-        number: number of the item in messages.
+        read: function that reads an item by its place.
         place: place of the item among the items of the loader, the seed of the draw of replacements.
         count: the number of these items.
-        read_other: function that reads a replacement by its number.
         on_error: the reaction to an item that is not available.
+        first: function that reads the item itself. Defaults to `read`.
+        number: number of the item in messages. Defaults to `place`.
 
     Raises:
         DecodeError: no other item is available either.
     """
+    number = place if number is None else number
     try:
-        return read()
+        return read(place) if first is None else first()
     except MEDIUM_ERRORS as error:
         fault = fault_of(number, error)
         if on_error != "replace" or fault.ends_the_run:
@@ -176,7 +177,7 @@ def read_or_replaced(
     draws = replacements(place, count)
     for draw in draws:
         try:
-            found = read_other(draw)
+            found = read(draw)
         except MEDIUM_ERRORS as error:
             if fault_of(draw, error).ends_the_run:
                 raise

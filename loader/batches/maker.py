@@ -280,13 +280,11 @@ class BatchMaker:
             raise DecodeError(
                 f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
             ) from error
-        return self._tensors({"frames": finished} | sound | self._collated(items))
+        return self._delivered({"frames": finished} | sound, items)
 
-    def _collated(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        return collate_clips(items, self._options.collate, self._as_lists)
-
-    def _tensors(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch's values as delivered: torch tensors or numpy arrays."""
+    def _delivered(self, finished: dict[str, Any], items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return finished values and the items of a batch as torch tensors or numpy arrays."""
+        content = finished | collate_clips(items, self._options.collate, self._as_lists)
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
 
     def _finish_views(
@@ -318,7 +316,7 @@ class BatchMaker:
             own = [item[view] for item in items]
             of_view[view] = self._finish(own, [per_view(clip.item) for clip, _ in own])
         shared = self._marked([common(clip.item) for clip in leading], is_padding)
-        return views.join(of_view, self._tensors(self._collated(shared)))
+        return views.join(of_view, self._delivered({}, shared))
 
     def _replace_item(self, number: int, views: JoinsViews) -> dict[str, Decoded]:
         """Return the views of an item that replaces one that is not available."""

@@ -14,16 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
-from framedex.loader.order.order import (
-    RankShare,
-    Uneven,
-    codes_of,
-    generator,
-    joint_codes,
-    numbers_of,
-    values_of,
-    within_groups,
-)
+from framedex.loader.order import order
 from framedex.loader.order.sampler import ElasticSampler, Share
 
 BUCKETS = 8  # the default for numbers: few enough that also small datasets fill their batches
@@ -61,23 +52,6 @@ class BatchLayout:
         return self.clips[self.first[bucket] : self.first[bucket + 1]]
 
 
-def lay_out(
-    buckets: NDArray[np.int64], most: NDArray[np.int64], visited: NDArray[np.bool_], *, drops_last: bool
-) -> BatchLayout:
-    """Divide clips into batches.
-
-    Args:
-        buckets: int64 [clips], the bucket of each clip, numbered from 0.
-        most: int64 [buckets], clips of a full batch of each bucket.
-        visited: bool [clips], False for clips that are left out.
-        drops_last: whether the last batch of each bucket is left out if it is not full.
-    """
-    clips = np.flatnonzero(visited)
-    clips = clips[np.argsort(buckets[clips], kind="stable")]
-    first = np.searchsorted(buckets[clips], np.arange(len(most) + 1))
-    return BatchLayout(clips=clips, first=first, most=most, drops_last=drops_last)
-
-
 def epoch_batches(
     layout: BatchLayout, *, shuffle: bool, seed: int, epoch: int, alike: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -95,19 +69,19 @@ def epoch_batches(
         and behind its last clip. All are int64.
     """
     counts = layout.batches
-    bucket, within = within_groups(counts)
+    bucket, within = order.within_groups(counts)
     first = layout.first[bucket] + within * layout.most[bucket]
     stop = np.minimum(first + layout.most[bucket], layout.first[bucket + 1])
     if not shuffle:
         return layout.clips, first, stop
-    rng = generator(seed, epoch)
+    rng = order.generator(seed, epoch)
     of_clip = np.repeat(np.arange(len(counts)), np.diff(layout.first))
     clips = layout.clips[np.lexsort((rng.permutation(len(layout.clips)), of_clip))]
     is_left_over = within >= counts[bucket] // alike * alike
     begins = within % alike == 0
     place = rng.permutation(len(bucket))[begins][np.cumsum(begins) - 1]  # all batches of a group share one
-    order = np.lexsort((within, place, is_left_over))
-    return clips, first[order], stop[order]
+    ordered = np.lexsort((within, place, is_left_over))
+    return clips, first[ordered], stop[ordered]
 
 
 def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None) -> NDArray[np.int64]:
@@ -124,7 +98,7 @@ def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None
     if values.dtype.kind not in "iuf":
         if buckets is not None:
             raise FramedexError("buckets is for numbers", found=repr(values[:1].tolist()), remedy="leave out buckets")
-        return codes_of(values)
+        return order.codes_of(values)
     wrong = np.flatnonzero(np.isnan(values))
     if len(wrong):
         raise FramedexError("clips have no number to go by", found=f"{len(wrong):,} such clips, the first {wrong[0]}")
@@ -142,7 +116,7 @@ def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None
             raise FramedexError(
                 "buckets is a number of buckets, or their bounds", found=repr(buckets)[:80], allowed="ascending numbers"
             )
-    return codes_of(np.searchsorted(bounds, values, side="right"))
+    return order.codes_of(np.searchsorted(bounds, values, side="right"))
 
 
 def buckets_by_fit(tokens: NDArray[np.int64], max_tokens: int, max_batch: int | None) -> NDArray[np.int64]:
@@ -159,7 +133,7 @@ def buckets_by_fit(tokens: NDArray[np.int64], max_tokens: int, max_batch: int | 
     if max_batch is not None:
         fit = np.minimum(fit, max_batch)
     step = np.left_shift(1, np.maximum(0, np.log2(fit / FINEST)).astype(np.int64))
-    return codes_of(-(fit // step * step))
+    return order.codes_of(-(fit // step * step))
 
 
 Key = str | ArrayLike
@@ -251,7 +225,7 @@ class BucketSampler(ElasticSampler[list[int]]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        uneven: Uneven = "pad",
+        uneven: order.Uneven = "pad",
     ) -> None:
         check_choices(
             padding=(padding, get_args(Padding)),
@@ -278,7 +252,10 @@ class BucketSampler(ElasticSampler[list[int]]):
         most = np.full(int(number.max(initial=-1)) + 1, max_batch or max(1, len(number)))
         if max_tokens is not None and self._tokens is not None:
             most = np.minimum(most, np.maximum(1, max_tokens // self._tokens))
-        self._layout = layout = lay_out(number, most, visited, drops_last=last == "drop")
+        sorted_clips = np.flatnonzero(visited)
+        sorted_clips = sorted_clips[np.argsort(number[sorted_clips], kind="stable")]
+        first = np.searchsorted(number[sorted_clips], np.arange(len(most) + 1))
+        self._layout = layout = BatchLayout(clips=sorted_clips, first=first, most=most, drops_last=last == "drop")
         self.shuffle, self._alike = shuffle, alike
         # The checksum in a state distinguishes these buckets from others, whose batches have other clips.
         parts = (layout.clips, layout.first, layout.most, np.array([layout.drops_last]))
@@ -290,7 +267,7 @@ class BucketSampler(ElasticSampler[list[int]]):
             "buckets": f"{len(layout.most)} buckets, CRC-32 {checksum:08x}",
             "alike": alike,
         }
-        ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
+        ranks = order.RankShare(rank=rank, world_size=world_size, uneven=uneven)
         super().__init__(int(layout.batches.sum()), identity, seed=seed, ranks=ranks)
 
     @property
@@ -336,7 +313,7 @@ class _Clips:
 
     def __init__(self, dataset: Any, *, tokens: Tokens | None, shapes: ArrayLike | None, padding: Padding) -> None:
         self.dataset, self._padding = dataset, padding
-        self._shapes = None if shapes is None else _checked_shapes(shapes, len(dataset))
+        self._shapes = None if shapes is None else order.checked_shapes(shapes, len(dataset))
         self._function = tokens if callable(tokens) else None
         self.has_tokens = tokens is not None
         if padding == "shape" and self._function is None:
@@ -347,24 +324,17 @@ class _Clips:
             )
         self.tokens = np.ones(len(dataset), np.int64)
         if tokens is not None:
-            found = numbers_of(dataset, tokens if self._function is None else self._function(self.shapes), "tokens")
-            if (found < 0).any():
-                at = int(np.argmax(found < 0))
-                raise FramedexError("a clip has fewer than 0 tokens", found=f"{found[at]} for clip {at}")
+            found = order.numbers_of(
+                dataset, tokens if self._function is None else self._function(self.shapes), "tokens"
+            )
             self.tokens = np.maximum(1, np.ceil(found)).astype(np.int64)
 
     @property
     def shapes(self) -> NDArray[np.int64]:
         """int64 [clips, 3]: frames, height and width."""
         if self._shapes is None:
-            if not hasattr(self.dataset, "shapes"):
-                raise FramedexError(
-                    "the dataset does not tell the shapes of its clips",
-                    found=type(self.dataset).__name__,
-                    allowed="a ClipDataset",
-                    remedy="give an array with a value for each clip",
-                )
-            self._shapes = _checked_shapes(self.dataset.shapes(), len(self.dataset))
+            shapes = order.method_of(self.dataset, "shapes", "give an array with a value for each clip")
+            self._shapes = order.checked_shapes(shapes(), len(self.dataset))
         return self._shapes
 
     def buckets(
@@ -376,7 +346,7 @@ class _Clips:
         if not keys or not isinstance(each, tuple | list) or len(each) != len(keys):
             raise FramedexError("buckets has a value for each key of by", found=f"{by!r:.80}, {buckets!r:.80}")
         pairs = zip(keys, each, strict=True)
-        return joint_codes([self._buckets_by(key, wanted, max_tokens, max_batch) for key, wanted in pairs])
+        return order.joint_codes([self._buckets_by(key, wanted, max_tokens, max_batch) for key, wanted in pairs])
 
     def _buckets_by(
         self, key: Key, buckets: int | Sequence[float] | None, max_tokens: int | None, max_batch: int | None
@@ -388,13 +358,13 @@ class _Clips:
         if name == "shape":
             if buckets is not None:
                 raise FramedexError("by='shape' has a bucket for each shape", found=f"buckets={buckets!r}")
-            return joint_codes([codes_of(sides) for sides in self.shapes.T])
+            return order.joint_codes([order.codes_of(sides) for sides in self.shapes.T])
         if name == "frames":
             return buckets_by_value(self.shapes[:, 0], buckets)
         if name == "aspect":
             return buckets_by_value(self.shapes[:, 2] / self.shapes[:, 1], buckets)
         if name != "tokens":
-            return buckets_by_value(values_of(self.dataset, key, "by"), buckets)
+            return buckets_by_value(order.values_of(self.dataset, key, "by"), buckets)
         if not self.has_tokens:
             raise FramedexError("by='tokens' needs to know the tokens of clips", remedy="give tokens, too")
         if buckets is None and max_tokens is not None:
@@ -419,7 +389,7 @@ class _Clips:
         if too_large == "drop" or not large.any():
             return ~large, buckets
         # With buckets of their own, they get batches of one clip, because a second one would not fit.
-        return np.ones_like(large), codes_of(np.where(large, buckets + int(buckets.max()) + 1, buckets))
+        return np.ones_like(large), order.codes_of(np.where(large, buckets + int(buckets.max()) + 1, buckets))
 
     def most_tokens(self, buckets: NDArray[np.int64], visited: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return int64 [buckets]: the tokens that a clip of each bucket takes in a batch at most."""
@@ -432,15 +402,3 @@ class _Clips:
         np.maximum.at(shapes, buckets[visited], self.shapes[visited])
         padded = np.ceil(np.asarray(self._function(shapes), np.float64)).astype(np.int64)
         return np.maximum(own, np.maximum(padded, 1))
-
-
-def _checked_shapes(shapes: ArrayLike, clips: int) -> NDArray[np.int64]:
-    """Return int64 [clips, 3]. Raises FramedexError."""
-    found = np.asarray(shapes)
-    if found.shape != (clips, 3) or found.dtype.kind not in "iu" or (found < 0).any():
-        raise FramedexError(
-            "shapes has the frames, height and width of each clip",
-            found=f"{found.dtype} {list(found.shape)}",
-            allowed=f"whole numbers [{clips}, 3]",
-        )
-    return found.astype(np.int64)

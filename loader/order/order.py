@@ -6,7 +6,7 @@ the dataset. Among these values are the visual tokens that a model makes of a cl
 
 import operator
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
@@ -141,6 +141,19 @@ def check_state(state: object, reader: str, names: Collection[str], order: Mappi
     return state
 
 
+def method_of(dataset: Any, name: str, remedy: str) -> Callable[..., Any]:
+    """Return a method of a dataset. Raise FramedexError with a remedy if the dataset lacks it."""
+    if not hasattr(dataset, name):
+        raise FramedexError(
+            f"the dataset has no method {name}",
+            found=type(dataset).__name__,
+            allowed="a ClipDataset, MultiViewDataset or ConcatClips",
+            remedy=remedy,
+        )
+    method: Callable[..., Any] = getattr(dataset, name)
+    return method
+
+
 def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
     """Return [clips]: a value for each clip.
 
@@ -153,14 +166,8 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
         FramedexError: the column does not exist, or the array has another length.
     """
     if isinstance(what, str):
-        if not hasattr(dataset, "column"):
-            raise FramedexError(
-                f"{name} names a column, and the dataset has no columns",
-                found=type(dataset).__name__,
-                allowed="a ClipDataset",
-                remedy=f"give {name} as an array with a value for each clip",
-            )
-        return np.asarray(dataset.column(what))
+        column = method_of(dataset, "column", f"give {name} as an array with a value for each clip")
+        return np.asarray(column(what))
     try:
         values: NDArray[Any] = np.asarray(what)
     except (ValueError, TypeError, RuntimeError) as error:  # lists of several lengths; torch tensors with gradients
@@ -178,10 +185,10 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
 
 
 def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
-    """Return float64 [clips]: a finite number for each clip. As `values_of`, and numbers only.
+    """Return float64 [clips]: a finite number of 0 or more for each clip. As `values_of`, and numbers only.
 
     Raises:
-        FramedexError: as `values_of`, or a value is not a finite number.
+        FramedexError: as `values_of`, or a value is not a finite number, or it is below 0.
     """
     values = values_of(dataset, what, name)
     if values.dtype.kind not in "biuf":
@@ -195,6 +202,9 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
     places = np.flatnonzero(~np.isfinite(numbers))
     if len(places):
         raise _no_number(name, f"{numbers[places[0]]}", int(places[0]), f", {len(places):,} such clips in all")
+    if (numbers < 0).any():
+        at = int(np.argmax(numbers < 0))
+        raise FramedexError(f"{name} has a number below 0", found=f"{numbers[at]} for clip {at}", allowed="0 or more")
     return numbers
 
 
@@ -270,13 +280,27 @@ def visual_tokens(shapes: ArrayLike, *, patch: int, merge: int = 1, temporal_pat
         FramedexError: `shapes` has another shape, or a number is below 1.
     """
     check_counts(patch=(patch, 1), merge=(merge, 1), temporal_patch=(temporal_patch, 1))
-    table = np.asarray(shapes)
-    if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
-        found = f"{table.dtype} {list(table.shape)}"
-        raise FramedexError("shapes has frames, height and width of each clip", found=found, allowed="whole [clips, 3]")
     side = patch * merge
-    tokens: NDArray[np.int64] = np.prod(-(-table.astype(np.int64) // (temporal_patch, side, side)), axis=1)
+    tokens: NDArray[np.int64] = np.prod(-(-checked_shapes(shapes) // (temporal_patch, side, side)), axis=1)
     return tokens
+
+
+def checked_shapes(shapes: ArrayLike, clips: int | None = None) -> NDArray[np.int64]:
+    """Return int64 [clips, 3]: the frames, height and width of each clip. Raise FramedexError for other values.
+
+    Args:
+        shapes: the user's argument.
+        clips: number of clips. If None, any number.
+    """
+    found = np.asarray(shapes)
+    expected = (*(found.shape[:1] if clips is None else (clips,)), 3)
+    if found.shape != expected or found.dtype.kind not in "iu" or (found < 0).any():
+        raise FramedexError(
+            "shapes has the frames, height and width of each clip",
+            found=f"{found.dtype} {list(found.shape)}",
+            allowed=f"whole numbers of 0 or more, [{'clips' if clips is None else clips}, 3]",
+        )
+    return found.astype(np.int64)
 
 
 UNKNOWN_SIZE = 16  # clips that a batch is expected to have if its sampler does not know its largest batch

@@ -177,9 +177,6 @@ def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.f
     if weights is None and balance is None:
         return None
     found = np.ones(len(dataset)) if weights is None else order.numbers_of(dataset, weights, "weights")
-    if (found < 0).any():
-        at = int(np.argmax(found < 0))
-        raise FramedexError("a weight is below 0", found=f"{found[at]} for clip {at}", allowed="0 or more")
     if not (found > 0).any():
         raise FramedexError(
             "no clip has a weight above 0",
@@ -285,8 +282,7 @@ class ClipSampler(ElasticSampler[int]):
         balance: ArrayLike | str | None = None,
         length: int | None = None,
     ) -> None:
-        if window < 1:
-            raise FramedexError("window is out of range", found=window, allowed="1 or more")
+        check_counts(window=(window, 1))
         self._count = len(dataset)
         self._weights = weights_of(dataset, weights, balance)
         if length is not None:
@@ -327,7 +323,5 @@ def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:
         return np.arange(len(dataset), dtype=np.int64) // blocks
     if blocks not in ("tar", "medium"):
         raise FramedexError("unknown blocks", found=repr(blocks), allowed="'tar', 'medium', a number of clips")
-    if not hasattr(dataset, "places"):
-        found, remedy = type(dataset).__name__, "blocks=64, so many neighbouring clips"
-        raise FramedexError("the dataset does not say where its clips lie", found=found, remedy=remedy)
-    return np.unique(dataset.places(blocks), return_inverse=True)[1].astype(np.int64)
+    places = order.method_of(dataset, "places", "blocks=64, so many neighbouring clips")
+    return np.unique(places(blocks), return_inverse=True)[1].astype(np.int64)

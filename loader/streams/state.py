@@ -147,15 +147,18 @@ class Resumption:
             self._restart(None)
         return is_new
 
-    def load(self, progress: Progress) -> None:
-        """Let the next iteration begin from a state, in this process and in workers that start later."""
-        self._epoch.set(progress.epoch)
-        self._restart(progress)
+    def load(self, progress: Progress, *, own: bool) -> None:
+        """Let the next iteration begin from a state, in this process and in workers that start later.
 
-    def load_here(self, progress: Progress) -> None:
-        """Let the next iteration in this worker begin from a state of its own."""
+        Args:
+            progress: the state.
+            own: whether this process is a worker with a state of its own. Its state concerns no other process.
+        """
         self._epoch.set(progress.epoch)
-        self._loaded, self._local = progress, secrets.randbelow(MAX_VERSION)
+        if own:
+            self._loaded, self._local = progress, secrets.randbelow(MAX_VERSION)
+        else:
+            self._restart(progress)
 
     def _restart(self, loaded: Progress | None) -> None:
         self._loaded, self._local = loaded, None
