@@ -180,8 +180,7 @@ class ClipLoader:
         self._supply = ClipSupply(
             clips,
             FetchOptions(pixels=pixels, upright=options.upright, colour=colour, caps=caps),
-            workers=num_workers,
-            on_error=options.on_error,
+            options,
             replacements=alike.replacements if isinstance(alike, BucketSampler | ConcatClips) else None,
         )
         self.report = self._supply.report

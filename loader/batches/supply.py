@@ -28,9 +28,9 @@ from typing import Any, Generic, TypeVar, cast
 
 from framedex.errors import DecodeError, internal_error
 from framedex.execution.spawning import leave_out_pandas, spawning
-from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, LoaderReport, OnError, replacements
+from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, LoaderReport, replacements
 from framedex.loader.batches.fetch import Fetcher, FetchOptions, ReadableClips
-from framedex.loader.batches.frames import JoinsViews
+from framedex.loader.batches.frames import JoinsViews, LoaderOptions
 from framedex.loader.routing.balance import Balance
 
 Task = TypeVar("Task")
@@ -258,9 +258,9 @@ class ClipSupply:
 
     Args:
         dataset: the clips.
-        options: how each is read and decoded.
-        workers: number of processes. If 0, this process fetches.
-        on_error: the reaction to a clip that is not available: raise, skip, or replace.
+        fetching: how each is read and decoded.
+        options: the number of workers, and the reaction to a clip that is not available. Without workers, this process
+            fetches.
         replacements: draws the clips that may replace a clip. If None, any clip may.
 
     Attributes:
@@ -270,19 +270,17 @@ class ClipSupply:
     def __init__(
         self,
         dataset: ReadableClips,
-        options: FetchOptions,
-        *,
-        workers: int,
-        on_error: OnError,
+        fetching: FetchOptions,
+        options: LoaderOptions,
         replacements: Replacements | None = None,
     ) -> None:
         self.dataset = dataset
         # Whether workers run no transform of the user, and no class of the user that extends a dataset.
-        own_code = options.pixels.transform is None and type(dataset).__module__.startswith("framedex.")
+        own_code = fetching.pixels.transform is None and type(dataset).__module__.startswith("framedex.")
         self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
-            Fetcher(dataset, options), workers=workers, timeout_seconds=TASK_SECONDS, own_code=own_code
+            Fetcher(dataset, fetching), workers=options.num_workers, timeout_seconds=TASK_SECONDS, own_code=own_code
         )
-        self._on_error, self.report, self._replacements = on_error, LoaderReport(), replacements
+        self._on_error, self.report, self._replacements = options.on_error, LoaderReport(), replacements
 
     def submit(self, number: int, *, on_gpu: bool) -> Future[Fetched | Fault]:
         """Let a worker fetch a clip, and with `on_gpu`, prepare it for a GPU if that can decode it."""
