@@ -50,32 +50,31 @@ class ClipLoader:
         device: where frames are delivered: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
         device_id: number of the GPU, if `device` does not name it.
         decode: the decoder. With "cpu", workers decode all clips. With "gpu", NVDEC and nvJPEG decode the clips that
-            are proven exact there (`routes`), and workers decode the rest of the same batch. "auto" is on a GPU like
-            "gpu", but a worker also decodes a clip if it would be done with it before the GPU (`balance`).
-        cpu_share: the share of clips that workers decode with "auto", 0 to 1, in a fixed pattern. If None, workers
-            decode as many as they turn out to decode sooner. The decoder of a clip then depends on time, and runs
-            differ by rounding.
-        colour: how close a GPU's colours must come to the CPU's, "close" or "exact" (`colour.colour_obstacle`). Workers
-            decode the clips for which the GPU's colours are not close enough.
+            are proven exact there (`routes`), and workers decode the rest of the same batch. With "auto" and a GPU,
+            workers also decode those clips that they would finish before the GPU (`balance`).
+        cpu_share: the share of clips that workers decode with "auto", 0 to 1, in a fixed pattern. If None, measured
+            times decide which decoder a clip gets. Two runs then differ by rounding.
+        colour: how close a GPU's colours must come to the CPU's colours, "close" or "exact" (`colour.colour_obstacle`).
+            Workers decode the clips for which the GPU's colours are not close enough.
         rotation: "report" leaves frames as they are stored. "apply" turns them upright, to the nearest quarter turn.
         size: (height, width) to which frames are stretched, which changes their proportions. If frames are turned, it
             is the size of the upright frames. Defaults to the dataset's `size` or `framing`.
-        framing: replaces the dataset's `size` or `framing`: other ways to a size, crops, mirroring. They are the same
-            on a GPU and on the CPU.
+        framing: other ways to a size, crops and mirroring, in place of the dataset's `size` or `framing`. Their results
+            are the same on a GPU and on the CPU.
         transform: a function of DALI operations, frames → frames, as defined in a pipeline. Its input is uint8 FHWC on
             the device. (A dataset's own `transform` is any function, and runs in the workers; see `layout`.)
         audio_transform: a function of DALI operations on one clip's sound, float32 [channels, samples], such as a
             spectrogram.
         normalize: (mean, std) for RGB in 0…1, three numbers each. It makes frames float32.
         layout: the layout of the delivered `frames` of each clip, "FHWC", "FCHW" or "CFHW". Defaults to the dataset's
-            layout. A dataset's own `transform` determines the frames alone: on the CPU, and without the loader's
-            `transform`, `normalize` and `layout`.
-        collate: what to do if clips of a batch differ in shape: "error", "list" or "pad".
-        last: what to do with a last batch that is not full: "partial", "drop", or "pad", which repeats its clips and
-            marks the repeats in `is_padding`.
-        on_error: what to do with a clip that is not available: "raise"; "skip", which makes its batch smaller; or
-            "replace", which takes another clip. The number of batches is the same with all of them. Defaults to
-            the dataset's own `on_error`.
+            layout. If the dataset has a `transform` of its own, frames are delivered as it returns them: on the CPU,
+            and without the loader's `transform`, `normalize` and `layout`.
+        collate: the treatment of clips that differ in shape in a batch: "error", "list" or "pad".
+        last: the treatment of a last batch that is not full: "partial" delivers it, "drop" leaves it out, and "pad"
+            repeats its clips and marks the repeats in `is_padding`.
+        on_error: the reaction to a clip that is not available: "raise"; "skip", which makes its batch smaller; or
+            "replace", which takes another clip. The choice does not change the number of batches. Defaults to the
+            dataset's own `on_error`.
         num_workers: processes that fetch and decode. If 0, this process does all work.
         threads: decoder threads per clip.
         prefetch: batches made ahead, at least. With workers, two clips or more per worker are always in progress.
@@ -122,7 +121,7 @@ class ClipLoader:
             needs_size = device == "gpu" or transform is not None or audio_transform is not None
             if largest is None and needs_size:
                 raise FramedexError(
-                    "pipelines on the GPU, and transforms, are made for the largest batch",
+                    "pipelines on the GPU, and transforms, need to know the size of the largest batch",
                     found=f"{type(batch_sampler).__name__} without an attribute `largest_batch` or `batch_size`",
                     remedy="a BucketSampler, or one of these attributes",
                 )
@@ -206,7 +205,7 @@ class ClipLoader:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of an epoch. After an interrupted iteration, yield the rest of that epoch.
 
-        An iteration that was left at its last batch is complete, and the next one is the next epoch.
+        After an iteration that delivered its last batch, yield the next epoch, even if the iteration did not end.
         """
         if self._order is not None and self._order.next_epoch == self._ended:
             self._order.set_epoch(self._ended + 1)
@@ -215,9 +214,9 @@ class ClipLoader:
         self._asked = 0
         self._count_delivered(clips=0, batches=0)
         if self._order is not None:
-            self.dataset.set_epoch(self._order.epoch)  # of clips planned on the fly, and of random crops
+            self.dataset.set_epoch(self._order.epoch)  # for clips that are planned on access, and for random crops
         elif isinstance(wrapped := getattr(self.batch_sampler, "sampler", None), ElasticSampler):
-            self.dataset.set_epoch(wrapped.next_epoch)  # of a torch BatchSampler, which begins at its first batch
+            self.dataset.set_epoch(wrapped.next_epoch)  # a torch BatchSampler begins the epoch at its first batch
         waiting: collections.deque[Batch] = collections.deque()
         try:
             for numbers, padding in groups:

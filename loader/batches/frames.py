@@ -1,6 +1,6 @@
-"""The contents of a batch, from decoded frames on: turned upright, transformed, normalised, laid out and stacked.
+"""Make batches of decoded frames: turn frames upright, transform and normalise them, order their axes, stack them.
 
-ClipLoader's arguments are checked records here. Clips of several views become one item, or one batch.
+This module also checks the arguments of ClipLoader, and joins the views of a clip.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from framedex.records.medium import ITEM_KEYS
 
 Collate = Literal["error", "pad", "list"]
 CLIP_KEYS = keys_of(ClipRecord)
-# The padding of arrays with a value for each frame, and of no other array. `positions` is a key of movies.
+# The padding of each array that has a value for each frame. `positions` is a key of movies.
 PADDINGS = {key: column.padding for key, column in CLIP_KEYS.items() if column.dtype is not None} | {"positions": -1}
 
 
 def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return one dict of batched values from the dicts of several clips.
 
-    Arrays are stacked along a new first axis. Numbers become an array. Everything else becomes a list.
+    Arrays are stacked along a new first axis. Numbers become an array. Other values become a list.
 
     Args:
         items: one dict per clip.
-        mode: what to do if shapes differ. "error" raises FramedexError. "pad" pads at the end of each axis (frames with
-            zeros, mask with False). "list" leaves all arrays of the batch in lists.
+        mode: the treatment of different shapes. "error" raises FramedexError. "pad" pads at the end of each axis
+            (frames with zeros, mask with False). "list" leaves all arrays of the batch in lists.
         as_lists: names whose values become a list, even if they are numbers or arrays.
 
     Raises:
@@ -47,9 +47,9 @@ def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozense
     some = {name: count for name, count in counts.items() if count < len(items)}
     if some:
         raise FramedexError(
-            "clips of one batch differ in which values they have",
+            "clips of one batch do not have the same values",
             found=", ".join(f"{name} of {count} of {len(items)} clips" for name, count in some.items()),
-            remedy="join datasets that are alike: all of them with audio, or none; all of several views, or none",
+            remedy="join datasets of one kind: all with audio, or all without; all with several views, or all without",
         )
     columns = {name: [item[name] for item in items] for name in items[0]}
     return {
@@ -95,7 +95,7 @@ def _pad(name: str, values: list[NDArray[Any]]) -> NDArray[Any]:
     return batch
 
 
-NAME_KEY = "view_name"  # not part of joined items: it is the key of their dicts by view
+NAME_KEY = "view_name"  # not an entry of joined items, whose dicts by view have the names as keys
 # Each view keeps its own values of these keys. All other keys are shared, with the values of the leading view.
 PER_VIEW = ITEM_KEYS - {"multiview_id", NAME_KEY}
 Item = dict[str, Any]
@@ -123,12 +123,12 @@ class JoinsViews(Protocol):
 
 
 def per_view(item: Item) -> Item:
-    """Return the values that a view does not share with the other views of the clip."""
+    """Return the values of an item that belong to its view alone."""
     return {key: value for key, value in item.items() if key in PER_VIEW}
 
 
 def common(item: Item) -> Item:
-    """Return the values that a view shares with the other views of the clip."""
+    """Return the values of an item that all views of the clip share."""
     return {key: value for key, value in item.items() if key not in PER_VIEW and key != NAME_KEY}
 
 
@@ -138,10 +138,11 @@ def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item
     Args:
         views: each view's own values, in the order of the views.
         shared: their common values.
-        axis: where arrays get an axis of the views: 0 in an item, 1 in a batch. If None, values become dicts by view.
+        axis: the place of the new axis of views in arrays: 0 in an item, 1 in a batch. If None, values become dicts by
+            view.
 
     Raises:
-        FramedexError: views are to be stacked and differ in shape.
+        FramedexError: `axis` is given, and the arrays of the views differ in shape.
     """
     found: Item = {}
     for key in next(iter(views.values())):
@@ -153,7 +154,7 @@ def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item
 def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
     """Return the values of several views as one array, or as lists of the views' values."""
     values = list(own.values())
-    if isinstance(values[0], list):  # a batch has lists, with one value for each clip
+    if isinstance(values[0], list):  # of a batch, with one value for each clip
         return [list(of_clip) for of_clip in zip(*values, strict=True)]
     if not hasattr(values[0], "shape"):
         return values if isinstance(values[0], str) else np.array(values)
@@ -171,7 +172,7 @@ def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
 
 
 def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
-    """Return the item of a view that a clip lacks: padding alone, and empty names.
+    """Return an item for a view that a clip lacks: arrays of padding, and empty names.
 
     Args:
         example: the item of another view, without pictures.
@@ -198,21 +199,22 @@ Size = tuple[int, int]  # height, width
 
 
 def quarter_turns(degrees: int) -> int:
-    """Return the number of quarter turns counterclockwise, 0 to 3, that is nearest to a medium's `rotation_degrees`."""
+    """Return the number of counterclockwise quarter turns, 0 to 3, that is nearest to a rotation in degrees."""
     return round(degrees / 90) % 4
 
 
 def upright(frames: NDArray[Any], degrees: int) -> NDArray[Any]:
-    """Return frames, [F, H, W, C], turned counterclockwise by `degrees`, contiguous. 90 and 270 exchange H and W.
+    """Turn frames, [F, H, W, C], counterclockwise by `degrees`. Return a contiguous array.
 
-    Angles between quarter turns are rounded to the nearest one, where ffmpeg would draw black corners. If a clip is
-    scaled as well, decode to `stored_size`, then turn: sizes are sizes of upright pictures.
+    90 and 270 degrees exchange H and W. Other angles are rounded to quarter turns, where ffmpeg would draw black
+    corners. The sizes in options are sizes of upright pictures: to scale a clip as well, decode it to `stored_size`
+    before it is turned.
     """
     return np.ascontiguousarray(np.rot90(frames, quarter_turns(degrees), axes=(1, 2)))
 
 
 def stored_size(size: Size, degrees: int) -> Size:
-    """Return the (height, width) to scale a decoded picture to, so that it has this size when turned upright."""
+    """Return the (height, width) that a decoded picture needs to have `size` when it is turned upright."""
     height, width = size
     return (width, height) if quarter_turns(degrees) % 2 else (height, width)
 
@@ -221,10 +223,10 @@ def stored_size(size: Size, degrees: int) -> Size:
 class LoaderOptions:
     """How clips are decoded, and how batches are made of them.
 
-    The fields have the names of ClipLoader's arguments, which explains them.
+    The fields have the names of ClipLoader's arguments, and their meanings.
 
     Raises:
-        FramedexError: a value is not allowed, or two of them contradict each other.
+        FramedexError: a value is not allowed, or two values contradict each other.
     """
 
     pixels: PixelOptions
@@ -254,7 +256,7 @@ class LoaderOptions:
         check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
         check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
         if self.device == "cpu" and self.decode == "gpu":
-            raise FramedexError("decode='gpu' leaves frames on the GPU", remedy="device='gpu', or decode='cpu'")
+            raise FramedexError("decode='gpu' delivers frames on the GPU", remedy="device='gpu', or decode='cpu'")
         if self.device == "gpu" and self.output == "numpy":
             raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")
 
@@ -267,9 +269,9 @@ class LoaderOptions:
     def ahead(self) -> int:
         """How many batches begin before the loader delivers the first one.
 
-        Two clips per worker are in progress. If a GPU decodes together with workers, there are six, because a clip goes
-        to a worker only if the GPU has enough other clips to decode in the meantime. Whole frames of the stored size
-        would take too much of the GPU's memory for that.
+        Each worker has two clips in progress. If a GPU decodes together with workers, each has six, because a worker
+        decodes a clip only if the GPU has enough other clips to decode in the meantime. Clips whose frames keep their
+        stored size have two, because six would take too much of the GPU's memory.
         """
         if self.device == "cpu" and not self.num_workers:
             return 0
@@ -290,7 +292,7 @@ class Finish:
         audio_transform: a function of DALI operations on each clip's sound.
         normalize: (mean, std) for RGB in 0…1. It makes frames float32.
         layout: the layout of the delivered frames.
-        collate: what to do if clips differ in shape.
+        collate: the treatment of clips that differ in shape.
         dtype: the type of decoded frames.
     """
 
@@ -308,7 +310,7 @@ class Finish:
     def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return (scale, offset), float32 [3] each: normalised = value × scale + offset."""
         mean, std = np.array(self.normalize, np.float64)
-        white = np.iinfo(self.dtype).max  # `check_pixels` refuses to normalise raw samples, whose white is unknown
+        white = np.iinfo(self.dtype).max  # `check_pixels` refuses raw samples, because their white is unknown
         return (1 / (white * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
 
@@ -322,7 +324,7 @@ def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) ->
     """
     if finish.transform is not None and options.pixels.framing.crops:
         raise FramedexError(
-            "ClipLoader's transform takes frames of one crop, FHWC",
+            "ClipLoader's transform takes the frames of a single crop, FHWC",
             found=f"framing with position={options.pixels.framing.position!r}",
             remedy="leave out the transform, or give ClipDataset a transform of its own",
         )
@@ -334,10 +336,10 @@ def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) ->
         return
     if options.device == "gpu":
         raise FramedexError(
-            "the dataset's transform runs in the workers, which leaves nothing for a GPU to decode",
+            "workers decode the clips for the dataset's transform, so that a GPU has nothing to decode",
             found="device='gpu' and a dataset with a transform",
-            remedy="device='cpu', and move batches to the GPU; or apply the transform to batches on the GPU; or give "
-            "ClipLoader a transform of DALI operations",
+            remedy="device='cpu', and move batches to the GPU; or apply the transform to batches on the GPU; or pass a "
+            "transform of DALI operations to ClipLoader",
         )
     given = {"transform": finish.transform is not None, "normalize": finish.normalize is not None, "layout": has_layout}
     twice = [name for name, is_given in given.items() if is_given]
@@ -345,13 +347,13 @@ def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) ->
         raise FramedexError(
             "frames are delivered as the dataset's transform returns them",
             found=f"{', '.join(twice)} of ClipLoader",
-            remedy="do it in the dataset's transform; the dataset's layout= is what that gets",
+            remedy="do this in the dataset's transform, which gets frames in the layout of the dataset",
         )
     check_transform(options.pixels.transform, workers=options.num_workers)
 
 
 class Runs(Protocol):
-    """Runs the user's function of DALI operations."""
+    """A runner of the user's function of DALI operations."""
 
     def run(self, clips: Sequence[Any]) -> Any:
         """Return the function's result for each clip. Raises RuntimeError."""

@@ -1,4 +1,4 @@
-"""Batches of fetched clips: decoded, finished and collated, in threads if a GPU is used.
+"""Make batches of fetched clips: decode, finish and collate them. With a GPU, this runs in threads.
 
 A GPU decodes clips of several batches together: a free decoder takes all clips that have arrived, up to a limit.
 """
@@ -23,7 +23,7 @@ from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.routing.balance import Balance
 
 LOG = logging.getLogger("framedex.loader")
-PATIENCE = 0.02  # seconds; a decoder waits so long for clips that share a run, which costs time by itself
+PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run of DALI costs time of its own
 
 # A clip, or its replacement, with its frames on the device.
 Decoded = tuple[Fetched, Any]
@@ -40,9 +40,9 @@ class DecodingThreads:
     """Threads that decode clips, one for each of `frames.decoders`. The clips of earlier batches come first.
 
     Args:
-        frames: has the decoders.
-        supply: fetches a clip on which the GPU failed once more, and counts failures.
-        balance: receives the GPU's times, if clips are divided by them.
+        frames: the device with the decoders.
+        supply: the supply that fetches a clip again if the GPU failed on it, and that counts failures.
+        balance: the object that receives the GPU's times, if clips are divided by them.
         replaceable: whether another clip may replace a clip that is not available.
     """
 
@@ -51,7 +51,7 @@ class DecodingThreads:
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._closed = False
-        # Not an executor, whose threads take one task at a time: a decoder takes several clips at once.
+        # An executor would not do: its threads take one task at a time, but a decoder takes several clips at once.
         self._threads = [
             threading.Thread(target=self._work, args=(decode,), name="framedex-gpu", daemon=True)
             for decode in frames.decoders
@@ -86,7 +86,7 @@ class DecodingThreads:
                 self._decode(part, decode)
 
     def _next_part(self) -> list[_Waiting]:
-        """Wait for clips, and take some of the earliest batches. Return an empty list if the threads shall end."""
+        """Wait for clips, and take clips of the earliest batches. Return an empty list if the threads are to end."""
         fewest, most = self._frames.at_once
         with self._changed:
             while True:
@@ -108,7 +108,7 @@ class DecodingThreads:
         try:
             with measured:
                 found = self._decode_together([waiting.clip for waiting in part], decode)
-        except BaseException as error:  # the thread goes on, and the caller of `result` gets the error
+        except BaseException as error:  # the thread continues, and the futures raise the error
             for waiting in part:
                 waiting.done.set_exception(error)
             return
@@ -134,7 +134,7 @@ class DecodingThreads:
             if self._frames.memory_left(error) is not None:
                 raise
             name = printable(clip.item["clip_id"])
-            LOG.warning("a decoder on the GPU failed on clip %s, which the CPU gets: %s", name, error)
+            LOG.warning("a decoder on the GPU failed on clip %s, which the CPU decodes instead: %s", name, error)
             self._supply.report.add(retried="clip")
         other = self._supply.decoded_by_cpu(clip.number, replaceable=self._replaceable)
         return None if other is None else (other, self._frames.given(other))
@@ -172,12 +172,12 @@ class BatchMaker:
 
     Args:
         supply: fetches clips.
-        frames: decodes and finishes frames on the device.
+        frames: the device that decodes and finishes frames.
         options: how batches are made of clips. For a GPU, several batches are made at once in threads, while the caller
             continues. Otherwise, the caller makes them.
         balance: divides clips between GPU and workers, if their speeds decide.
         views: joins the views of an item. If None, each clip is an item.
-        as_lists: entries of items that are lists in each batch, even if their values are numbers or arrays.
+        as_lists: names of entries that are lists in each batch, even if their values are numbers or arrays.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class BatchMaker:
             self._balance.end(batch.key)
 
     def close(self) -> None:
-        """Cancel the batches that are waiting, and wait for those that are being made."""
+        """Cancel all waiting batches, and wait until the others are made."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         self._gpu.close()
@@ -235,7 +235,7 @@ class BatchMaker:
                 self._balance.end(batch.key)
 
     def _memory_error(self, batch: Batch, free: str, error: RuntimeError) -> FramedexError:
-        """Return an error with the batch that needed the GPU's memory, and with ways to need less."""
+        """Return an error for a full memory: it names the size of the batch, and ways to need less memory."""
         clips = [self._supply.dataset.clip(number) for number in batch.numbers]
         frames = sum(len(clip.frames) for clip in clips)
         size = self._options.pixels.framing.fixed_size
@@ -269,7 +269,7 @@ class BatchMaker:
         return [item | {"is_padding": padding} for item, padding in zip(items, is_padding, strict=True)]
 
     def _finish(self, decoded: list[Decoded], items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return clips as a batch, with `items` as the entries besides frames."""
+        """Return a batch of clips. `items` has the other entries of each clip, without frames."""
         try:
             finished = self._frames.finish([frames for _, frames in decoded])
             sound = self._frames.sound(items)
@@ -290,9 +290,9 @@ class BatchMaker:
     def _finish_views(
         self, decoded: dict[int, Decoded], batch: Batch, places: list[dict[str, int]], views: JoinsViews
     ) -> dict[str, Any]:
-        """Return the available clips of several views as a batch, with replacements of the others.
+        """Return a batch of clips of several views. An item is available if all of its clips are available.
 
-        An item is available if all of its clips are.
+        Items that are not available are replaced or left out.
         """
         items: list[dict[str, Decoded]] = []
         is_padding: list[bool] = []
@@ -324,9 +324,10 @@ class BatchMaker:
         return {view: (clip, self._given(clip)) for view, clip in clips.items()}
 
     def _decoded(self, batch: Batch) -> dict[int, Decoded]:
-        """Return the available clips of a batch, or their replacements, with their frames, by place in ascending order.
+        """Return the clips of a batch with their frames, by place in ascending order.
 
-        The GPU decodes its clips as they arrive, while workers fetch or decode the others.
+        Clips that are not available are replaced or left out. The GPU decodes its clips as they arrive, while workers
+        fetch or decode the others.
         """
         decoded: dict[int, Decoded | None] = {}
         on_gpu: dict[int, Future[Decoded | None]] = {}
@@ -350,7 +351,10 @@ class BatchMaker:
         return available
 
     def _places(self, batch: Batch) -> Iterator[int]:
-        """Yield the places of a batch as their clips arrive; without threads in order, so that errors are in order."""
+        """Yield the places of a batch as their clips arrive.
+
+        Without threads, yield them in ascending order, so that the first wrong clip raises its error first.
+        """
         if self._threads is None:
             yield from range(len(batch.numbers))
             return

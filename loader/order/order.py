@@ -1,7 +1,7 @@
-"""The order in which an epoch visits clips, each rank's share of it, and its division into batches.
+"""Compute the order in which an epoch visits clips, each rank's share of it, and its division into batches.
 
 Orders are pure functions of numbers, a seed and an epoch. Samplers sort clips by values, which are arrays or columns of
-the dataset. Among these values are the visual tokens that a model makes of a clip.
+the dataset. `visual_tokens` computes one such value: how many tokens a model makes of a clip.
 """
 
 import operator
@@ -23,11 +23,11 @@ Uneven = Literal["pad", "drop", "allow"]
 def epoch_order(
     count: int, *, shuffle: bool, seed: int, epoch: int, blocks: NDArray[np.int64] | None = None, window: int = 1
 ) -> NDArray[np.int64]:
-    """Return int64 [count]: a permutation of the clips. It is the same for every rank, and another one in each epoch.
+    """Return int64 [count]: a permutation of the clips. It is the same for every rank, and different in each epoch.
 
     Args:
         count: number of clips.
-        shuffle: whether to shuffle. Without it, the order is that of the dataset.
+        shuffle: whether to shuffle. If not, clips keep the order of the dataset.
         seed: the seed of the shuffle.
         epoch: number of the epoch.
         blocks: int64 [count], the block of each clip, numbered from 0. Blocks are shuffled, and then the clips among
@@ -43,8 +43,14 @@ def epoch_order(
 
 
 def in_blocks(blocks: NDArray[np.int64], window: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return int64 [count]: an order of clips by blocks, as in `epoch_order`. `blocks`: the block of each clip."""
-    place = rng.permutation(int(blocks.max(initial=-1)) + 1)  # of each block among all
+    """Return int64 [count]: an order of clips by blocks, as `epoch_order` describes it.
+
+    Args:
+        blocks: int64 [count], the block of each clip, numbered from 0.
+        window: how many consecutive blocks are mixed.
+        rng: the source of random numbers.
+    """
+    place = rng.permutation(int(blocks.max(initial=-1)) + 1)  # the place of each block in the order of blocks
     return np.lexsort((rng.permutation(len(blocks)), place[blocks] // window)).astype(np.int64)
 
 
@@ -54,7 +60,7 @@ def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
     Args:
         seed: the seed, below 2**64.
         epoch: number of the epoch.
-        stream: streams of one epoch are independent of each other.
+        stream: number of a stream of random numbers. The streams of an epoch are independent of each other.
     """
     key = np.array([seed, epoch], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, stream], np.uint64)))
@@ -64,8 +70,8 @@ def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
 class RankShare:
     """The share of an epoch that one rank visits.
 
-    Clips are dealt out one by one, so that the next n clips of every rank are together the next n × world_size clips of
-    the order. So whenever all ranks have delivered the same number of clips, these clips are a prefix of the order.
+    Ranks take clips from the order in turn. So whenever all ranks have delivered the same number of clips, these clips
+    are a prefix of the order.
 
     Attributes:
         rank: number of this rank.
@@ -87,7 +93,7 @@ class RankShare:
         check_choices(uneven=(self.uneven, get_args(Uneven)))
 
     def of(self, order: NDArray[np.int64], delivered: int = 0) -> NDArray[np.int64]:
-        """Return the clips that the rank still visits of an epoch's order.
+        """Return the rest of the clips that the rank visits in an epoch.
 
         Args:
             order: int64, the order of the epoch.
@@ -102,13 +108,13 @@ class RankShare:
         return rest[self.rank :: self.world_size]
 
     def length(self, left: int) -> int:
-        """Return the length of `of` when `left` clips of the epoch are left."""
+        """Return how many clips the rank still visits when all ranks together have `left` clips left."""
         beyond = {"pad": self.world_size - 1, "drop": 0, "allow": self.world_size - 1 - self.rank}[self.uneven]
         return (left + beyond) // self.world_size
 
 
 def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
-    """Return int64 [size]: clips chosen by seed, ascending. If size is None or more than `count`, return all clips."""
+    """Return int64 [size]: a random choice of clips, ascending, or all clips without a `size` below `count`."""
     if size is None or size >= count:
         return np.arange(count, dtype=np.int64)
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False)).astype(np.int64)
@@ -163,7 +169,7 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
         name: the name of the argument, for errors.
 
     Raises:
-        FramedexError: the column does not exist, or the array has another length.
+        FramedexError: the column does not exist, or the array does not have a value for each clip.
     """
     if isinstance(what, str):
         column = method_of(dataset, "column", f"give {name} as an array with a value for each clip")
@@ -185,10 +191,15 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
 
 
 def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
-    """Return float64 [clips]: a finite number of 0 or more for each clip. As `values_of`, and numbers only.
+    """Return float64 [clips]: a finite number of 0 or more for each clip.
+
+    Args:
+        dataset: as for `values_of`.
+        what: as for `values_of`.
+        name: as for `values_of`.
 
     Raises:
-        FramedexError: as `values_of`, or a value is not a finite number, or it is below 0.
+        FramedexError: as for `values_of`, or a value is not a finite number of 0 or more.
     """
     values = values_of(dataset, what, name)
     if values.dtype.kind not in "biuf":
@@ -209,7 +220,7 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a value is a number that float64 has, at least nearly."""
+    """Return whether a value is a finite number in the range of float64."""
     value = value.item() if isinstance(value, np.generic) else value
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
@@ -224,9 +235,10 @@ def _no_number(name: str, found: str, clip: int, more: str = "") -> FramedexErro
 
 
 def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return int64 [clips]: equal values as equal numbers from 0 on, in ascending order of numbers, else as they come.
+    """Return int64 [clips]: a number for each value, from 0 on, and the same number for equal values.
 
-    None is a value of its own.
+    Numbers and texts are numbered in ascending order, and objects in the order of their first occurrence. None is a
+    value, too.
 
     Raises:
         FramedexError: the values are lists or dicts, which have no hash.
@@ -238,7 +250,7 @@ def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
         return np.fromiter((codes.setdefault(value, len(codes)) for value in values.tolist()), np.int64, len(values))
     except TypeError as error:
         raise FramedexError(
-            "clips are told apart by numbers or texts", found=error, allowed="a column of numbers or texts"
+            "clips are grouped by numbers or texts", found=error, allowed="a column of numbers or texts"
         ) from error
 
 
@@ -253,10 +265,10 @@ def within_groups(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
 
 
 def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return int64 [clips]: numbers from 0 on, equal where all codes are equal, in ascending order of the first ones.
+    """Return int64 [clips]: a number for each combination of codes, from 0 on, sorted by the first codes.
 
     Args:
-        codes: int64 [clips] each, 0 or more and below the number of clips.
+        codes: arrays int64 [clips] of codes, each 0 or more and below the number of clips.
     """
     found = codes[0]
     for other in codes[1:]:
@@ -267,8 +279,8 @@ def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 def visual_tokens(shapes: ArrayLike, *, patch: int, merge: int = 1, temporal_patch: int = 1) -> NDArray[np.int64]:
     """Return int64 [clips]: the visual tokens of each clip, for models that cut frames into square patches.
 
-    A model cuts every `temporal_patch` frames into patches, and joins `merge` × `merge` patches into one token. Frames
-    and sizes that are no multiples are rounded up.
+    A model cuts every `temporal_patch` frames into patches, and joins `merge` × `merge` patches into one token. The
+    numbers of frames and patches are rounded up.
 
     Args:
         shapes: [clips, 3], the frames, height and width of each clip, such as `ClipDataset.shapes` returns.
@@ -303,19 +315,19 @@ def checked_shapes(shapes: ArrayLike, clips: int | None = None) -> NDArray[np.in
     return found.astype(np.int64)
 
 
-UNKNOWN_SIZE = 16  # clips that a batch is expected to have if its sampler does not know its largest batch
+UNKNOWN_SIZE = 16  # assumed number of clips per batch, for a sampler that does not know its largest batch
 
 
 def groups_of_size(
     sampler: Iterator[int], *, clips: int, batch_size: int, last: Last
 ) -> Iterator[tuple[list[int], int]]:
-    """Yield batches of equally many clips, except perhaps the last one: their clips, and the padding at their end.
+    """Divide clips into batches of one size. Yield the clips of each batch, and how many of them are padding.
 
     Args:
-        sampler: yields clip numbers.
-        clips: clips of the dataset.
+        sampler: iterator over clip numbers.
+        clips: number of clips of the dataset.
         batch_size: clips per batch.
-        last: what to do with a last batch that is not full.
+        last: the treatment of a last batch that is not full. Padding is at its end.
     """
     numbers: list[int] = []
     for number in sampler:
@@ -333,12 +345,12 @@ def groups_of_size(
 def given_groups(
     sampler: Iterator[Sequence[int]], *, clips: int, largest: int | None
 ) -> Iterator[tuple[list[int], int]]:
-    """Yield the batches of a sampler of batches, with 0 as their padding.
+    """Check the batches of a sampler of batches. Yield the clips of each batch, and 0, because no clip is padding.
 
     Args:
-        sampler: yields lists of clip numbers.
-        clips: clips of the dataset.
-        largest: clips of the largest batch. If None, batches may have any number of clips.
+        sampler: iterator over lists of clip numbers.
+        clips: number of clips of the dataset.
+        largest: number of clips of the largest batch. If None, batches may have any number of clips.
     """
     for batch in sampler:
         if isinstance(batch, str | bytes) or not isinstance(batch, Sized) or not len(batch):
@@ -365,7 +377,7 @@ def checked_number(number: int, clips: int) -> int:
         whole = operator.index(number)
     except TypeError as error:
         raise FramedexError(
-            "the sampler yields something that is no clip number",
+            "the sampler yields something that is not a clip number",
             found=repr(number)[:80],
             allowed=f"whole numbers, 0 to {clips - 1}",
         ) from error

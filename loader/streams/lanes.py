@@ -1,9 +1,9 @@
-"""Which clips a stream delivers, and in which order: pure functions of the clips' tars, a seed and an epoch.
+"""Compute which clips a stream delivers, and in which order: functions of the clips' tars, a seed and an epoch.
 
-All clips of an epoch have a reading order: the tars in turn, each from its beginning to its end. It is cut into one
-contiguous stretch for each worker of each rank, the worker's **lane**. A lane is read in that order, and delivered
-through webdataset's shuffle buffer. As the buffer holds numbers here, the order of delivery is known before anything
-is read, and a resumed lane reads nothing that was delivered.
+The reading order of an epoch has the tars in turn, each from its beginning to its end. It is cut into one contiguous
+stretch for each worker of each rank, the worker's **lane**. A worker reads its lane in that order, and delivers it
+through webdataset's shuffle buffer. Here, the numbers of clips pass through the buffer, before any clip is read. So the
+order of delivery is known in advance, and a resumed worker does not read the clips that it delivered before.
 """
 
 import random
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from framedex.loader.order.order import RankShare, Uneven
 
-FIRST_CLIPS = 100  # in the buffer before the first is delivered: webdataset's default for `initial`
+FIRST_CLIPS = 100  # the buffer has so many clips when it delivers the first: webdataset's default for `initial`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +34,14 @@ class Workers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What an epoch's order depends on, beside the epoch.
+    """The values that determine the order of each epoch.
 
     Attributes:
         tar_of: int64 [clips], the tar of each clip.
-        buffer: clips in the shuffle buffer. 0: clips are delivered in the order of tars.
+        buffer: clips in the shuffle buffer. If 0, clips are delivered in the order of tars.
         seed: the seed of the shuffle.
         uneven: what to do if clips cannot be divided evenly among ranks.
-        clips_crc32: checksum of the dataset and of the clips' numbers in it, which tells apart streams of other clips.
+        clips_crc32: checksum of the dataset and of the clips' numbers in it. Streams of other clips have another one.
     """
 
     tar_of: NDArray[np.int64]
@@ -53,10 +53,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A part of an epoch, in which the number of workers was the same.
+    """A part of an epoch during which the number of workers did not change.
 
     Attributes:
-        workers: how many there were.
+        workers: the numbers of ranks and workers.
         passed: int64 [world_size, per_rank], how many clips of each lane were delivered or skipped.
     """
 
@@ -66,12 +66,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """What one worker still has to deliver of an epoch.
+    """The clips that one worker still has to deliver of an epoch.
 
     Attributes:
         clips: int64 [lane], the clips of the whole lane in reading order.
-        deliver: int64 [left], places in `clips`, in the order of delivery.
-        passed: how many clips of the lane came before these.
+        deliver: int64 [left], the places in `clips` of the clips that are left, in the order of delivery.
+        passed: how many clips of the lane were delivered or skipped before.
     """
 
     clips: NDArray[np.int64]
@@ -105,7 +105,7 @@ def lane_lengths(count: int, workers: Workers, uneven: Uneven) -> NDArray[np.int
 def lane_clips(clips: NDArray[np.int64], workers: Workers, rank: int, worker: int, uneven: Uneven) -> NDArray[np.int64]:
     """Return int64 [lane]: the contiguous stretch of a reading order that is a worker's lane.
 
-    With uneven="pad", the order goes on with its first clips behind its end.
+    With uneven="pad", the first clips of the order follow again behind its end.
     """
     lengths = lane_lengths(len(clips), workers, uneven)
     begin = int(lengths.ravel()[: rank * workers.per_rank + worker].sum())
@@ -122,9 +122,10 @@ def delivery_order(length: int, buffer: int, key: str) -> NDArray[np.int64]:
 
 
 def split_stages(stages: Sequence[Stage], workers: Workers) -> tuple[Sequence[Stage], NDArray[np.int64]]:
-    """Return the stages before that of these workers, and what their lanes passed, int64 [world_size, per_rank].
+    """Return the earlier stages, and how many clips each lane has passed in the current one, [world_size, per_rank].
 
-    If the last stage had as many ranks and workers, its lanes continue. Otherwise, what is left is dealt out anew.
+    If the last stage had as many ranks and workers, it is the current stage, and its lanes continue. Otherwise, a new
+    stage begins, and the clips that are left are divided anew.
     """
     if stages and stages[-1].workers == workers:
         return stages[:-1], stages[-1].passed
@@ -141,16 +142,16 @@ def lane_of(
     worker: int,
     passed: int | None = None,
 ) -> Lane:
-    """Return what a worker delivers of an epoch after some stages.
+    """Return the clips that a worker still delivers of an epoch after some stages.
 
     Args:
-        order: what the order depends on.
+        order: the clips, and the options of their order.
         epoch: the epoch.
-        stages: what was delivered before.
+        stages: the clips that were delivered before.
         workers: how many processes share the epoch now.
         rank: the rank.
         worker: the worker.
-        passed: clips of the lane that were delivered or skipped. None: as the stages say.
+        passed: clips of the lane that were delivered or skipped. Defaults to the number in the last stage.
     """
     before, counts = split_stages(stages, workers)
     left = clips_left(order, epoch, before)

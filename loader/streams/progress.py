@@ -1,4 +1,4 @@
-"""The progress of an epoch of a stream, and the log of events that all of its processes share.
+"""The progress of an epoch of a stream, and the log of events that all processes of the stream share.
 
 A torch DataLoader takes the batches of its workers in turn, and leaves a worker out once its lane has ended. So the
 number of delivered batches determines how many clips of each lane were delivered.
@@ -48,11 +48,11 @@ class Batching:
 
 
 def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching) -> NDArray[np.int64]:
-    """Return int64 [lanes]: how many clips of each lane of a rank are in its first batches.
+    """Return int64 [lanes]: how many clips of each lane are in the first batches of a rank.
 
     Args:
-        lengths: int64 [lanes], clips that each lane of the rank has to deliver.
-        batches: how many batches of the rank were delivered. If it has fewer, all batches were delivered.
+        lengths: int64 [lanes], the number of clips that each lane of the rank has to deliver.
+        batches: how many batches the rank has delivered. A number beyond its last batch counts as all batches.
         batching: how the loader makes batches.
     """
     counts = batching.counts(lengths)
@@ -62,14 +62,14 @@ def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching
     return np.minimum(taken * batching.size, lengths)
 
 
-TOKEN_BYTES = 16  # random, so that two logs never have the same token
+TOKEN_BYTES = 16  # random bytes, so that two logs never have the same token
 
 
 class SharedLog:
-    """Records that all copies of this object on this machine share: forked, spawned or pickled.
+    """A list of records that all copies of this object on this machine share: forked, spawned or pickled.
 
-    They are in anonymous memory, as the number of a `SharedNumber`. A copy that can no longer reach it begins a log of
-    its own, with the last restart.
+    The records are in anonymous memory, like the number of a `SharedNumber`. A copy that cannot reach it begins a log
+    of its own, which has the last restart.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class SharedLog:
         os.write(self._descriptor, self._token)
         self._place = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # a default, as `os` may be gone at exit
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when Python exits
         descriptor = getattr(self, "_descriptor", None)
         if descriptor is not None:
             close(descriptor)
@@ -90,7 +90,7 @@ class SharedLog:
         """Append a record of plain values."""
         end = os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            os.write(end, orjson.dumps(record) + b"\n")  # one write, so that records of two processes do not mix
+            os.write(end, orjson.dumps(record) + b"\n")  # a single write: records of two processes do not mix
         finally:
             os.close(end)
 
@@ -109,7 +109,7 @@ class SharedLog:
             if os.pread(descriptor, TOKEN_BYTES, 0) == state["token"]:
                 self._descriptor, self._place, self._token = descriptor, state["place"], state["token"]
                 return
-            os.close(descriptor)  # a later process has the same process id
+            os.close(descriptor)  # another process has that process id now
         self._open_new()
         for record in state["last"]:
             self.add(record)
@@ -121,8 +121,8 @@ class Skip:
 
     Attributes:
         epoch: the epoch.
-        rank: the rank that would have delivered it.
-        worker: the worker.
+        rank: the rank that left it out.
+        worker: the worker of that rank.
         workers: how many workers the rank had.
         place: its place in the worker's order of delivery.
         clip: its number in the dataset.
@@ -165,11 +165,19 @@ class History(SharedLog):
         return [skip for own in found.values() for skip in own]
 
     def restart(self, version: int, *, resumed: bool) -> None:
-        """Record that the next iteration begins from state `version`: the rest of an epoch, or a whole one."""
+        """Record that the next iteration begins from state `version`.
+
+        Args:
+            version: version of the state.
+            resumed: whether the iteration delivers the rest of an epoch, and not a whole one.
+        """
         self.add({"event": "restart", "version": version, "resumed": resumed})
 
     def restarted(self) -> tuple[int, bool]:
-        """Return the version of the last state, and whether it is the rest of an epoch; (0, False) before any."""
+        """Return the version of the last state, and whether its iteration delivers the rest of an epoch.
+
+        Before the first restart, return (0, False).
+        """
         records = self.records("restart")
         return (records[-1]["version"], records[-1]["resumed"]) if records else (0, False)
 
@@ -186,12 +194,13 @@ class History(SharedLog):
         return any(record["version"] == version for record in self.records("lane"))
 
     def is_used(self, version: int, workers: int, *, iterating: bool) -> bool:
-        """Return whether the iteration from a state has ended, so that the next one is a whole epoch.
+        """Return whether the iteration from a state has ended. The next iteration is then a whole epoch.
 
         Args:
             version: version of the state.
             workers: how many workers delivered the iteration.
-            iterating: whether the next iteration begins now. If not, the ended one counts until another one begins.
+            iterating: whether the next iteration begins now. If not, an iteration that has ended still counts as the
+                current one, until another iteration begins.
         """
         ended: set[int] = set()
         for record in self.records("lane"):
@@ -201,7 +210,7 @@ class History(SharedLog):
                 ended.add(record["worker"])
             elif len(ended) == workers:
                 return True
-            else:  # an iteration that was broken off begins again
+            else:  # the worker begins an interrupted iteration again
                 ended.discard(record["worker"])
         return iterating and len(ended) == workers
 
@@ -215,10 +224,10 @@ class OneLane:
     """The progress of one worker, which a StatefulDataLoader keeps for each worker.
 
     Attributes:
-        workers: how many ranks and workers there were.
+        workers: the numbers of ranks and workers.
         rank: the rank.
         worker: the worker.
-        passed: clips of its lane that were delivered or skipped.
+        passed: how many clips of its lane were delivered or skipped.
     """
 
     workers: Workers
@@ -233,8 +242,8 @@ class Progress:
 
     Attributes:
         epoch: the epoch.
-        stages: the delivered clips, by the number of workers at that time.
-        lane: the further progress of one worker. If None, the stages have the progress of all workers.
+        stages: the clips that were delivered, in one stage for each number of workers.
+        lane: the progress of one worker beyond the stages. If None, the stages have the progress of all workers.
     """
 
     epoch: int
@@ -261,7 +270,7 @@ class Iteration:
         return replace(self.begun_from, lane=replace(self.lane))
 
     def of_all(self, order: Order) -> Progress:
-        """Return the progress of all ranks, if each has no other workers and delivered as many clips as this one."""
+        """Return the progress of all ranks, provided that each of them has a single worker and the same progress."""
         lane = self.lane
         before, passed = split_stages(self.begun_from.stages, lane.workers)
         passed = passed + np.minimum(self.delivered, lengths_left(order, self.begun_from, lane.workers))
@@ -286,7 +295,7 @@ def after_batches(
     batching: Batching,
     skips: Iterable[Skip],
 ) -> Progress:
-    """Return the progress after each rank delivered some batches of a DataLoader.
+    """Return the progress when each rank has delivered a number of batches of a DataLoader.
 
     Args:
         order: the clips, and the options of their order.
@@ -298,7 +307,7 @@ def after_batches(
         skips: the clips that were skipped.
 
     Raises:
-        FramedexError: this rank has fewer batches.
+        FramedexError: this rank does not have so many batches.
     """
     before, passed = split_stages(start.stages, workers)
     skipped: list[set[int]] = [set() for _ in range(workers.per_rank)]  # places after the passed clips, by worker
@@ -318,13 +327,13 @@ def after_batches(
 
 
 def with_skips(delivered: int, skipped: Sequence[int]) -> int:
-    """Return how many clips of a lane were passed when some were delivered.
+    """Return how many clips a lane has passed: delivered clips, and skipped clips before the last of them.
 
     Args:
-        delivered: number of the delivered clips.
-        skipped: the skipped places, ascending.
+        delivered: how many clips were delivered.
+        skipped: the places of skipped clips, ascending.
     """
     passed = delivered
     for place in skipped:
-        passed += place < passed  # each skipped clip before the last delivered one was passed, too
+        passed += place < passed
     return passed

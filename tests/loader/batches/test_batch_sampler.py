@@ -192,8 +192,8 @@ class Lying(list[list[int]]):
         ([[]], FramedexError, "the clips of a batch"),
         ([3], FramedexError, "the clips of a batch"),
         (["01"], FramedexError, "(?s)the clips of a batch.*'01'"),
-        ([["01"]], FramedexError, "(?s)no clip number.*'01'.*whole numbers, 0 to"),
-        ([[1.5]], FramedexError, "(?s)no clip number.*1.5"),
+        ([["01"]], FramedexError, "(?s)not a clip number.*'01'.*whole numbers, 0 to"),
+        ([[1.5]], FramedexError, "(?s)not a clip number.*1.5"),
         (Lying([[1, 2]]), FramedexError, "more clips than its sampler says"),
     ],
 )
