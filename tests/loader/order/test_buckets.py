@@ -224,7 +224,7 @@ def test_tokens_of_shapes_are_those_of_the_model() -> None:
         ({}, "batches need a limit"),
         ({"max_batch": 0}, "max_batch is out of range"),
         ({"max_tokens": 100}, "max_tokens needs the tokens"),
-        ({"max_batch": 4, "by": "tokens"}, "by='tokens' needs to know"),
+        ({"max_batch": 4, "by": "tokens"}, "by='tokens' needs the tokens"),
         ({"max_batch": 4, "buckets": 3}, "a bucket for each shape"),
         ({"max_batch": 4, "by": "frames", "buckets": [3, 2]}, "ascending"),
         ({"max_batch": 4, "by": "frames", "buckets": 0}, "buckets is out of range"),
