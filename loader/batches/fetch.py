@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import FramedexError
-from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, NvdecClip, NvjpegClip, fault_of
+from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, NvdecClip, fault_of
 from framedex.loader.batches.frames import quarter_turns, stored_size, upright
 from framedex.loader.pixels.options import PixelOptions, sendable
 from framedex.loader.routing.balance import ClipCost, clip_cost
@@ -177,8 +177,7 @@ class Fetcher:
                 return False
             packet = np.argsort(clip.recipe.packet_rank)[unique]
             edges = encoded.packet_first
-            content = [encoded.payload[edges[place] : edges[place + 1]] for place in packet.tolist()]
-            fetched.images = NvjpegClip(content=content)
+            fetched.images = [encoded.payload[edges[place] : edges[place + 1]] for place in packet.tolist()]
         else:
             if gpu_obstacle(clip, encoded, self._options.caps, colour=self._options.colour) is not None:
                 return False
