@@ -12,12 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import FAR, ColumnRule
-from framedex.records.columns import column, list_of
+from framedex.records.columns import BYTES, COUNT, CRC32, INT32, POSITIVE, between, column, list_of
 
 PAD = -1  # a wanted frame that is padding
 NO_PTS = np.iinfo(np.int64).min
-INT32 = (1 << 31) - 1
-NUMBER = ColumnRule(least=0, most=INT32)
+NUMBER = between(0, INT32, needed=False)
+PLACE = between(PAD, INT32)
+NAME, ANY_TEXT = ColumnRule(needed=True, any_text=True), ColumnRule(any_text=True)
+SAMPLES = between(-FAR, FAR)
 SAMPLE = "sample"  # the JSON of a clip in a tar has the column, under its own name
 FIELDS = "fields"  # the table of one value for each clip has it
 VIEWS_SINCE = (3, 4)
@@ -46,21 +48,13 @@ class ClipRecord:
         view_away_seconds: Time of each frame minus the one that was wanted of the view; null for padding.
     """
 
-    clip_id: str = column(
-        pa.string(),
-        nullable=False,
-        rule=ColumnRule(needed=True, any_text=True),
-        also_in=(SAMPLE, FIELDS),
-        key="clip_id",
-    )
-    media_row: int = column(
-        pa.int32(), nullable=False, rule=ColumnRule(least=0, most=INT32, needed=True), also_in=(FIELDS,), of_table=True
-    )
+    clip_id: str = column(pa.string(), nullable=False, rule=NAME, also_in=(SAMPLE, FIELDS), key="clip_id")
+    media_row: int = column(pa.int32(), nullable=False, rule=COUNT, also_in=(FIELDS,), of_table=True)
     frames: NDArray[np.int64] = column(
         list_of(pa.int32()),
         unit="frames",
         nullable=False,
-        rule=ColumnRule(least=PAD, most=INT32, needed=True),
+        rule=PLACE,
         also_in=(SAMPLE,),
         key="frame_index",
         dtype=np.int64,
@@ -84,10 +78,10 @@ class ClipRecord:
     stretch_stop: int | None = column(pa.int32(), unit="frames", rule=NUMBER)
     anchor_frame: int | None = column(pa.int32(), unit="frames", rule=NUMBER)
     multiview_id: str | None = column(
-        pa.string(), rule=ColumnRule(any_text=True), since=VIEWS_SINCE, also_in=(SAMPLE, FIELDS), key="multiview_id"
+        pa.string(), rule=ANY_TEXT, since=VIEWS_SINCE, also_in=(SAMPLE, FIELDS), key="multiview_id"
     )
     view_name: str | None = column(
-        pa.string(), rule=ColumnRule(any_text=True), since=VIEWS_SINCE, also_in=(SAMPLE, FIELDS), key="view_name"
+        pa.string(), rule=ANY_TEXT, since=VIEWS_SINCE, also_in=(SAMPLE, FIELDS), key="view_name"
     )
     view_away_seconds: NDArray[np.float64] | None = column(
         list_of(pa.float64(), nullable=True),
@@ -97,11 +91,6 @@ class ClipRecord:
         key="view_away_seconds",
         padding=np.nan,
     )
-
-
-BYTES = ColumnRule(least=0, most=FAR, needed=True)
-COUNT = ColumnRule(least=0, most=INT32, needed=True)
-SAMPLES = ColumnRule(least=-FAR, most=FAR, needed=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +124,7 @@ class Recipe:
         list_of(pa.int64()), unit="bytes", nullable=False, rule=BYTES, also_in=(SAMPLE,)
     )
     range_path: list[str] | None = column(list_of(pa.string()))
-    range_crc32: NDArray[np.int64] | None = column(
-        list_of(pa.int64()), rule=ColumnRule(least=0, most=(1 << 32) - 1), also_in=(SAMPLE,)
-    )
+    range_crc32: NDArray[np.int64] | None = column(list_of(pa.int64()), rule=CRC32, also_in=(SAMPLE,))
     packet_size: NDArray[np.int32] = column(
         list_of(pa.int32()), unit="bytes", nullable=False, rule=COUNT, also_in=(SAMPLE,)
     )
@@ -146,9 +133,7 @@ class Recipe:
     run_open: NDArray[np.bool_] = column(list_of(pa.bool_()), nullable=False, also_in=(SAMPLE,))
     run_state: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=COUNT)
     damaged: bool = column(pa.bool_(), nullable=False, also_in=(SAMPLE,))
-    position: NDArray[np.int32] = column(
-        list_of(pa.int32()), nullable=False, rule=ColumnRule(least=PAD, most=INT32, needed=True), also_in=(SAMPLE,)
-    )
+    position: NDArray[np.int32] = column(list_of(pa.int32()), nullable=False, rule=PLACE, also_in=(SAMPLE,))
     packet_pts: NDArray[np.int64] | None = None
     packet_shown: NDArray[np.bool_] | None = None
     packet_start: NDArray[np.bool_] | None = None
@@ -219,9 +204,7 @@ class AudioFile(AudioRanges):
             are silence.
     """
 
-    present: NDArray[np.int64] = column(
-        list_of(pa.int64()), unit="samples", rule=ColumnRule(least=0, most=FAR, needed=True), also_in=(SAMPLE,)
-    )
+    present: NDArray[np.int64] = column(list_of(pa.int64()), unit="samples", rule=between(0, FAR), also_in=(SAMPLE,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,10 +219,10 @@ class ClipAudioPlan:
     """
 
     recipe: AudioRecipe | AudioFile
-    rate: int = column(pa.int32(), unit="Hz", rule=ColumnRule(least=1, most=INT32, needed=True), also_in=(SAMPLE,))
-    channels: int = column(pa.int32(), rule=ColumnRule(least=1, most=1024, needed=True), also_in=(SAMPLE,))
+    rate: int = column(pa.int32(), unit="Hz", rule=POSITIVE, also_in=(SAMPLE,))
+    channels: int = column(pa.int32(), rule=between(1, 1024), also_in=(SAMPLE,))
     first: int = column(pa.int64(), unit="samples", rule=SAMPLES, also_in=(SAMPLE,))
-    count: int = column(pa.int64(), unit="samples", rule=ColumnRule(least=0, most=FAR, needed=True), also_in=(SAMPLE,))
+    count: int = column(pa.int64(), unit="samples", rule=between(0, FAR), also_in=(SAMPLE,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +258,6 @@ class Shard:
     """
 
     name: str = column(pa.string(), nullable=False)
-    size_bytes: int = column(pa.int64(), unit="bytes", nullable=False, rule=ColumnRule(least=0, most=FAR, needed=True))
+    size_bytes: int = column(pa.int64(), unit="bytes", nullable=False, rule=BYTES)
     fingerprint: str = column(pa.string(), nullable=False)
-    clips: int = column(pa.int64(), nullable=False, rule=ColumnRule(least=0, most=INT32, needed=True))
+    clips: int = column(pa.int64(), nullable=False, rule=COUNT)

@@ -14,10 +14,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from framedex.core.column_rules import ColumnRule, RowAt, as_numpy, check_row
+from framedex.core.column_rules import FAR, ColumnRule, RowAt, as_numpy, check_row
 from framedex.files.headers import is_since
 
+
+def between(least: int, most: int, *, needed: bool = True) -> ColumnRule:
+    """Return the rule for a number, or for each number of a list, from `least` to `most`."""
+    return ColumnRule(bounds=(least, most), needed=needed)
+
+
 NEEDED = ColumnRule(needed=True)
+INT32 = (1 << 31) - 1
+COUNT, POSITIVE, BYTES = between(0, INT32), between(1, INT32), between(0, FAR)
+CRC32 = between(0, (1 << 32) - 1, needed=False)
 COLUMN = "column"  # key in the metadata of a record's field
 Row = dict[str, Any]
 
@@ -288,7 +297,7 @@ def _array_of(lists: pa.Array, name: str, declared: Column, at: RowAt) -> NDArra
     if nulls and not declared.has_nulls:
         raise at.wrong(name, "null", "a value at each place")
     array = as_numpy(values.drop_null() if nulls else values)
-    if declared.rule is not None and declared.rule.least is not None:
+    if declared.rule is not None and declared.rule.bounds is not None:
         # Before numbers are made narrower: any file has the integers that its writer chose.
         check_row({name: array}, {name: declared.rule}, at)
     if nulls:

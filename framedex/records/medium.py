@@ -13,8 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import FAR, ColumnRule
+from framedex.records import columns
 from framedex.records.clip import NO_PTS, SAMPLE, ClipRecord
-from framedex.records.columns import column, columns_of, keys_of, list_of
+from framedex.records.columns import BYTES, COUNT, CRC32, INT32, NEEDED, POSITIVE, between, column, list_of
 
 # Values of some columns, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
@@ -29,10 +30,13 @@ IN_TARS_TOO = (MEDIA, SAMPLE)
 # MAX_PIXELS: av_image_check_size2 of FFmpeg's libavutil allows no picture of 2^28 pixels, and Pillow's limit is lower.
 # MAX_REORDERED: no H.264, HEVC or VVC decoder holds back more than 16 pictures. FFmpeg's H.264 decoder ends its
 # process if it is told to hold back more (MAX_DELAYED_PIC_COUNT).
-MAX_PIXELS, MAX_REORDERED, MAX_FRAMES = 1 << 28, 16, (1 << 31) - 1
-CODE_POINT = ColumnRule(least=0, most=255, needed=True)  # of ISO/IEC 23091-2, in eight bits
+MAX_PIXELS, MAX_REORDERED = 1 << 28, 16
+CODE_POINT = between(0, 255)  # of ISO/IEC 23091-2, in eight bits
 FURTHEST = 1 << 62  # the largest timestamp; real files state absurd ones
-TIME = ColumnRule(least=-FURTHEST, most=FURTHEST)
+TIME = between(-FURTHEST, FURTHEST, needed=False)
+SIDE = between(1, MAX_PIXELS)
+SIZE = between(0, INT32, needed=False)
+PART = between(0, FAR, needed=False)  # of a file, in bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +166,10 @@ class MediumRecord:
     )
     uri: str = column(pa.string(), nullable=False, also_in=(MEDIA,), key="uri")
     member: str | None = column(pa.string(), also_in=(MEDIA,))
-    member_offset: int | None = column(pa.int64(), unit="bytes", rule=ColumnRule(least=0, most=FAR), also_in=(MEDIA,))
-    member_bytes: int | None = column(pa.int64(), unit="bytes", rule=ColumnRule(least=0, most=FAR), also_in=(MEDIA,))
+    member_offset: int | None = column(pa.int64(), unit="bytes", rule=PART, also_in=(MEDIA,))
+    member_bytes: int | None = column(pa.int64(), unit="bytes", rule=PART, also_in=(MEDIA,))
     sidecars: str | None = column(pa.string())
-    stream_index: int = column(
-        pa.int32(), nullable=False, rule=ColumnRule(least=-1, most=MAX_FRAMES, needed=True), also_in=(MEDIA,)
-    )
+    stream_index: int = column(pa.int32(), nullable=False, rule=between(-1, INT32), also_in=(MEDIA,))
     video_streams: int | None = column(pa.int32())
     status: str = column(pa.string(), nullable=False, of_table=True)
     error_kind: str | None = column(pa.string())
@@ -175,69 +177,49 @@ class MediumRecord:
     error_traceback: str | None = column(pa.string())
     probed_by: str = column(pa.string(), nullable=False, of_table=True)
     tried: str | None = column(pa.string())
-    size_bytes: int = column(
-        pa.int64(), unit="bytes", rule=ColumnRule(least=0, most=FAR, needed=True), also_in=(MEDIA,)
-    )
-    mtime_ns: int = column(pa.int64(), unit="ns", rule=ColumnRule(needed=True), also_in=(MEDIA,))
-    fingerprint: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=(MEDIA,))
-    container: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=IN_TARS_TOO)
+    size_bytes: int = column(pa.int64(), unit="bytes", rule=BYTES, also_in=(MEDIA,))
+    mtime_ns: int = column(pa.int64(), unit="ns", rule=NEEDED, also_in=(MEDIA,))
+    fingerprint: str = column(pa.string(), rule=NEEDED, also_in=(MEDIA,))
+    container: str = column(pa.string(), rule=NEEDED, also_in=IN_TARS_TOO)
     depth: str | None = column(pa.string())
     hashed: bool | None = column(pa.bool_())
     proof: str | None = column(pa.string(), rule=ColumnRule(among=frozenset({EVERY_FRAME, SAMPLED})))
     proved_by: str | None = column(pa.string())
-    not_reproducible_gop_count: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=MAX_FRAMES))
-    first_difference: int | None = column(pa.int64(), rule=ColumnRule(least=0, most=MAX_FRAMES))
-    codec: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=IN_TARS_TOO)
+    not_reproducible_gop_count: int | None = column(pa.int32(), rule=SIZE)
+    first_difference: int | None = column(pa.int64(), rule=SIZE)
+    codec: str = column(pa.string(), rule=NEEDED, also_in=IN_TARS_TOO)
     codec_tag: str | None = column(pa.string(), also_in=IN_TARS_TOO)
-    bits_per_coded_sample: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=256), also_in=IN_TARS_TOO)
+    bits_per_coded_sample: int | None = column(pa.int32(), rule=between(0, 256, needed=False), also_in=IN_TARS_TOO)
     profile: str | None = column(pa.string(), also_in=(MEDIA,))
     pixel_format: str | None = column(pa.string(), also_in=IN_TARS_TOO)
-    width: int = column(
-        pa.int32(), unit="px", rule=ColumnRule(least=1, most=MAX_PIXELS, needed=True), also_in=IN_TARS_TOO
-    )
-    height: int = column(
-        pa.int32(), unit="px", rule=ColumnRule(least=1, most=MAX_PIXELS, needed=True), also_in=IN_TARS_TOO
-    )
+    width: int = column(pa.int32(), unit="px", rule=SIDE, also_in=IN_TARS_TOO)
+    height: int = column(pa.int32(), unit="px", rule=SIDE, also_in=IN_TARS_TOO)
     rotation_degrees: int = column(
-        pa.int32(),
-        unit="degrees",
-        rule=ColumnRule(least=-360, most=360, needed=True),
-        also_in=IN_TARS_TOO,
-        key="rotation_degrees",
+        pa.int32(), unit="degrees", rule=between(-360, 360), also_in=IN_TARS_TOO, key="rotation_degrees"
     )
     field_order: str | None = column(
         pa.string(), rule=ColumnRule(among=frozenset(FIELD_ORDERS.values())), also_in=IN_TARS_TOO
     )
-    sample_aspect_ratio: float | None = column(pa.float64(), rule=ColumnRule(least=0, most=1 << 31), also_in=(MEDIA,))
+    sample_aspect_ratio: float | None = column(pa.float64(), rule=between(0, 1 << 31, needed=False), also_in=(MEDIA,))
     color_range: str | None = column(
         pa.string(), rule=ColumnRule(among=frozenset(COLOR_RANGES.values())), also_in=IN_TARS_TOO
     )
     color_matrix: int = column(pa.int32(), rule=CODE_POINT, also_in=IN_TARS_TOO)
     color_primaries: int = column(pa.int32(), rule=CODE_POINT, also_in=(MEDIA,))
     color_transfer: int = column(pa.int32(), rule=CODE_POINT, also_in=IN_TARS_TOO, key="color_transfer")
-    time_base_num: int = column(
-        pa.int32(), unit="s", rule=ColumnRule(least=1, most=(1 << 31) - 1, needed=True), also_in=(MEDIA,)
-    )
-    time_base_den: int = column(
-        pa.int32(), unit="s", rule=ColumnRule(least=1, most=(1 << 31) - 1, needed=True), also_in=(MEDIA,)
-    )
-    start_pts: int = column(
-        pa.int64(), unit="time base", rule=ColumnRule(least=-FURTHEST, most=FURTHEST, needed=True), also_in=(MEDIA,)
-    )
-    pts_source: str = column(pa.string(), rule=ColumnRule(needed=True), also_in=(MEDIA,))
-    duration_pts: int = column(
-        pa.int64(), unit="time base", rule=ColumnRule(least=0, most=2 * FURTHEST - 1, needed=True), also_in=(MEDIA,)
-    )
+    time_base_num: int = column(pa.int32(), unit="s", rule=POSITIVE, also_in=(MEDIA,))
+    time_base_den: int = column(pa.int32(), unit="s", rule=POSITIVE, also_in=(MEDIA,))
+    start_pts: int = column(pa.int64(), unit="time base", rule=between(-FURTHEST, FURTHEST), also_in=(MEDIA,))
+    pts_source: str = column(pa.string(), rule=NEEDED, also_in=(MEDIA,))
+    duration_pts: int = column(pa.int64(), unit="time base", rule=between(0, 2 * FURTHEST - 1), also_in=(MEDIA,))
     extradata: bytes | None = column(pa.binary(), also_in=(MEDIA,))
-    states: list[bytes] = column(list_of(pa.binary()), rule=ColumnRule(needed=True), also_in=(MEDIA,))
-    reorder_depth: int = column(
-        pa.int32(), unit="frames", rule=ColumnRule(least=0, most=MAX_REORDERED, needed=True), also_in=IN_TARS_TOO
-    )
+    states: list[bytes] = column(list_of(pa.binary()), rule=NEEDED, also_in=(MEDIA,))
+    reorder_depth: int = column(pa.int32(), unit="frames", rule=between(0, MAX_REORDERED), also_in=IN_TARS_TOO)
     inband_parameter_sets: bool = column(pa.bool_(), also_in=(MEDIA,))
     inner_start_codes: bool = column(pa.bool_(), also_in=(MEDIA,))
     varying_shape: bool = column(pa.bool_(), also_in=IN_TARS_TOO)
-    chroma_format: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=3), also_in=(MEDIA,))
-    max_ref_frames: int | None = column(pa.int32(), unit="frames", rule=ColumnRule(least=0, most=255), also_in=(MEDIA,))
+    chroma_format: int | None = column(pa.int32(), rule=between(0, 3, needed=False), also_in=(MEDIA,))
+    max_ref_frames: int | None = column(pa.int32(), unit="frames", rule=between(0, 255, needed=False), also_in=(MEDIA,))
     field_coded: bool = column(pa.bool_(), also_in=(MEDIA,))
     hidden_unordered: bool = column(pa.bool_(), also_in=IN_TARS_TOO)
     stated_frames: int | None = column(pa.int64())
@@ -246,9 +228,7 @@ class MediumRecord:
     packet_count: int | None = column(pa.int64())
     packet_bytes: int | None = column(pa.int64(), unit="bytes")
     first_packets: str | None = column(pa.string())
-    frame_count: int = column(
-        pa.int64(), unit="frames", rule=ColumnRule(least=0, most=MAX_FRAMES, needed=True), also_in=IN_TARS_TOO
-    )
+    frame_count: int = column(pa.int64(), unit="frames", rule=COUNT, also_in=IN_TARS_TOO)
     keyframe_count: int | None = column(pa.int64())
     min_gap_seconds: float | None = column(pa.float64(), unit="s")
     median_gap_seconds: float | None = column(pa.float64(), unit="s")
@@ -260,18 +240,16 @@ class MediumRecord:
     seek_packets: float | None = column(pa.float64(), unit="packets")
     non_reference_share: float | None = column(pa.float64())
     open_gop_count: int | None = column(pa.int32())
-    damaged_gop_count: int = column(
-        pa.int32(), rule=ColumnRule(least=0, most=MAX_FRAMES, needed=True), also_in=(MEDIA,)
-    )
+    damaged_gop_count: int = column(pa.int32(), rule=COUNT, also_in=(MEDIA,))
     byte_addressable: bool | None = column(pa.bool_())
-    audio_stream_index: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=MAX_FRAMES), also_in=(MEDIA,))
+    audio_stream_index: int | None = column(pa.int32(), rule=SIZE, also_in=(MEDIA,))
     audio_codec: str | None = column(pa.string(), also_in=(MEDIA,))
     audio_codec_tag: str | None = column(pa.string(), also_in=(MEDIA,))
-    audio_rate: int | None = column(pa.int32(), unit="Hz", rule=ColumnRule(least=1, most=MAX_FRAMES), also_in=(MEDIA,))
-    audio_channels: int | None = column(pa.int32(), rule=ColumnRule(least=1, most=1024), also_in=(MEDIA,))
+    audio_rate: int | None = column(pa.int32(), unit="Hz", rule=between(1, INT32, needed=False), also_in=(MEDIA,))
+    audio_channels: int | None = column(pa.int32(), rule=between(1, 1024, needed=False), also_in=(MEDIA,))
     audio_layout: str | None = column(pa.string(), also_in=(MEDIA,))
     audio_sample_format: str | None = column(pa.string(), also_in=(MEDIA,))
-    audio_bits_per_coded_sample: int | None = column(pa.int32(), rule=ColumnRule(least=0, most=256), also_in=(MEDIA,))
+    audio_bits_per_coded_sample: int | None = column(pa.int32(), rule=between(0, 256, needed=False), also_in=(MEDIA,))
     audio_extradata: bytes | None = column(pa.binary(), also_in=(MEDIA,))
     audio_first_sample: int | None = column(pa.int64(), unit="samples", rule=TIME, also_in=(MEDIA,))
     audio_end_sample: int | None = column(pa.int64(), unit="samples", rule=TIME, also_in=(MEDIA,))
@@ -282,7 +260,6 @@ class MediumRecord:
 
 AUDIO = "audio_"  # prefix of the columns of audio packets
 UNREAD = -1  # flags that were not read
-SIZE = ColumnRule(least=0, most=MAX_FRAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,13 +299,13 @@ class PacketRecord:
     gap: NDArray[np.int64] | None = column(list_of(pa.int64()), unit="bytes", rule=TIME)
     size: NDArray[np.int64] = column(list_of(pa.int32()), unit="bytes", nullable=False, rule=SIZE, dtype=np.int64)
     flags: NDArray[np.int32] = column(
-        list_of(pa.int32(), nullable=True), nullable=False, rule=ColumnRule(least=0, most=8191), padding=UNREAD
+        list_of(pa.int32(), nullable=True), nullable=False, rule=between(0, 8191, needed=False), padding=UNREAD
     )
-    slots: NDArray[np.int32] | None = column(list_of(pa.int32()), rule=ColumnRule(least=0, most=(1 << 17) - 1))
+    slots: NDArray[np.int32] | None = column(list_of(pa.int32()), rule=between(0, (1 << 17) - 1, needed=False))
     start_state: NDArray[np.int32] | None = column(list_of(pa.int32()), rule=SIZE)
     md5: list[bytes | None] | None = column(list_of(pa.binary(16), nullable=True))
     path: list[str] | None = column(list_of(pa.string()))
-    crc32: NDArray[np.int64] | None = column(list_of(pa.int64()), rule=ColumnRule(least=0, most=(1 << 32) - 1))
+    crc32: NDArray[np.int64] | None = column(list_of(pa.int64()), rule=CRC32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,10 +388,10 @@ def offsets_of(gap: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.in
 # Keys of items that do not come from columns.
 PICTURE_KEYS = frozenset({"frames", "movie", "positions"})
 AUDIO_KEYS = frozenset({"audio", "audio_mask", "audio_rate"})
-ITEM_KEYS = keys_of(ClipRecord).keys() | keys_of(MediumRecord).keys() | PICTURE_KEYS | AUDIO_KEYS
-CLIP_NAMES = columns_of(ClipRecord).keys() | ITEM_KEYS
+ITEM_KEYS = columns.keys_of(ClipRecord).keys() | columns.keys_of(MediumRecord).keys() | PICTURE_KEYS | AUDIO_KEYS
+CLIP_NAMES = columns.columns_of(ClipRecord).keys() | ITEM_KEYS
 # Keys of the JSON of a packed clip (docs/shards.md).
-SAMPLE_KEYS = {name for name, one in columns_of(ClipRecord).items() if SAMPLE in one.also_in} | {
+SAMPLE_KEYS = {name for name, one in columns.columns_of(ClipRecord).items() if SAMPLE in one.also_in} | {
     "uri",
     "member",
     "codec",
