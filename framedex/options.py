@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from framedex.errors import FramedexError
 from framedex.execution.engine import Slice
 from framedex.execution.engines import EngineName, engine_of
-from framedex.storage.outputs import check_writable
+from framedex.files.outputs import check_writable
 from framedex.storage.places import ALLOW_REMOTE, Access, Place, local_of, place
 
 Command = Callable[..., None]

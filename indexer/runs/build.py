@@ -17,7 +17,7 @@ from framedex.core.version import __version__
 from framedex.core.words import SHOWN
 from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageError
 from framedex.execution.engine import Calls, Outcome
-from framedex.files.outputs import full_disk_says, opened_output, remove_unfinished, write_json_aside
+from framedex.files.outputs import Output, full_disk_says, opened_output, remove_unfinished, write_json_aside
 from framedex.files.parquet_parts import library_versions, read_all, write_part
 from framedex.indexer import schema
 from framedex.indexer.facts import Identity, MediumFacts, Row, no_frames, problem_of, rows_of
@@ -29,7 +29,6 @@ from framedex.indexer.sources.discover import OtherFiles, media_id
 from framedex.indexer.sources.named_medium import readable_name
 from framedex.indexer.sources.sequences import group_names
 from framedex.records.medium import FAILED, GONE, IMAGES, OK, REFUSED, VIDEO
-from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
 from framedex.storage.uris import medium_name
 
