@@ -15,22 +15,20 @@ REFUSED = re.compile(
     r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|TokenRefreshRequired|InvalidToken|status code: 40[13]"
 )
 _STATUS = re.compile(r"status code: (\d{3}[^:<]*)")
+MISSING = ("missing", "the object does not exist")
+CHANGED = ("changed", "the object is not the same as before")
+DENIED = ("denied", "the store refuses the credentials in the environment")
+UNSUPPORTED = ("unsupported", "the store does not support this request")
 # By the name of the class, since importing the libraries of all stores would be slow.
 KINDS = {
-    "NotFoundError": ("missing", "the object is not there"),
-    "FileNotFoundError": ("missing", "the object is not there"),
     "AlreadyExistsError": ("exists", "something has been written there already"),
-    "PreconditionError": ("changed", "the object is another one than before"),
-    "NotModifiedError": ("changed", "the object is another one than before"),
-    "PermissionDeniedError": ("denied", "the store refuses the credentials in the environment"),
-    "UnauthenticatedError": ("denied", "the store refuses the credentials in the environment"),
     "GatedRepoError": ("denied", "the Hub gives access only to those who accepted the dataset's conditions"),
     "RepositoryNotFoundError": ("missing", "the Hub has no such dataset, or the token gives no access to it"),
     "RevisionNotFoundError": ("missing", "the dataset has no such revision"),
-    "EntryNotFoundError": ("missing", "the object is not there"),
-    "RemoteEntryNotFoundError": ("missing", "the object is not there"),
-    "NotSupportedError": ("unsupported", "the store cannot do that"),
-    "NotImplementedError": ("unsupported", "the store cannot do that"),
+    **dict.fromkeys(("NotFoundError", "FileNotFoundError", "EntryNotFoundError", "RemoteEntryNotFoundError"), MISSING),
+    **dict.fromkeys(("PreconditionError", "NotModifiedError"), CHANGED),
+    **dict.fromkeys(("PermissionDeniedError", "UnauthenticatedError"), DENIED),
+    **dict.fromkeys(("NotSupportedError", "NotImplementedError"), UNSUPPORTED),
 }
 REMEDIES = {
     "name": "rename the object, or name folders without it",
@@ -56,7 +54,7 @@ def kind_of(error: Exception) -> tuple[str, str]:
     """Return (kind, sentence) of an error."""
     text = str(error)
     if REFUSED.search(text):
-        return KINDS["PermissionDeniedError"]
+        return DENIED
     if "path segment" in text:
         return "name", "a key there has empty parts, or some that are . or .."
     if "NoSuchBucket" in text:

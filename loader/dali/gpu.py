@@ -258,7 +258,6 @@ class GpuFrames:
 
     def given(self, clip: Fetched) -> Tensor:
         """Return the frames that a worker decoded, on the GPU."""
-        assert clip.frames is not None
         # torch has few operations for uint16 on a GPU, so its bits are int16 until `_one` is done.
         frames = clip.frames.view(np.int16) if clip.frames.dtype == np.uint16 else clip.frames
         return torch.from_numpy(frames).to(self._device)

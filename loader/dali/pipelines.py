@@ -55,7 +55,7 @@ def _images(scaled: bool) -> DataNode:
 
 
 def _movie_inputs() -> tuple[DataNode, ...]:
-    """Return the inputs that `MovieFeed.inputs` names."""
+    """Return the inputs that `movie_feed` names."""
     return (
         fn.external_source(name="movie", dtype=types.UINT8, ndim=1),
         fn.external_source(name="wanted", dtype=types.INT32, ndim=1),
@@ -196,8 +196,7 @@ class MovieDecoder:
         """
         outputs = []
         for part in even_parts(len(movies), self._most):  # the clips of several batches may need more than one run
-            inputs = [movie.inputs() for movie in movies[part]]
-            feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
+            feeds = {name: [movie[name] for movie in movies[part]] for name in movies[0]}
             outputs.append(self._pipeline.run(feeds | _sizes(sizes[part], self._scaled)))
         return outputs
 
@@ -228,7 +227,7 @@ class ImageDecoder:
         Raises:
             RuntimeError: DALI fails.
         """
-        parts = [slice(first, first + IMAGES_AT_ONCE) for first in range(0, len(images), IMAGES_AT_ONCE)]
+        parts = even_parts(len(images), IMAGES_AT_ONCE)
         return [self._pipeline.run({"image": list(images[part])} | _sizes(sizes[part], self._scaled)) for part in parts]
 
 
