@@ -23,6 +23,11 @@ def between(least: int, most: int, *, needed: bool = True) -> ColumnRule:
     return ColumnRule(bounds=(least, most), needed=needed)
 
 
+def among(texts: Iterable[str], *, needed: bool = False) -> ColumnRule:
+    """Return the rule for a text that must be one of some texts."""
+    return ColumnRule(among=frozenset(texts), needed=needed)
+
+
 NEEDED = ColumnRule(needed=True)
 INT32 = (1 << 31) - 1
 COUNT, POSITIVE, BYTES = between(0, INT32), between(1, INT32), between(0, FAR)

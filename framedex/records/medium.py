@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.column_rules import FAR, ColumnRule
+from framedex.core.column_rules import FAR
 from framedex.records import columns
 from framedex.records.clip import NO_PTS, SAMPLE, ClipRecord
-from framedex.records.columns import BYTES, COUNT, CRC32, INT32, NEEDED, POSITIVE, between, column, list_of
+from framedex.records.columns import BYTES, COUNT, CRC32, INT32, NEEDED, POSITIVE, among, between, column, list_of
 
 # Values of some columns, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
@@ -161,9 +161,7 @@ class MediumRecord:
     """
 
     media_id: str = column(pa.string(), nullable=False, also_in=(MEDIA,))
-    kind: str = column(
-        pa.string(), nullable=False, rule=ColumnRule(among=frozenset({VIDEO, IMAGES}), needed=True), also_in=IN_TARS_TOO
-    )
+    kind: str = column(pa.string(), nullable=False, rule=among({VIDEO, IMAGES}, needed=True), also_in=IN_TARS_TOO)
     uri: str = column(pa.string(), nullable=False, also_in=(MEDIA,), key="uri")
     member: str | None = column(pa.string(), also_in=(MEDIA,))
     member_offset: int | None = column(pa.int64(), unit="bytes", rule=PART, also_in=(MEDIA,))
@@ -183,7 +181,7 @@ class MediumRecord:
     container: str = column(pa.string(), rule=NEEDED, also_in=IN_TARS_TOO)
     depth: str | None = column(pa.string())
     hashed: bool | None = column(pa.bool_())
-    proof: str | None = column(pa.string(), rule=ColumnRule(among=frozenset({EVERY_FRAME, SAMPLED})))
+    proof: str | None = column(pa.string(), rule=among({EVERY_FRAME, SAMPLED}))
     proved_by: str | None = column(pa.string())
     not_reproducible_gop_count: int | None = column(pa.int32(), rule=SIZE)
     first_difference: int | None = column(pa.int64(), rule=SIZE)
@@ -197,13 +195,9 @@ class MediumRecord:
     rotation_degrees: int = column(
         pa.int32(), unit="degrees", rule=between(-360, 360), also_in=IN_TARS_TOO, key="rotation_degrees"
     )
-    field_order: str | None = column(
-        pa.string(), rule=ColumnRule(among=frozenset(FIELD_ORDERS.values())), also_in=IN_TARS_TOO
-    )
+    field_order: str | None = column(pa.string(), rule=among(FIELD_ORDERS.values()), also_in=IN_TARS_TOO)
     sample_aspect_ratio: float | None = column(pa.float64(), rule=between(0, 1 << 31, needed=False), also_in=(MEDIA,))
-    color_range: str | None = column(
-        pa.string(), rule=ColumnRule(among=frozenset(COLOR_RANGES.values())), also_in=IN_TARS_TOO
-    )
+    color_range: str | None = column(pa.string(), rule=among(COLOR_RANGES.values()), also_in=IN_TARS_TOO)
     color_matrix: int = column(pa.int32(), rule=CODE_POINT, also_in=IN_TARS_TOO)
     color_primaries: int = column(pa.int32(), rule=CODE_POINT, also_in=(MEDIA,))
     color_transfer: int = column(pa.int32(), rule=CODE_POINT, also_in=IN_TARS_TOO, key="color_transfer")

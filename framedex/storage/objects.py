@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError, MissingExtraError, StorageError
-from framedex.storage.errors import as_storage_error, is_past_the_end, may_be_tried_again
 from framedex.storage.hub import SCHEME, HubStore
 from framedex.storage.uris import split, uri_of
-from framedex.storage.web import WebStore
+from framedex.storage.web import WebStore, as_storage_error, is_past_the_end, may_be_tried_again
 
 NO_LISTING = frozenset({"http", "https"})
 TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
