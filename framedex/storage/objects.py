@@ -144,7 +144,7 @@ Got = TypeVar("Got")
 
 AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # parallel requests of one process
 PIECE_BYTES = 16 << 20  # the size of a part when a whole object is fetched, or written in parts
-TRIES = 4  # of requests whose answer breaks off, which obstore does not repeat
+TRIES = 4  # attempts per request; obstore does not repeat a request whose answer breaks off
 FIRST_WAIT_SECONDS = 0.2
 
 

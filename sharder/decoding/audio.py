@@ -245,9 +245,9 @@ LAYOUTS = {
         "7.1": "FL FR FC LFE BL BR SL SR",
     }.items()
 }  # fmt: skip
-STOPBAND_DB = 100.0  # aliases stay below the noise of 16 bits (98 dB)
-# The part of the lower Nyquist frequency that passes. From there, the filter falls to its full attenuation at that
-# frequency. A greater part needs a longer filter.
+STOPBAND_DB = 100.0  # attenuation of aliases, which puts them below the quantization noise of 16 bits (98 dB)
+# The passband ends at this share of the lower Nyquist frequency, at which full attenuation begins. A greater share needs
+# a longer filter.
 PASSBAND = 0.91
 
 
