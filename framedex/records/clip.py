@@ -96,8 +96,8 @@ class ClipRecord:
 class Recipe:
     """The recipe for a clip's frames: the bytes to read from its medium, and the packets to decode.
 
-    The fields are columns of `recipes`, except for `packet_pts`, `packet_shown` and `packet_start`. These are known when
-    a clip is planned, and are not stored.
+    The fields are columns of `recipes`, except for `packet_pts`, `packet_shown` and `packet_start`. These three are
+    known when a clip is planned, and are not stored.
 
     Attributes:
         range_offset: Offsets of the byte ranges to read, in decode order.

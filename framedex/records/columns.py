@@ -270,7 +270,7 @@ def values_of_row(
     Args:
         row: A batch of one row.
         at: The position of the row, for errors.
-        names: The columns that are not the user's (`names_in`). If None, no column is.
+        names: The names of framedex's own columns (`names_in`). If None, all columns are framedex's own.
         prefix: The prefix of the stored names, which the returned names lack.
 
     Raises:

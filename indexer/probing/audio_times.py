@@ -1,6 +1,6 @@
-"""Positions of audio packets on the medium's own sample grid: counted durations, checked against stated times.
+"""Positions of audio packets on the medium's own sample grid, from counted samples and stated times.
 
-Packets' sample counts come from their headers where a codec's headers state them. Otherwise packets are decoded, with
+If a codec's headers state the number of samples of a packet, the headers are read. Otherwise packets are decoded, with
 a decoder that is set up only from the recorded facts of the stream.
 """
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from framedex.indexer.containers import decode_packet, packet_with
 from framedex.records.clip import NO_PTS
 
-TOLERANCE_SECONDS = Fraction(2, 1000)  # timestamps of remuxed audio carry the rounding of the container before
+TOLERANCE_SECONDS = Fraction(2, 1000)  # timestamps of remuxed audio keep the rounding of the earlier container
 TOLERANCE_TICKS = 2
-# Audio with more gaps than one in ten packets, and ten more, has timestamps that cannot be relied on.
+# Timestamps are unreliable if there are more than ten gaps, and one more for every ten packets.
 PACKETS_PER_GAP, FREE_GAPS = 10, 10
 
 
@@ -28,7 +28,7 @@ class AudioProblem(ValueError):  # noqa: N818 - it says what was found, as a rea
 
 
 def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fraction, rate: int) -> NDArray[np.int64]:
-    """Return int64 [packets]: the position of each packet's first decoded sample, sample n being at n / rate seconds.
+    """Return int64 [packets]: the position of each packet's first decoded sample. Sample n is at n / rate seconds.
 
     Positions are the timestamps if the time base counts samples or whole packets, and each packet either follows the
     one before it exactly or leaves a gap that is larger than rounding explains. Otherwise samples are counted. Then
@@ -37,9 +37,9 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
 
     Args:
         pts: int64 [packets], in `time_base`, NO_PTS where missing.
-        samples: int64 [packets], how many samples each packet decodes to.
-        time_base: in seconds.
-        rate: in Hz.
+        samples: int64 [packets], the number of samples that each packet decodes to.
+        time_base: the unit of timestamps, in seconds.
+        rate: the sample rate, in Hz.
 
     Raises:
         AudioProblem: if timestamps turn back, are too irregular, or are missing.
@@ -54,18 +54,18 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
 def _positions(
     pts: NDArray[np.int64], samples: NDArray[np.int64], tick: Fraction, rate: int, numbers: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the positions of packets that all hold samples. tick: the time base in samples."""
+    """Return the positions of packets that all have samples. `tick` is the time base in samples."""
     stated = pts != NO_PTS
     if not stated[0]:
         raise AudioProblem("the first audio packet has no timestamp")
     if int(np.abs(pts[stated]).max()) * tick >= 1 << 52:
-        raise AudioProblem("timestamps of the audio are absurd")
+        raise AudioProblem("timestamps of the audio are too large")
     counted = np.cumsum(samples) - samples
     if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
         steps = np.diff(exact) - samples[:-1]
-        # A smaller step is no gap: Matroska's first Opus packet begins between two milliseconds (RFC 9559 5.1.4.1.25,
-        # CodecDelay), all others on one. MP4 files made from Matroska have its milliseconds, in samples.
+        # A smaller step is not a gap: Matroska's first Opus packet begins between two milliseconds (CodecDelay, RFC 9559
+        # 5.1.4.1.25), and all others at a millisecond. MP4 files made from Matroska have these times, in samples.
         if ((steps == 0) | (steps > float(TOLERANCE_SECONDS * rate))).all():
             _check_gaps(int(np.count_nonzero(steps)), len(pts))
             return exact
@@ -92,10 +92,11 @@ def _positions(
 
 
 def _without_outliers(late: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
-    """Return the distances of stated times from counted ones, with single packets that stand out corrected.
+    """Return the distances of stated times from counted ones, with the distances of outliers corrected.
 
-    Such a packet differs from the one before it, while the packet after it does not, and gets the distance of the one
-    before. libavformat states such times in Ogg, for Vorbis whose block size changes at the beginning of a page.
+    An outlier is a packet that differs from the packet before it, although the packet after it does not. It gets the
+    distance of the packet before. libavformat states such times for Vorbis in Ogg, if the block size changes at the
+    beginning of a page.
     """
     if len(late) < 3:
         return late
@@ -111,7 +112,7 @@ def _check_gaps(gaps: int, packets: int) -> None:
 
 
 def _first_position(late: NDArray[np.float64], tick: float) -> int:
-    """Return the first packet's position, as near to its stated time as the rounding of all others to ticks allows."""
+    """Return the first packet's position, as near to its stated time as the rounded times of all packets allow."""
     low, high = float(late.max()) - tick / 2, float(late.min()) + tick / 2
     return round(min(max(float(late[0]), low), high) if low <= high + 1e-6 else float(late[0]))
 
@@ -126,11 +127,11 @@ def presented(
     """Return the half-open interval of samples that a full decode presents, as libavcodec trims packets.
 
     Args:
-        sample: int64 [packets], positions.
-        samples: int64 [packets], how many samples packets hold.
-        skip: by packet number, how many samples are dropped from there on, and at the packet's end.
-        discarded: bool [packets], cut away by an edit list; their samples count towards those that are dropped.
-        multiplier: factor of the samples that are dropped from a packet on.
+        sample: int64 [packets], the positions.
+        samples: int64 [packets], the number of samples of each packet.
+        skip: (the number of samples to drop from the packet on, the number to drop at its end) by packet number.
+        discarded: bool [packets], whether an edit list cuts the packet away. Its samples count as dropped.
+        multiplier: the factor of the samples that are dropped from a packet on.
 
     Raises:
         AudioProblem: if samples in between are cut away, or all of them.
@@ -182,10 +183,10 @@ class AudioCoding:
     """The parameters that a decoder of a stream must be given, and its output format.
 
     Attributes:
-        codec: FFmpeg's canonical name.
-        rate: in Hz.
-        layout: channel layout.
-        sample_format: FFmpeg's name.
+        codec: the codec by FFmpeg's canonical name.
+        rate: the sample rate in Hz.
+        layout: the channel layout by FFmpeg's name.
+        sample_format: the sample format by FFmpeg's name.
     """
 
     codec: str
@@ -200,11 +201,11 @@ def make_decoder(coding: AudioCoding) -> AudioCodecContext:
     """Return a fresh decoder that trims no samples by itself.
 
     Raises:
-        av.error.FFmpegError, ValueError: if there is no decoder for the codec.
+        av.error.FFmpegError, ValueError: FFmpeg does not have a decoder for the codec.
     """
     context = av.CodecContext.create(DECODERS.get(coding.codec, coding.codec), "r")
     if not isinstance(context, AudioCodecContext):
-        raise ValueError(f"{coding.codec} is no codec of audio")
+        raise ValueError(f"{coding.codec} is not an audio codec")
     context.extradata = coding.extradata
     context.sample_rate = coding.rate
     context.layout = coding.layout
@@ -212,7 +213,7 @@ def make_decoder(coding: AudioCoding) -> AudioCodecContext:
         context.format = coding.sample_format
     if coding.codec_tag:
         context.codec_tag = coding.codec_tag
-    # Otherwise a fresh decoder drops what the header says to drop at the beginning of the stream (Opus' pre-skip).
+    # Otherwise a fresh decoder drops the first samples of the stream that the header excludes (Opus' pre-skip).
     context.flags2 |= Flags2.skip_manual
     context.thread_count = 1
     return context

@@ -1,8 +1,7 @@
-"""One mention of a medium, and what the name of a file says about its contents.
+"""Mentions of media, the form of a file by its name, and sidecars.
 
-Sidecars: the files of a webdataset sample beside its video, and the user's columns that they become.
-
-The files of a sample share a key: their path up to the first dot of the name. `a/b.left.mp4` has the key `a/b`.
+Sidecars are the files of a webdataset sample beside its video. They become columns of the user. The files of a sample
+share a key, which is their path up to the first dot of the name. `a/b.left.mp4` has the key `a/b`.
 """
 
 import json
@@ -78,7 +77,7 @@ VIDEO_SUFFIXES = frozenset(
 IMAGE_SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".webp"})
 TAR_SUFFIX = ".tar"
 PARQUET_SUFFIX = ".parquet"
-# Compressed tars count as tars, and reading them says how to decompress them.
+# Compressed tars count as tars. Reading one raises an error that explains how to decompress it.
 TAR_ENDINGS = (TAR_SUFFIX, ".tgz", *(f".tar.{kind}" for kind in ("bz2", "gz", "lz4", "xz", "zst")))
 
 
@@ -97,24 +96,25 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedMedium:
-    """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it.
+    """One mention of a medium in a source, a list or a listing.
 
     Attributes:
         path: the absolute path, or the uri of an object.
         spelled: the uri as the user spells it.
         columns: the user's columns, by name.
-        row: number of the row in the listing, from 0, or None if the mention is not from a listing.
-        folder: the folder that it was found through; no link may lead out of it. None: it was named itself.
-        error: why the medium must not be opened; None for most media. A name that is not valid UTF-8 cannot be written
-            into an index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
-        member: which of several sequences of one folder, by the value of a listing's `sequence` column.
-        images: names of a sequence's loose images in the folder `path`, in order. None: not a sequence of loose images.
-        fps: rate of the images, as a listing states it. None: not stated.
-        seconds: one time per image, as a listing states them; None for a missing one. None: not stated.
-        facts: of an object, if its folder was listed.
-        frame_table: what was recorded for each frame of the stretch that the mention is about.
-        named: how it was named: as a `source` itself, by a `list` or listing, or not at all: the `search` of a folder
-            or pattern found it.
+        row: the number of the row in the listing, from 0, or None if the mention is not from a listing.
+        folder: the folder in which the medium was found, from which no link may lead out. None if the medium was named
+            itself.
+        error: the reason why the medium must not be opened, or None. A name that is not valid UTF-8 cannot be written
+            into an index. Such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
+        member: the name of one of several sequences of a folder, from a listing's column `sequence`.
+        images: the names of a sequence's loose images in the folder `path`, in order. None for other media.
+        fps: the rate of the images in a listing. None if it is not stated.
+        seconds: a time for each image in a listing, or None for an image without a time. None if no times are stated.
+        facts: the facts of an object, if its folder was listed.
+        frame_table: the table with a row for each frame of the stretch that the mention is about.
+        named: how the medium was named: `source` if it was named itself, `list` if a list or listing names it, and
+            `search` if it was found in a folder or by a pattern.
     """
 
     path: str
@@ -140,7 +140,7 @@ class NamedMedium:
 
 
 def form_of(name: str) -> Form:
-    """Return what a file is by its name. Whatever is no image, tar or Parquet file may be a video."""
+    """Return the form of a file by its name. A file that is not an image, tar or Parquet file may be a video."""
     if is_image_name(name):
         return "image"
     if is_tar_name(name):
@@ -171,9 +171,9 @@ def readable_name(name: str) -> str:
 Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
-COLUMNS = "columns"  # of a Parquet file, beside its videos
-# Names of the stretch that policies take from a listing. A key of a sidecar takes none of these and of SAMPLE_KEYS:
-# whoever wrote it did not have framedex in mind.
+COLUMNS = "columns"  # the kind of sidecar that has the other columns of a Parquet file
+# Columns of a listing that policies read. Keys of sidecars do not become columns of these names or of SAMPLE_KEYS, since
+# their writers did not mean them for framedex.
 OF_STRETCHES = frozenset({"start", "end"})
 MAX_SIDECAR_BYTES = 1 << 20
 SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.DOTALL)
@@ -189,7 +189,7 @@ def sidecars_of(kinds: Iterable[str]) -> tuple[Sidecar, ...]:
 
 
 def sample_parts(name: str) -> tuple[str, str] | None:
-    """Return (key, ending in lower case) of a file of a sample, or None if its name has no such form."""
+    """Return (key, ending in lower case) of a file of a sample, or None if its name does not have these parts."""
     match = SAMPLE_FILE.fullmatch(name)
     return None if match is None else (match["key"], match["ending"].lower())
 
@@ -197,13 +197,13 @@ def sample_parts(name: str) -> tuple[str, str] | None:
 def sidecar_text(
     wanted: Sequence[Sidecar], key: str | None, contents: Mapping[str, bytes], problems: Iterable[str] = ()
 ) -> tuple[str, str | None]:
-    """Return (the values of a sample's sidecars as JSON, what is wrong with them or None).
+    """Return (the values of a sample's sidecars as JSON, their problems or None).
 
     Args:
         wanted: the kinds that are read. Each has a value in the result, null if the sample has none.
-        key: of the sample. None: the name of the video has no key.
+        key: the key of the sample, or None if the name of the video has no key.
         contents: the bytes of the sidecars, by kind.
-        problems: what was wrong before.
+        problems: earlier problems, which come first in the result.
     """
     values: dict[str, Any] = {}
     said = list(problems)
