@@ -64,8 +64,8 @@ def _positions(
     if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
         steps = np.diff(exact) - samples[:-1]
-        # A smaller step is not a gap: Matroska's first Opus packet begins between two milliseconds (CodecDelay, RFC 9559
-        # 5.1.4.1.25), and all others at a millisecond. MP4 files made from Matroska have these times, in samples.
+        # A smaller step is not a gap: Matroska's first Opus packet begins between two milliseconds (CodecDelay,
+        # RFC 9559 5.1.4.1.25), and all others at a millisecond. MP4 files made from Matroska keep these times.
         if ((steps == 0) | (steps > float(TOLERANCE_SECONDS * rate))).all():
             _check_gaps(int(np.count_nonzero(steps)), len(pts))
             return exact

@@ -172,8 +172,8 @@ Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
 COLUMNS = "columns"  # the kind of sidecar that has the other columns of a Parquet file
-# Columns of a listing that policies read. Keys of sidecars do not become columns of these names or of SAMPLE_KEYS, since
-# their writers did not mean them for framedex.
+# Columns of a listing that policies read. A key of a sidecar with one of these names, or of SAMPLE_KEYS, gets a prefix,
+# since the writer of the sidecar did not mean it for framedex.
 OF_STRETCHES = frozenset({"start", "end"})
 MAX_SIDECAR_BYTES = 1 << 20
 SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.DOTALL)

@@ -428,9 +428,7 @@ def clip_interval(
     first, last = int(real.min()), int(real.max())
     begin, end = int(pts[first]), int(pts[last + 1]) if last + 1 < len(pts) else end_pts
     if NO_PTS in (begin, end):
-        raise PolicyError(
-            "the audio of a clip needs timestamps", found=f"frames {first} to {last} without them"
-        )
+        raise PolicyError("the audio of a clip needs timestamps", found=f"frames {first} to {last} without them")
     return begin * time_base, max(begin, end) * time_base
 
 
