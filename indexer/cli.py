@@ -15,8 +15,7 @@ from framedex.core.interrupts import interrupt_says
 from framedex.core.printing import FailureList, echo, internal_errors, json_text, progress_bar
 from framedex.core.words import SHOWN, counted, named, rate_text
 from framedex.errors import FramedexError, MissingSourceError, printable
-from framedex.execution.engine import Slice
-from framedex.execution.local_pool import GIBIBYTE
+from framedex.execution.engine import GIBIBYTE, Slice
 from framedex.files.outputs import has_locks
 from framedex.indexer.parts.index import Index
 from framedex.indexer.runs.build import build_index

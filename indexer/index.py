@@ -8,14 +8,14 @@ from typing import get_args
 from framedex.core.printing import progress_bar
 from framedex.core.words import check_choices
 from framedex.errors import SourceError
+from framedex.execution.engine import GIBIBYTE
 from framedex.execution.engines import EngineName, engine_of, processes
-from framedex.execution.local_pool import GIBIBYTE
+from framedex.files.outputs import check_writable
 from framedex.indexer.probing.probe import Depth, Streams
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions, IndexReport
 from framedex.indexer.sources.named_medium import SIDECARS, Images, Sidecar, sidecars_of
 from framedex.indexer.sources.sequences import rate_of
-from framedex.storage.outputs import check_writable
 from framedex.storage.places import Place, place
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.errors import NoClipsError, PolicyError
-from framedex.execution.engine import Engine, Slice
+from framedex.execution.engine import Engine, Slice, run_local
 from framedex.execution.engines import Workers
-from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.records.clip import Failure
 from framedex.records.medium import SAMPLE_KEYS

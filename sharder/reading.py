@@ -33,7 +33,7 @@ from framedex.storage.places import Stored
 from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader, RangedFile
 from framedex.storage.uris import is_remote, joined, leads_out
 
-OPEN_FILES = 64  # well below the usual limit of 1,024 for a process, which other threads and workers share
+OPEN_FILES = 64  # files that are kept open; a process may usually open 1,024 files in all
 
 
 class RecordedFiles:

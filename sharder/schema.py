@@ -9,7 +9,7 @@ from framedex.core.column_rules import Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS
 from framedex.records import clip
 from framedex.records.clip import FIELDS as IN_FIELDS
-from framedex.records.columns import field_of, required, rules_of, schema_of
+from framedex.records.columns import INT32, field_of, required, rules_of, schema_of
 from framedex.records.medium import MEDIA as IN_MEDIA
 from framedex.records.medium import MediumRecord
 
@@ -65,8 +65,8 @@ HEADER_KEYS = {
     "labels": Key(kind=dict, needed=False),
     "columns": Key(kind=list, element=str, needed=False, any_text=True),
     "job": Key(kind=str, needed=False),
-    "clips_per_part": Key(kind=list, element=int, most=clip.INT32),
-    "media_per_part": Key(kind=list, element=int, most=clip.INT32),
+    "clips_per_part": Key(kind=list, element=int, most=INT32),
+    "media_per_part": Key(kind=list, element=int, most=INT32),
 }
 
 MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA.names}

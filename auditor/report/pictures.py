@@ -18,8 +18,7 @@ from framedex.auditor.report.media_table import title_of
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 from framedex.errors import FramedexError
-from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
+from framedex.execution.engine import Calls, run_local
 from framedex.indexer.parts.index import Index
 from framedex.loader.contact_sheets.sheet import Inspector, jpeg, thumbnail_size
 from framedex.records.medium import OK

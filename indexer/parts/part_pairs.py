@@ -18,7 +18,6 @@ from framedex.indexer.facts import Row
 from framedex.indexer.sources import named_medium
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.records.medium import gaps_of
-from framedex.storage.outputs import Output
 from framedex.storage.places import Place
 from framedex.storage.uris import relative
 

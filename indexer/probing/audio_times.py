@@ -1,6 +1,6 @@
-"""Positions of audio packets on the medium's own sample grid: counted durations, checked against stated times.
+"""Positions of audio packets on the medium's own sample grid, from counted samples and stated times.
 
-Packets' sample counts come from their headers where a codec's headers state them. Otherwise packets are decoded, with
+If a codec's headers state the number of samples of a packet, the headers are read. Otherwise packets are decoded, with
 a decoder that is set up only from the recorded facts of the stream.
 """
 
@@ -37,9 +37,9 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
 
     Args:
         pts: int64 [packets], in `time_base`, NO_PTS where missing.
-        samples: int64 [packets], how many samples each packet decodes to.
-        time_base: in seconds.
-        rate: in Hz.
+        samples: int64 [packets], the number of samples that each packet decodes to.
+        time_base: the unit of timestamps, in seconds.
+        rate: the sample rate, in Hz.
 
     Raises:
         AudioProblem: if timestamps turn back, are too irregular, or are missing.
@@ -54,18 +54,18 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
 def _positions(
     pts: NDArray[np.int64], samples: NDArray[np.int64], tick: Fraction, rate: int, numbers: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the positions of packets that all hold samples. tick: the time base in samples."""
+    """Return the positions of packets that all have samples. `tick` is the time base in samples."""
     stated = pts != NO_PTS
     if not stated[0]:
         raise AudioProblem("the first audio packet has no timestamp")
     if int(np.abs(pts[stated]).max()) * tick >= 1 << 52:
-        raise AudioProblem("timestamps of the audio are absurd")
+        raise AudioProblem("timestamps of the audio are too large")
     counted = np.cumsum(samples) - samples
     if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
         steps = np.diff(exact) - samples[:-1]
-        # A smaller step is no gap: Matroska's first Opus packet begins between two milliseconds (RFC 9559 5.1.4.1.25,
-        # CodecDelay), all others on one. MP4 files made from Matroska have its milliseconds, in samples.
+        # A smaller step is not a gap: Matroska's first Opus packet begins between two milliseconds (CodecDelay,
+        # RFC 9559 5.1.4.1.25), and all others at a millisecond. MP4 files made from Matroska keep these times.
         if ((steps == 0) | (steps > float(TOLERANCE_SECONDS * rate))).all():
             _check_gaps(int(np.count_nonzero(steps)), len(pts))
             return exact
@@ -182,10 +182,10 @@ class AudioCoding:
     """The parameters that a decoder of a stream must be given, and its output format.
 
     Attributes:
-        codec: FFmpeg's canonical name.
-        rate: in Hz.
-        layout: channel layout.
-        sample_format: FFmpeg's name.
+        codec: the codec by FFmpeg's canonical name.
+        rate: the sample rate in Hz.
+        layout: the channel layout by FFmpeg's name.
+        sample_format: the sample format by FFmpeg's name.
     """
 
     codec: str
@@ -200,7 +200,7 @@ def make_decoder(coding: AudioCoding) -> AudioCodecContext:
     """Return a fresh decoder that trims no samples by itself.
 
     Raises:
-        av.error.FFmpegError, ValueError: if there is no decoder for the codec.
+        av.error.FFmpegError, ValueError: FFmpeg does not have a decoder for the codec.
     """
     context = av.CodecContext.create(DECODERS.get(coding.codec, coding.codec), "r")
     if not isinstance(context, AudioCodecContext):

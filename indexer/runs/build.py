@@ -16,7 +16,7 @@ from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
 from framedex.errors import MediaError, OutputError, StorageError
 from framedex.execution.engine import Calls, Outcome
-from framedex.files.outputs import full_disk_says, opened_output, remove_unfinished, write_json_aside
+from framedex.files.outputs import Output, full_disk_says, opened_output, remove_unfinished, write_json_aside
 from framedex.files.parquet_parts import library_versions, read_all, write_part
 from framedex.indexer import schema
 from framedex.indexer.facts import Identity, MediumFacts, Row, no_frames, problem_of, rows_of

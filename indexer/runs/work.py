@@ -17,8 +17,7 @@ from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
 from framedex.core.words import SHOWN
 from framedex.errors import INTERNAL_ERROR, MediaError, MissingSourceError, OutputError, SourceError
-from framedex.execution.engine import Engine
-from framedex.execution.local_pool import GIBIBYTE, run_local
+from framedex.execution.engine import GIBIBYTE, Engine, run_local
 from framedex.files.outputs import ASIDE, LOCK_NAME
 from framedex.files.parquet_parts import PART_NAME
 from framedex.indexer.facts import MediumFacts, Row, problem_of

@@ -91,7 +91,7 @@ KINDS = ERRORS | {"damaged": DamageError}
 # These kinds of StorageError concern the run and not one clip: the run ends, whatever `on_error` is.
 OF_THE_RUN = frozenset({"denied", "forked", "foreign"})
 
-TRIES = 8  # if so many random replacements fail, the dataset as a whole is bad
+TRIES = 8  # replacements that are drawn for a clip before the error is raised
 MAX_FAULTS = 1000  # a report of a run over a bad dataset must not fill the memory
 _COUNTING = threading.Lock()  # one lock for all loaders suffices, because it is held briefly
 LOG = logging.getLogger("framedex.loader")

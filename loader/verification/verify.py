@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError, StorageError
-from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
+from framedex.execution.engine import Calls, run_local
 from framedex.indexer.containers import picture_md5
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of

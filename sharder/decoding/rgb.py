@@ -37,7 +37,7 @@ PLANES, PACKED = "gbrp", "rgb24"
 DEEP_PLANES, DEEP_PACKED = "gbrp16le", "rgb48le"
 MOST = (1 << 16) - 1  # white in 16 bits
 FULL_RANGE = 2  # AVCOL_RANGE_JPEG of libavutil
-MAX_KEPT = 16  # for all threads together; a converter keeps buffers of a few pictures
+MAX_KEPT = 16  # converters that are kept for all threads together, each with buffers of a few pictures
 # Importing numba takes half a second of CPU. Compiled code saves that on so many pixels, some 110 frames of 720p.
 COMPILED_FROM = 100_000_000
 LOG = logging.getLogger("framedex.decoding")
