@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from framedex.errors import OutputError, SourceError
+from framedex.files.outputs import Output
 from framedex.files.parquet_parts import UNSTORABLE, PartWriter, part_numbers, part_path, table_of
 from framedex.indexer import schema
 from framedex.indexer.facts import Row

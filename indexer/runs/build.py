@@ -28,7 +28,6 @@ from framedex.indexer.sources.discover import media_id
 from framedex.indexer.sources.named_medium import readable_name
 from framedex.indexer.sources.sequences import group_names
 from framedex.records.medium import FAILED, GONE, IMAGES, VIDEO
-from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
 
 HOLDERS_TOGETHER = 64  # tars and Parquet files whose members are in memory at a time

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from framedex.errors import OutputError, SourceError
 from framedex.execution.engine import Slice
 from framedex.files import outputs
+from framedex.files.outputs import Output
 from framedex.files.parquet_parts import ffmpeg_of, part_numbers, part_path, read_all
 from framedex.indexer import schema
 from framedex.indexer.parts.index import Index, as_videos, rows_by_group
 from framedex.indexer.parts.part_pairs import PartPairs, next_part
 from framedex.indexer.runs import build
 from framedex.indexer.runs.work import IndexOptions, IndexReport, Members, Work, parted, plan_work
-from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
 
 # Limits of a merged part: its rows of `videos` are in memory until it is written.

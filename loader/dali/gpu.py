@@ -74,10 +74,8 @@ class GpuDecoder:
 
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
         """Decode clips of images: uint8 [unique, H, W, 3] each."""
-        if not clips:
-            return []
         counts = [len(clip.images) for clip in clips if clip.images is not None]
-        images = [image for clip in clips for image in clip.images or ()]
+        images = [{"image": image} for clip in clips for image in clip.images or ()]
         sizes = [clip.size for clip, count in zip(clips, counts, strict=True) for _ in range(count)]
         outputs = self._images.run(images, sizes)
         pictures = [picture for output in outputs for picture in tensors_of(output)]
