@@ -162,14 +162,14 @@ def test_an_interrupt_that_a_callback_drops_comes_again(listening: None) -> None
 
 INTERRUPTED_IN_A_STRING = """
 import click
-from framedex.cli import COMMANDS, main
+from framedex import cli
 
 @click.command()
 def index():
     exec("import signal; signal.raise_signal(signal.SIGINT)")
 
-COMMANDS["index"] = "__main__", ""
-main()
+cli.COMMANDS["index"] = "__main__", ""
+cli.main()
 """
 
 
