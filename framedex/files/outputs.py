@@ -27,6 +27,17 @@ from framedex.storage.places import Place, Stored, small_text
 ASIDE = ".writing-"  # the prefix of unfinished files, which readers ignore
 
 
+def check_free(path: Path | None, overwrite: bool) -> None:
+    """Raise OutputError if a file exists and must not be replaced."""
+    if path is not None and path.exists():
+        if not overwrite:
+            raise OutputError(
+                "the output file is there already", where=str(path), remedy="pass --overwrite, or choose another name"
+            )
+        if not path.is_file():
+            raise OutputError("the output is no regular file", where=str(path), remedy="choose another name")
+
+
 def write_aside(path: Path, content: bytes) -> None:
     """Write a small file, completely or not at all."""
     aside = path.with_name(ASIDE + path.name)
