@@ -35,7 +35,7 @@ def check_free(path: Path | None, overwrite: bool) -> None:
                 "the output file is there already", where=str(path), remedy="pass --overwrite, or choose another name"
             )
         if not path.is_file():
-            raise OutputError("the output is no regular file", where=str(path), remedy="choose another name")
+            raise OutputError("the output is not a regular file", where=str(path), remedy="choose another name")
 
 
 def write_aside(path: Path, content: bytes) -> None:
