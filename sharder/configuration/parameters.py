@@ -37,7 +37,6 @@ from framedex.errors import PolicyError
 NUMBER = re.compile(r"[+-]?(\d{1,15}(\.\d{0,20})?|\.\d{1,20})([eE][+-]?\d{1,2})?(/\d{1,15})?")
 MAX_SHOWN = 10**20  # Python takes long to write a number of millions of digits, or refuses to
 MAX_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a typing error
-MAX_WANTED = 20_000_000  # frames of all clips of one video: more fill the memory, and are a typing error
 MAX_LISTED = 100_000  # elements of a list
 
 

@@ -18,7 +18,6 @@ from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.sharder.configuration.listing_rows import Split, Views
 from framedex.sharder.configuration.parameters import (
-    MAX_WANTED,
     Count,
     FilterText,
     Number,
@@ -87,8 +86,8 @@ class Policy(Record):
             raise RefusedError("this policy goes by frame numbers", found="jitter_seconds", allowed="jitter_frames")
         if not self.by_number and self.jitter_frames:
             raise RefusedError("this policy goes by time", found="jitter_frames", allowed="jitter_seconds")
-        if self.length is not None and self.length > MAX_WANTED:
-            raise RefusedError(f"a clip has at most {MAX_WANTED:,} frames", found=f"{self.length:.3g} frames")
+        if self.length is not None and self.length > sampling.MAX_WANTED:
+            raise RefusedError(f"a clip has at most {sampling.MAX_WANTED:,} frames", found=f"{self.length:.3g} frames")
         if self.length is not None and self.min_frames > self.length:
             raise RefusedError("min_frames is more than a clip has", found=self.min_frames, allowed=self.length)
         if self.views is None:
