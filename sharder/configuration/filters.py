@@ -12,7 +12,7 @@ import ast
 import operator
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.parameters import no_column
 
 # Far above what people write, and far below what would exhaust Python's recursion or pyarrow's.
 MAX_CHARACTERS, MAX_DEPTH, MAX_PARTS = 10_000, 50, 3_000
@@ -220,3 +220,18 @@ class _Reader:
         before = self._line.encode("utf-8", "surrogatepass")[: node.col_offset].decode("utf-8", "replace")
         found = ast.get_source_segment(self._line, node) or self._line
         return PolicyError(what, where=f"filter, character {len(before) + 1}", found=found[:80], allowed=GRAMMAR)
+
+
+def no_column(of: str, name: str, names: Iterable[str], *, where: str | None = None, none: str = "") -> PolicyError:
+    """Return the error for a column that does not exist.
+
+    Args:
+        of: What lacks the column.
+        name: The column.
+        names: The columns that exist.
+        where: Where the column is named.
+        none: The message if there are no columns at all.
+    """
+    known = list(names)
+    allowed, remedy = ", ".join(known) or none, did_you_mean(name, known)
+    return PolicyError(f"the {of} has no such column", where=where, found=repr(name), allowed=allowed, remedy=remedy)

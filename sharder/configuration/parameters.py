@@ -7,7 +7,7 @@ value and describes it, for error messages and for the JSON Schema by which edit
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from decimal import Decimal
 from fractions import Fraction
@@ -268,21 +268,6 @@ def _refusal(error: ErrorDetails, where: str) -> PolicyError:
         remedy = did_you_mean(written, words) if isinstance(written, str) else None
         return PolicyError("unknown value", where=where, found=found, allowed=", ".join(words), remedy=remedy)
     return PolicyError(error["msg"], where=where, found=found)
-
-
-def no_column(of: str, name: str, names: Iterable[str], *, where: str | None = None, none: str = "") -> PolicyError:
-    """Return the error for a column that does not exist.
-
-    Args:
-        of: What lacks the column.
-        name: The column.
-        names: The columns that exist.
-        where: Where the column is named.
-        none: The message if there are no columns at all.
-    """
-    known = list(names)
-    allowed, remedy = ", ".join(known) or none, did_you_mean(name, known)
-    return PolicyError(f"the {of} has no such column", where=where, found=repr(name), allowed=allowed, remedy=remedy)
 
 
 Json = dict[str, Any]
