@@ -15,7 +15,8 @@ from framedex.auditor.tables.query_process import QueryProcess
 from framedex.auditor.tables.source_files import add_files, add_policy_misses, add_scene_views, add_tars
 from framedex.auditor.tables.subject import OF_SOURCES, Kind, opened
 from framedex.core.words import did_you_mean
-from framedex.errors import FramedexError, OutputError
+from framedex.errors import FramedexError
+from framedex.files.outputs import check_free
 from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.storage.places import OWN_STORE, Access, Place, place
 
@@ -28,17 +29,6 @@ KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}
 def uses_frames(sql: str) -> bool:
     """Return whether a query may use the views of single frames, which take longer to open."""
     return re.search(r"\b(frames|packets|gops|frames_parts)\b", sql, re.IGNORECASE) is not None
-
-
-def check_free(path: Path | None, overwrite: bool) -> None:
-    """Raise OutputError if a file exists and must not be replaced."""
-    if path is not None and path.exists():
-        if not overwrite:
-            raise OutputError(
-                "the output file is there already", where=str(path), remedy="pass --overwrite, or choose another name"
-            )
-        if not path.is_file():
-            raise OutputError("the output is no regular file", where=str(path), remedy="choose another name")
 
 
 def run(

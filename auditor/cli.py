@@ -10,7 +10,7 @@ import orjson
 
 from framedex import options
 from framedex.auditor import findings
-from framedex.auditor.audit import LIMITS, check_free, run, uses_frames
+from framedex.auditor.audit import LIMITS, run, uses_frames
 from framedex.auditor.findings import SEVERITIES, Severity, checks_of, missing, questions
 from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, write_database
 from framedex.auditor.tables.query_process import QueryProcess
@@ -18,6 +18,7 @@ from framedex.auditor.tables.subject import Kind, opened
 from framedex.core.printing import echo, escaped_json
 from framedex.core.words import counted
 from framedex.errors import FramedexError, OutputError, printable
+from framedex.files.outputs import check_free
 from framedex.sharder.cli_options import POLICY
 from framedex.storage.places import Access, Place
 

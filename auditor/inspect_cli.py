@@ -12,8 +12,8 @@ import click
 from framedex import options
 from framedex.core.printing import echo, progress_bar
 from framedex.core.words import counted, size_text
-from framedex.errors import FramedexError, OutputError, printable
-from framedex.files.outputs import write_aside
+from framedex.errors import FramedexError, printable
+from framedex.files.outputs import check_free, write_aside
 from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, html_sheet
 from framedex.loader.contact_sheets.sheet_pictures import check_animation, png_sheet, webp_sheet
 from framedex.storage.places import Access, Place
@@ -128,10 +128,7 @@ def inspect(
         raise FramedexError(
             "the ending of --out says what to draw, and this is none", found=out.name, allowed=", ".join(SHEETS)
         )
-    if out.exists() and not overwrite:
-        raise OutputError(
-            "the output file is there already", where=str(out), remedy="pass --overwrite, or choose another name"
-        )
+    check_free(out, overwrite)
     inspector = Inspector(what, longest_side=size or SHEET_SIDE, access=access)
     numbers = inspector.find(clip_ids) if sample is None else inspector.sample(sample, seed)
     heading = inspector.heading(len(numbers))

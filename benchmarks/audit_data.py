@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from framedex.files.outputs import first_packets, write_json_aside
 from framedex.files.parquet_parts import PartWriter, part_path, table_of, write_part
-from framedex.indexer.parts.part_pairs import PartPairs
-from framedex.indexer.runs.merging import MEDIA_A_PART, VIDEOS_A_ROW_GROUP
+from framedex.indexer.parts.part_pairs import VIDEOS_A_ROW_GROUP, PartPairs
+from framedex.indexer.runs.merging import MEDIA_A_PART
 from framedex.indexer.schema import FORMAT, FRAMES, HEADER, LISTING_NAME, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.sources.discover import media_id
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, OPEN, START, summarise

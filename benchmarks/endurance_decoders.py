@@ -16,7 +16,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -275,9 +275,9 @@ def fed_from_buffers(home: Path, count: int, *, gpu: bool) -> dict[str, Any]:
 
 def fed_once(made: Any, some: list[tuple[MovieFeed, Any]], short_clip: str) -> bool:
     """Feed one batch, apply `short_clip` to the buffers and run; return whether the pictures are right."""
-    buffers = [movie.content.copy() for movie, _ in some]
+    buffers = [movie["movie"].copy() for movie, _ in some]
     made.feed_input("movie", buffers)
-    made.feed_input("wanted", [movie.wanted for movie, _ in some])
+    made.feed_input("wanted", [movie["wanted"] for movie, _ in some])
     others: list[NDArray[np.uint8]] = []
     if short_clip == "overwritten":
         for buffer in buffers:
@@ -297,5 +297,5 @@ def plain_movies(home: Path) -> Iterator[tuple[MovieFeed, Fetched]]:
     """Yield movies that DALI decodes on a CPU (whole VP9 files), each with the frames requested from it."""
     for path in sorted((home / "shapes").glob("libvpx-vp9_*")):
         wanted = np.array([0, 3, 17], np.int32)
-        movie = replace(NO_MOVIE, content=np.fromfile(path, np.uint8), wanted=wanted)
+        movie = NO_MOVIE | {"movie": np.fromfile(path, np.uint8), "wanted": wanted}
         yield movie, Fetched(number=0, item={"frame_index": wanted}, cost=ClipCost(codec="vp9", cpu=0.0, gpu=0.0))

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.environment import environment
 from framedex import ClipDataset
 from framedex.indexer.probing.probe import ProbeTask
-from framedex.indexer.runs.existence import probe_object
+from framedex.indexer.runs.existence import probe_media
 from framedex.storage.objects import upload
 from tests.support import proxy as proxies
 from tests.support import rgw
@@ -83,7 +83,7 @@ def main() -> None:
             from framedex.storage import objects
 
             objects._store.cache_clear()
-            (medium,) = probe_object(ProbeTask(path=uri))
+            (medium,) = probe_media(ProbeTask(path=uri))
             assert medium.identity is not None, medium.problem
             assert medium.timeline is not None, medium.problem
             facts = {"size_bytes": medium.identity.size_bytes, "depth": medium.timeline.depth}

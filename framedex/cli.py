@@ -55,6 +55,9 @@ class Stages(click.Group):
             raise
         except KeyboardInterrupt as interrupt:
             echo(f"interrupted: {interrupt or 'nothing half-written is left; run the same command again'}", err=True)
+            # Python sets a flag if an interrupt ends code that it runs from a string, such as the code of a dataclass.
+            # `python -m` then ends by SIGINT, whatever the exit code. Running another string clears the flag.
+            exec("")
             sys.exit(INTERRUPTED)
         except OSError as error:
             echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)

@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from framedex.errors import FramedexError
 from framedex.execution.engine import Slice
 from framedex.execution.engines import EngineName, engine_of
-from framedex.storage.outputs import check_writable
+from framedex.files.outputs import check_writable
 from framedex.storage.places import ALLOW_REMOTE, Access, Place, local_of, place
 
 Command = Callable[..., None]
@@ -389,7 +389,7 @@ class ByteCount(click.ParamType[int]):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", str(value).strip().lower())
         found = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
         if found < 1:
-            self.fail(f"{value!r} is no size; write 512MB, 1.5GiB or 100000", param, ctx)
+            self.fail(f"{value!r} is not a size; write 512MB, 1.5GiB or 100000", param, ctx)
         return int(found)
 
 
@@ -402,7 +402,7 @@ class FrameSize(click.ParamType[tuple[int, int]]):
         """Return the (height, width) that `224x320` means."""
         match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", str(value).strip().lower())
         if match is None:
-            self.fail(f"{value!r} is no height and width; write 224x320", param, ctx)
+            self.fail(f"{value!r} is not a height and width; write 224x320", param, ctx)
         return int(match[1]), int(match[2])
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import json
 import os
 import sys
@@ -24,7 +23,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import atheris
 
@@ -33,7 +31,7 @@ with atheris.instrument_imports(include=["framedex"]):
     from framedex.indexer.bitstream import h264_sets, hevc_sets, nal
     from framedex.indexer.bitstream.base import BitstreamError, Scanner
     from framedex.indexer.mp4 import boxes
-    from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
+    from framedex.indexer.mp4.boxes import Read, TruncatedError, UntrustedTables
     from framedex.indexer.mp4.sample_tables import read_layout, read_sample_table
     from framedex.indexer.probing import image_facts, packet_headers, probe
     from framedex.indexer.probing.every_packet import SCANNERS
@@ -92,9 +90,9 @@ def bytes_parser(parse: Parser, *declared: type[Exception]) -> Target:
     return Target(parse=parse, declared=declared)
 
 
-def ending_parser(parse: Callable[[BinaryIO, int], str | None]) -> Parser:
+def ending_parser(parse: Callable[[Read, int], str | None]) -> Parser:
     """Return a parser of bytes, made from a parser of a file."""
-    return lambda data: parse(io.BytesIO(data), len(data))
+    return lambda data: parse(lambda offset, length: data[offset : offset + length], len(data))
 
 
 def read_tables(data: bytes) -> None:
@@ -136,7 +134,7 @@ TARGETS: dict[str, Target] = {
     **{f"{name}_ending": bytes_parser(ending_parser(parse)) for name, parse in boxes.ENDINGS.items()},
     **{f"{codec}_scanner": scanner(make) for codec, make in SCANNERS.items()},
     "h264_headers": bytes_parser(lambda data: condense_h264(data), BitstreamError),
-    "h264_sequence": bytes_parser(h264_sets.parse_sequence, ValueError),
+    "h264_sequence": bytes_parser(h264_sets.parse_sps, ValueError),
     "h264_configuration": bytes_parser(h264_sets.parse_configuration, ValueError),
     "hevc_configuration": bytes_parser(hevc_sets.parse_configuration, ValueError),
     "h264_sps": bytes_parser(h264_sets.parse_sps, ValueError),

@@ -95,12 +95,12 @@ def cut_units(packet: bytes, length_size: int) -> list[bytes]:
 
 def without_media(path: Path) -> bytes:
     """Return the boxes of an ISO BMFF file without the mdat boxes."""
-    with open(path, "rb") as file:
-        found = [box for box in boxes.file_boxes(file, 0, path.stat().st_size) if box.kind != b"mdat"]
-        file.seek(0)
-        content = file.read()
+    content = path.read_bytes()
+    found = boxes.iter_boxes(lambda at, length: content[at : at + length], 0, len(content))
     return b"".join(
-        (box.end - box.start + 8).to_bytes(4, "big") + box.kind + content[box.start : box.end] for box in found
+        (end - start + 8).to_bytes(4, "big") + kind + content[start:end]
+        for kind, start, end in found
+        if kind != b"mdat"
     )
 
 

@@ -15,13 +15,12 @@ from framedex.core.interrupts import interrupt_says
 from framedex.core.printing import FailureList, echo, internal_errors, json_text, progress_bar
 from framedex.core.words import SHOWN, counted, named, rate_text
 from framedex.errors import FramedexError, MissingSourceError, printable
-from framedex.execution.engine import Slice
-from framedex.execution.local_pool import GIBIBYTE
+from framedex.execution.engine import GIBIBYTE, Slice
 from framedex.files.outputs import has_locks
 from framedex.indexer.parts.index import Index
-from framedex.indexer.runs.build import IndexReport, build_index
+from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.merging import build_slice, compact_index, finish_index
-from framedex.indexer.runs.work import IndexOptions, Work, plan_work
+from framedex.indexer.runs.work import IndexOptions, IndexReport, Work, plan_work
 from framedex.indexer.sources.discover import OtherFiles
 from framedex.indexer.sources.named_medium import SIDECARS, Sidecar, sidecars_of
 from framedex.indexer.sources.sequences import rate_of
@@ -60,7 +59,7 @@ def sidecars_value(context: click.Context, parameter: click.Parameter, value: st
         raise click.BadParameter(f"{error}, or none") from error
 
 
-TABLE_ROWS = 20  # a table of more rows scrolls the summary's first lines out of most terminals
+TABLE_ROWS = 20  # with a longer table, the first lines of the summary scroll out of most terminals
 LOG = logging.getLogger("framedex.indexer")
 
 EXAMPLE = (
@@ -73,8 +72,8 @@ EXAMPLE = (
 )
 
 
-# --dry-run and --finish allow all options of the run that they refer to, --workers included: users repeat the command
-# and add one of them.
+# --dry-run and --finish allow all options of a run, even --workers: users repeat the command of the run and add one of
+# the two.
 RULES = (
     OptionRule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
     FINISH_RULE,
@@ -82,19 +81,19 @@ RULES = (
         options=["task", "finish"],
         when=lambda values: not values["dry_run"],
         beside="--dry-run",
-        why="it says what the whole run would do",
+        why="it shows the plan of the whole run",
     ),
     OptionRule(
         options=["depth"],
         when=lambda values: not values["verify"] or values["depth"] == "packets",
         beside="--verify",
-        why="that reads every packet",
+        why="--verify reads every packet",
     ),
     OptionRule(
         options=["prove"],
         when=lambda values: not values["verify"],
         beside="--verify",
-        why="that compares every frame",
+        why="--verify compares every frame",
     ),
     OptionRule(
         options=["image_fps"],
@@ -130,8 +129,8 @@ RULES = (
     type=click.Choice(["auto", "packets", "tables"]),
     default="auto",
     show_default=True,
-    help="How much of each file is read. `packets`: every packet. `tables`: sample tables and start points only, which "
-    "is faster (MP4, MOV, 3GP). `auto`: tables if they can be trusted.",
+    help="How much of each file is read. `packets`: every packet. `tables`: only sample tables and random access "
+    "points, which is faster (MP4, MOV, 3GP). `auto`: tables if they can be trusted.",
 )
 @click.option(
     "--streams",
@@ -145,8 +144,8 @@ RULES = (
     type=click.Choice(["sequences", "single", "ignore"]),
     default="sequences",
     show_default=True,
-    help="What the JPEG, PNG and WebP images of a searched folder become: one sequence, media of one frame each, or "
-    "nothing.",
+    help="Media that the JPEG, PNG and WebP images of a searched folder become: one sequence, or one medium each. "
+    "`ignore` skips them.",
 )
 @click.option(
     "--sidecars",
@@ -220,7 +219,7 @@ def index(
     as_json: bool,
     **named_as_fields: Any,
 ) -> None:
-    """Record the packets, timestamps and start points of every video in Parquet.
+    """Record the packets, timestamps and random access points of every video in Parquet.
 
     A SOURCE is a video, an image, a tar of videos or images, a Parquet file with videos in a column, a folder (searched
     recursively), a glob, @list.txt (one path per line, or DALI's `path label [start end]`), or a CSV, JSONL or Parquet
@@ -301,24 +300,25 @@ def _compact(out: Place, as_json: bool) -> None:
 
 def _print_plan(work: Work, as_json: bool) -> None:
     """Print the media that a run would probe."""
-    gone = sorted(work.gone)
-    probe = sorted(((medium_name(*key), task) for key, task in work.probe.items()), key=lambda entry: entry[0])
-    images = {name: len(task.images.names) for name, task in probe if task.images is not None and task.images.names}
+    report = work.report
+    gone = sorted(item.identity[0] for item in work.gone)
+    probe = sorted(((medium_name(*item.identity), item.task) for item in work.probe), key=lambda entry: entry[0])
+    images = {name: len(task.images.names) for name, task in probe if task and task.images and task.images.names}
     if as_json:
-        plan = {name: getattr(work, name) for name in ("root", "unchanged", "changed", "retried")}
-        unopened = sorted(medium_name(*identity) for identity in work.unopened)
+        plan = {name: getattr(report, name) for name in ("root", "unchanged", "changed", "retried")}
+        unopened = sorted(medium_name(*item.identity) for item in work.unopened)
         plan |= {"gone": gone, "probe": [name for name, _ in probe], "unopened": unopened, "images": images}
-        echo(json_text(plan | {"thumbnails": work.thumbnails, "others": [asdict(some) for some in work.others]}))
+        echo(json_text(plan | {"thumbnails": report.thumbnails, "others": [asdict(some) for some in report.others]}))
         return
     for name, _ in probe:
         echo(printable(name) + (f" ({images[name]} image{'s' * (images[name] != 1)})" if name in images else ""))
     for name in gone:
         echo(f"gone: {printable(name)}")
     echo(
-        f"would probe {len(probe)} media under {printable(work.root)}; {work.changed} changed, "
-        f"{_retried(work.retried)}{len(gone)} gone, {work.unchanged} unchanged"
+        f"would probe {len(probe)} media under {printable(report.root)}; {report.changed} changed, "
+        f"{_retried(report.retried)}{len(gone)} gone, {report.unchanged} unchanged"
     )
-    _print_skipped(work.thumbnails, work.others)
+    _print_skipped(report.thumbnails, report.others)
 
 
 def _retried(count: int) -> str:

@@ -35,21 +35,21 @@ from framedex.indexer.sources.members import FileMember
 from framedex.records.medium import COLOR_RANGES, FIELD_ORDERS, MediumRecord
 from framedex.storage.reader import ObjectFile, ObjectReader, RangedFile
 
-# Formats that hold their video themselves, by libavformat's names. Formats that refer to other files or places are left
-# out: playlists (hls, dash, concat, concatf, imf, rtsp, sdp, sap, ffmetadata), patterns of file names (image2), files
-# with a companion (vobsub) and devices (lavfi, x11grab, v4l2 …). So are formats that claim any text or raw bytes.
+# Formats that contain their video, by libavformat's names. Formats that refer to other files or places are left out:
+# playlists (hls, dash, concat, concatf, imf, rtsp, sdp, sap, ffmetadata), patterns of file names (image2), files with a
+# companion (vobsub) and devices (lavfi, x11grab, v4l2 …). So are formats that libavformat detects in any text or bytes.
 ALLOWED = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,apng,asf,avi,dv,flv,gif,h263,h264,hevc,ivf,m4v,mjpeg,mpeg,mpegts,mpegvideo,"
     "mxf,nut,obu,ogg,rm,vvc,webp_pipe,wtv,yuv4mpegpipe"
 )
 
-# Marks at the beginning of files that refer to other files: HLS, DASH, IMF and Smooth Streaming, concat, SDP.
+# Texts at the beginning of files that refer to other files: HLS, DASH, IMF and Smooth Streaming, concat, SDP.
 REFERRING = (b"#EXTM3U", b"<MPD", b"<AssetMap", b"<CompositionPlaylist", b"<SmoothStreamingMedia", b"ffconcat", b"v=0")
 HEAD_BYTES = 1024
 
 # libavformat checks the detected demuxer against the list before that demuxer reads a byte, and returns EINVAL
 # (av.error.ArgumentError) if it is not in the list. `protocol_whitelist` applies to everything that the demuxer opens
-# itself. `enable_drefs` has libavformat's default. It is stated because it keeps MOV data references closed.
+# itself. `enable_drefs` has libavformat's default. It is set here because MOV data references must stay closed.
 OPEN_OPTIONS = {
     "protocol_whitelist": "file",
     "format_whitelist": ALLOWED,
@@ -73,11 +73,11 @@ def memory_errors() -> Iterator[None]:
 
 
 def open_container(source: str | RangedFile) -> InputContainer:
-    """Open a media file, an object, or a part of one. A playlist, or a reference inside the file, is not followed.
+    """Open a media file, an object, or a part of one. Playlists and references inside the file are not followed.
 
     Raises:
-        av.error.FFmpegError, OSError, ValueError: as PyAV raises them.
-        MemoryError: if memory runs out.
+        av.error.FFmpegError, OSError, ValueError: PyAV cannot open it.
+        MemoryError: Memory runs out.
     """
     # The file: prefix keeps names with a colon from being read as a protocol.
     opened = f"file:{source}" if isinstance(source, str) else source
@@ -86,11 +86,11 @@ def open_container(source: str | RangedFile) -> InputContainer:
 
 
 def demux_packets(container: InputContainer, stream_index: int) -> Iterator[av.Packet[Any]]:
-    """Yield the packets of a stream that hold data, in decode order.
+    """Yield the packets of a stream in decode order, without empty ones.
 
     Raises:
-        av.error.FFmpegError: if demuxing fails.
-        MemoryError: if memory runs out.
+        av.error.FFmpegError: Demuxing fails.
+        MemoryError: Memory runs out.
     """
     with memory_errors():
         try:
@@ -98,8 +98,8 @@ def demux_packets(container: InputContainer, stream_index: int) -> Iterator[av.P
                 if packet.size:
                     yield packet
         except IndexError:
-            # PyAV 18, after the last packet of a file in which a stream appeared on the way: it flushes streams that it
-            # does not know, depending on what memory behind its list of streams holds.
+            # After the last packet of a file in which a stream appeared late, PyAV 18 reads memory behind its list of
+            # streams, and may raise this error when it flushes the streams that it finds there.
             return
 
 
@@ -110,36 +110,37 @@ def decode_packet(context: AudioCodecContext, packet: av.Packet[Any] | None) -> 
 def decode_packet(
     context: VideoCodecContext | AudioCodecContext, packet: av.Packet[Any] | None
 ) -> Sequence[av.VideoFrame | av.AudioFrame]:
-    """Return the frames that a decoder gives for a packet, or for None at the end of the stream.
+    """Return the frames that a decoder outputs for a packet, or for None at the end of the stream.
 
     Raises:
-        av.error.FFmpegError: if decoding fails.
-        MemoryError: if memory runs out.
+        av.error.FFmpegError: Decoding fails.
+        MemoryError: Memory runs out.
     """
     try:
         with memory_errors():
             return context.decode(packet)
     except av.error.FFmpegError:  # some of its subclasses are ValueErrors, too
         raise
-    except ValueError as error:  # PyAV 19 raises it if the packet before could not open the decoder
+    except ValueError as error:  # PyAV 19 raises it after a packet with which the decoder could not be opened
         raise av.error.InvalidDataError(INVALID_DATA, str(error)) from error
 
 
 def packet_with(data: bytes | memoryview) -> av.Packet[Any]:
     """Return a packet of these bytes for a decoder.
 
-    The packet is allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
+    The packet is allocated and then filled. A packet around existing bytes lacks padding, and decoders read past its
+    end.
     """
     packet: av.Packet[Any] = av.Packet(len(data))
     packet.update(data)  # type: ignore[arg-type]
     return packet
 
 
-MAX_REQUESTS = 8  # reading sample tables takes fewer, unless fragments lie far apart
+MAX_REQUESTS = 8  # enough for sample tables, unless fragments lie far apart
 
 
 class NeedsWholeError(Exception):
-    """Probing an object takes all of its bytes, so it must be copied to this machine first."""
+    """An object has to be copied to this machine, because probing it reads all of its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +148,11 @@ class ProbedFile:
     """A file on this machine, opened for probing, or a part of one. Offsets count from the beginning of the part.
 
     Attributes:
-        path: path of the file.
-        descriptor: the open file.
-        identity: identity of the file.
-        member: the part of the file that the medium is. If None, the medium is the whole file.
-        sparing: whether every read costs a request (object storage).
+        path: The path of the file.
+        descriptor: The open file.
+        identity: The identity of the file.
+        member: The part of the file that the medium is. If None, the medium is the whole file.
+        sparing: Whether each read costs a request, as in object storage.
     """
 
     sparing: ClassVar[bool] = False
@@ -207,9 +208,9 @@ class ProbedObject:
     """An object, or a part of one, read in ranges.
 
     Attributes:
-        read: reader of ranges of the medium.
-        identity: identity of the object.
-        member: the part of the object that the medium is. If None, the medium is the whole object.
+        read: Reads ranges of the medium.
+        identity: The identity of the object.
+        member: The part of the object that the medium is. If None, the medium is the whole object.
     """
 
     sparing: ClassVar[bool] = True
@@ -228,7 +229,7 @@ class ProbedObject:
         return self.read.size_bytes
 
     def open(self) -> InputContainer:
-        if self.read.requests > MAX_REQUESTS:  # fragments, far apart: what comes next would cost more than a copy
+        if self.read.requests > MAX_REQUESTS:  # fragments lie far apart, so further reading would cost more than a copy
             raise NeedsWholeError
         if self.member is None:
             return open_container(ObjectFile(self.read))
@@ -245,8 +246,8 @@ def open_medium(file: Probed) -> InputContainer:
     """Open a file or an object with libavformat.
 
     Raises:
-        MediaError: if it cannot be opened, or must not be opened.
-        NeedsWholeError: if an object must be copied to this machine first.
+        MediaError: It cannot be opened, or must not be opened.
+        NeedsWholeError: An object must be copied to this machine first.
     """
     try:
         return file.open()
@@ -266,11 +267,11 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def opened_file(path: str, member: FileMember | None = None) -> Iterator[ProbedFile]:
-    """Open the file and record its identity. Raises MediaError if the file is missing, unreadable or empty.
+    """Open a file for probing. Raises MediaError if it is missing, unreadable or empty.
 
     Args:
-        path: path of the file.
-        member: the part of the file that is opened. If None, the whole file is opened.
+        path: The path of the file.
+        member: The part of the file to open. If None, the whole file.
     """
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
@@ -305,11 +306,11 @@ def check_unchanged(file: ProbedFile) -> None:
 DECODERS = {"av1": "libdav1d"}  # the canonical name would open a decoder that needs hardware
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the previous picture
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
-# FFmpeg's decoder of Dirac and VC-2 gives different pictures with slice threads, and different ones each time (Haar
-# wavelets). That of MPEG-1 and MPEG-2 then decodes slices with quantiser matrices that come behind them in the packet.
+# With slice threads, FFmpeg's decoder of Dirac and VC-2 outputs different pictures each time (Haar wavelets). Its
+# decoder of MPEG-1 and MPEG-2 then decodes slices with quantiser matrices that come after them in the packet.
 ONE_THREAD = frozenset({"dirac", "mpeg1video", "mpeg2video"})
-# FFmpeg's decoders of these make up what they cannot decode of a slice, from pictures that depend on where they
-# started, and do not mark the picture. With the option "explode", they report an error instead.
+# FFmpeg's decoders of these codecs fill the damaged part of a slice from other pictures, which depend on where decoding
+# began, and do not mark the picture. With the option "explode", they report an error instead.
 SILENT = frozenset({"mpeg1video", "mpeg2video"})
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
 FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
@@ -319,18 +320,18 @@ Coded = StreamFacts | MediumRecord  # the columns of `videos` that a decoder of 
 
 
 class RunDecoder:
-    """A decoder of one run. Pictures carry the number of the packet that they were decoded from, as their pts.
+    """A decoder of one run. The pts of a picture is the number of the packet that it was decoded from.
 
-    A run gets a decoder of its own, because a flush leaves some state behind, for instance the colour range.
+    Each run gets a decoder of its own, because some state survives a flush, for instance the colour range.
 
     Args:
-        coded: the stream.
-        where: its file, for messages.
-        threads: number of threads that the decoder may use.
-        keep_damaged: whether to keep the pictures that the decoder makes up for damaged slices.
+        coded: The stream.
+        where: Its file, for messages.
+        threads: The number of threads that the decoder may use.
+        keep_damaged: Whether to keep pictures whose damaged slices the decoder has filled.
 
     Raises:
-        DecodeError: if FFmpeg has no such decoder, or it rejects the recorded facts.
+        DecodeError: FFmpeg lacks the decoder, or it rejects the recorded facts.
     """
 
     def __init__(self, coded: Coded, *, where: str, threads: int = 1, keep_damaged: bool = False) -> None:
@@ -340,29 +341,27 @@ class RunDecoder:
         except UnknownCodecError as error:
             raise DecodeError(f"this version of FFmpeg has no decoder of {coded.codec}", where=where) from error
         if not isinstance(context, VideoCodecContext):
-            raise DecodeError(f"{coded.codec} is no codec of video", where=where)
+            raise DecodeError(f"{coded.codec} is not a video codec", where=where)
         try:
             _set_parameters(context, coded)
         except (ValueError, TypeError, OverflowError) as error:  # FFmpeg does not know the pixel format or the tag
-            raise DecodeError(
-                "the decoder does not take what is recorded of the medium", where=where, found=error
-            ) from error
+            raise DecodeError("the decoder rejects the recorded facts", where=where, found=error) from error
         context.thread_count = 1 if coded.codec in ONE_THREAD else threads
         if coded.codec in SILENT and not keep_damaged:
             context.options = {"err_detect": "explode"}
         self._context, self._by_flag = context, coded.codec in INTRA_BY_FLAG
 
     def decode(self, data: bytes | memoryview, number: int) -> list[av.VideoFrame]:
-        """Return the pictures that come out when a packet goes in. Raises av.error.FFmpegError."""
+        """Return the pictures that the decoder outputs after a packet. Raises av.error.FFmpegError."""
         packet = packet_with(data)
-        # Numbers of a run's packets are all different, and each picture keeps the one of its packet. (PyAV's
-        # copy_opaque does the same, but loses objects when several threads decode.)
+        # Packets of a run have different numbers, and each picture keeps the number of its packet. (PyAV's copy_opaque
+        # does the same, but loses objects when several threads decode.)
         packet.pts = number
         packet.is_keyframe = self._by_flag
         return decode_packet(self._context, packet)
 
     def flush(self) -> list[av.VideoFrame]:
-        """Return the pictures that are left at the end of the run. Raises av.error.FFmpegError."""
+        """Return the remaining pictures at the end of the run. Raises av.error.FFmpegError."""
         return decode_packet(self._context, None)
 
 
@@ -408,9 +407,9 @@ def _row_bytes(pixel_format: str, width: int, plane: int) -> int:
     """Return the number of visible bytes in a row of a plane, for all components stored in that plane.
 
     Args:
-        pixel_format: FFmpeg's name of it.
-        width: width of the plane, in pixels.
-        plane: number of the plane.
+        pixel_format: FFmpeg's name of the format.
+        width: The width of the plane, in pixels.
+        plane: The number of the plane.
     """
     layout = av.VideoFormat(pixel_format)
     if layout.name == "pal8":

@@ -1,20 +1,20 @@
-"""Facts of a medium, as frozen records that probing returns, and the rows of an index that they become.
+"""Facts of a medium: the frozen records that probing returns. They become rows of an index.
 
-Fields are named after their columns (docs/format.md). Fields of audio lack the prefix `audio_`.
+Fields have the names of their columns (docs/format.md). Fields of audio lack the prefix `audio_`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from framedex.errors import MediaError
 from framedex.indexer.timeline import Summary
-from framedex.records.columns import values_of
-from framedex.records.medium import FAILED, OK, REFUSED, AudioPackets, PacketColumns
+from framedex.records.columns import columns_of, values_of
+from framedex.records.medium import FAILED, OK, REFUSED, AudioPackets, MediumRecord, PacketColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The size, time and fingerprint of a file, an object or a folder of images, by which a change is noticed."""
+    """The size, time and fingerprint of a file, an object or a folder of images. They show whether it has changed."""
 
     size_bytes: int
     mtime_ns: int
@@ -23,7 +23,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """The facts that headers state about a video stream, or about the first image of a sequence."""
+    """Facts about a video stream or the first image of a sequence, from its headers."""
 
     codec: str
     pixel_format: str | None
@@ -46,7 +46,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """A stream's length and rate as a header states them. A field is None if its value is missing or impossible."""
+    """The length and rate of a stream, from a header. A field is None if its value is missing or impossible."""
 
     stated_frames: int | None
     stated_duration_seconds: float | None
@@ -55,7 +55,7 @@ class Stated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodingFacts:
-    """Facts about a stream's coding that its packets show. A field is None if only reading every packet shows it."""
+    """Facts about the coding of a stream, from its packets. Some fields are None unless every packet was read."""
 
     states: list[bytes]
     inband_parameter_sets: bool
@@ -72,7 +72,7 @@ class CodingFacts:
 class TimelineFacts:
     """The summary of a stream's timeline, and how it was determined.
 
-    `non_reference_share` and `open_gop_count` of the summary are None if only reading every packet shows them.
+    `non_reference_share` and `open_gop_count` of the summary are None unless every packet was read.
     """
 
     depth: str
@@ -86,7 +86,7 @@ class TimelineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofFacts:
-    """The result of decoding frames twice: from where clips begin to decode, and from further back."""
+    """The result of decoding frames twice: from the random access points of clips, and from further back."""
 
     proof: str
     proved_by: str
@@ -115,7 +115,7 @@ class AudioFacts:
     """The first audio stream of a file.
 
     Attributes:
-        problem: why the audio is not available; some of the other fields are None then. If None, it is available.
+        problem: The reason why the audio is not available; then some other fields are None. None if it is available.
     """
 
     stream_index: int
@@ -143,12 +143,12 @@ class MediumFacts:
 
     Attributes:
         kind: VIDEO or IMAGES.
-        stream_index: -1 without a stream.
-        is_best: whether the stream is the best one of the file.
-        member: name of the medium in a file of several media, else None.
-        member_offset: first byte of a video inside the file. If None, the video is the file.
-        member_bytes: size of a video inside the file.
-        sidecars: the user's columns for the medium, as JSON.
+        stream_index: The number of the stream, or -1 without a stream.
+        is_best: Whether the stream is the best one of the file.
+        member: The name of the medium in a file of several media, else None.
+        member_offset: The position of a video inside the file. If None, the video is the file.
+        member_bytes: The size of a video inside the file.
+        sidecars: The user's columns for the medium, as JSON.
     """
 
     kind: str
@@ -173,29 +173,20 @@ class MediumFacts:
 
     @property
     def is_usable(self) -> bool:
-        """Whether frames of the medium are available."""
+        """Whether clips can be made of the medium."""
         return self.problem is None or self.problem.status is None
 
 
 Row = dict[str, Any]
 
-SINGLE = (
-    "kind",
-    "stream_index",
-    "member",
-    "member_offset",
-    "member_bytes",
-    "sidecars",
-    "container",
-    "video_streams",
-    "rotation_degrees",
-)
+# The facts that are columns of `videos` themselves. `proof` is a record with a column of the same name.
+SINGLE = tuple(one.name for one in fields(MediumFacts) if one.name in columns_of(MediumRecord) and one.name != "proof")
 
 
 def rows_of(medium: MediumFacts) -> tuple[Row, Row]:
-    """Return the columns of `videos` and `frames` for a medium, without the columns that name it.
+    """Return the rows of `videos` and `frames` for a medium, without its id and uri.
 
-    Columns of a missing record are left out of the row of `videos`, so they become null.
+    The row of `videos` lacks the columns of missing records, which become null.
     """
     video = {name: getattr(medium, name) for name in SINGLE} | {"status": OK}
     for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline, medium.proof):
@@ -216,5 +207,5 @@ def rows_of(medium: MediumFacts) -> tuple[Row, Row]:
 
 
 def no_frames() -> Row:
-    """Return the `frames` columns for a medium that is not usable."""
+    """Return the row of `frames` for a medium that is not usable."""
     return {"pts": [], "offset": None, "size": [], "flags": []}

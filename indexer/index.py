@@ -8,14 +8,14 @@ from typing import get_args
 from framedex.core.printing import progress_bar
 from framedex.core.words import check_choices
 from framedex.errors import SourceError
+from framedex.execution.engine import GIBIBYTE
 from framedex.execution.engines import EngineName, engine_of, processes
-from framedex.execution.local_pool import GIBIBYTE
+from framedex.files.outputs import check_writable
 from framedex.indexer.probing.probe import Depth, Streams
-from framedex.indexer.runs.build import IndexReport, build_index
-from framedex.indexer.runs.work import IndexOptions
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions, IndexReport
 from framedex.indexer.sources.named_medium import SIDECARS, Images, Sidecar, sidecars_of
 from framedex.indexer.sources.sequences import rate_of
-from framedex.storage.outputs import check_writable
 from framedex.storage.places import Place, place
 
 
@@ -42,46 +42,48 @@ def index(
     ray_address: str | None = None,
     progress: bool = True,
 ) -> IndexReport:
-    """Record the packets, timestamps and start points of every video in Parquet, as `framedex index` does.
+    """Record the packets, timestamps and random access points of every video in Parquet, as `framedex index` does.
 
-    Calling it again brings the index up to date: only what is new or changed is probed.
+    Another call brings the index up to date: it probes only files that are new or changed.
 
     Args:
-        sources: a video, an image, a tar of videos or images, a Parquet file with videos in a column, a folder, a glob,
+        sources: A video, an image, a tar of videos or images, a Parquet file with videos in a column, a folder, a glob,
             "@list.txt", a listing (CSV, JSON, JSONL, Parquet), or several of these. They may be in object storage, or
             on the Hugging Face Hub ("hf://datasets/OWNER/NAME@REVISION/PATH"). "lerobot:FOLDER" names a LeRobot
             dataset.
-        out: the index: a folder, or a uri of object storage.
-        root: the folder that recorded uris are relative to. None: the root of the existing index, else the
-            sources' common folder.
-        uri_column: the column of a listing that names the media. None: `uri`, or as the columns of Kinetics,
-            Something-Something, WebVid and HowTo100M say.
-        label_from_parent: add a column `label`, the name of each file's folder.
-        depth: "packets" reads every packet. "tables" reads sample tables alone (MP4, MOV, 3GP). "auto" reads tables
-            where they can be trusted, else packets.
-        streams: which video streams of a file become media, "best" or "all".
-        images: what the images of a searched folder are: "sequences", "single" (media of one frame each) or "ignore".
-        sidecars: which files beside the videos of a webdataset tar become columns of the user's: kinds out of "json",
-            "txt", "cls" and "__key__" (the key of the sample).
-        image_fps: images per second of images without times of their own: 25, 29.97, "30000/1001". None: 1.
-        verify: decode every frame, store its hash, and compare it with the frame as clips reach it.
-        prove: how many frames of each video, drawn at random, to reach as clips reach them and compare with a decode
-            that begins further back.
-        retry: probe failed media again, even if nothing changed.
-        follow_symlinks: also search linked folders.
-        workers: how many processes probe. None: one per core. 0: this process; then nothing limits time and memory, and
-            a crash of a decoder ends this process.
-        timeout_seconds: time limit for each medium. None: no limit.
-        memory_bytes: how much memory each process may map. None: no limit.
+        out: The index: a folder, or a uri of object storage.
+        root: The folder that recorded uris are relative to. Default: the root of the existing index, or the common
+            folder of the sources.
+        uri_column: The column of a listing that names the media. Default: `uri`, or the known columns of Kinetics,
+            Something-Something, WebVid and HowTo100M.
+        label_from_parent: Add a column `label`, the name of each file's folder.
+        depth: "packets" reads every packet. "tables" reads only sample tables (MP4, MOV, 3GP). "auto" reads tables if
+            they can be trusted, and packets otherwise.
+        streams: The video streams of a file that become media, "best" or "all".
+        images: The media that the images of a searched folder become: "sequences", "single" (one frame each) or
+            "ignore".
+        sidecars: The files beside the videos of a webdataset tar that become user columns: kinds out of "json", "txt",
+            "cls" and "__key__" (the key of the sample).
+        image_fps: Images per second, such as 25, 29.97 or "30000/1001", for images without times of their own.
+            Default: 1.
+        verify: Decode every frame, store its hash, and compare it with the frame as clips reach it.
+        prove: Number of random frames of each video to decode as clips reach them, and to compare with a decode from
+            further back.
+        retry: Probe failed media again even if nothing changed.
+        follow_symlinks: Also search linked folders.
+        workers: Number of processes that probe. Default: one per core. With 0, this process probes. Then neither time
+            nor memory is limited, and a crash of a decoder ends this process.
+        timeout_seconds: Time limit for each medium. None for no limit.
+        memory_bytes: Memory that each process may map. None for no limit.
         engine: "local", or "ray" for a cluster.
-        ray_address: address of the cluster. None: Ray finds it.
-        progress: show a progress bar on a terminal.
+        ray_address: Address of the cluster. By default, Ray finds it.
+        progress: Show a progress bar on a terminal.
 
     Returns:
-        What the run did. Failed media are rows of the index, and are listed in `problems`.
+        The report of the run. Failed media are rows of the index, and are listed in `problems`.
 
     Raises:
-        FramedexError: an argument is wrong, a source is missing, or `out` holds something else.
+        FramedexError: An argument is wrong, a source is missing, or `out` is something else than an index.
     """
     check_choices(depth=(depth, get_args(Depth)), streams=(streams, get_args(Streams)))
     check_choices(images=(images, get_args(Images)))

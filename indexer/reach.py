@@ -3,7 +3,7 @@
 Clips are planned with it (`sharder.planning`), and indexing proves with it that such runs give the pictures of a full
 decode (`indexer.proofs`). Pure functions over numpy columns.
 
-Which packets a frame needs, from the reference slots that packets use and refresh.
+The reference slots that packets use and refresh show which packets a frame needs.
 """
 
 import itertools
@@ -23,8 +23,8 @@ def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDAr
     These are the targets, random access points, packets whose parameter sets differ from those in force, and every
     packet that one of these refers to, directly or not.
 
-    A packet whose references are not known may need every packet before it, and may refresh every slot, unless it is a
-    leading picture: only leading pictures refer to those.
+    A packet whose references are unknown may need every packet before it. It may also refresh every slot, unless it is
+    a leading picture: only leading pictures refer to leading pictures.
 
     Args:
         flags: int32 [packets] of a run in decode order, from a random access point on, with the bits of `frames.slots`.
@@ -33,12 +33,12 @@ def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDAr
     if not (flags & timeline.REFERENCES_KNOWN).any():
         return np.ones(len(flags), np.bool_)
     known = ((flags & timeline.REFERENCES_KNOWN) != 0).tolist()
-    used, refreshed = (
-        (flags >> timeline.USED_SHIFT).tolist(),
-        (flags >> timeline.REFRESHED_SHIFT).tolist(),
-    )  # their low bits count
+    used = (flags >> timeline.USED_SHIFT).tolist()  # only the low bits of both count
+    refreshed = (flags >> timeline.REFRESHED_SHIFT).tolist()
     opaque = ((flags & (timeline.REFERENCES_KNOWN | timeline.LEADING)) == 0).tolist()
-    holds: list[int] = [0] * SLOT_COUNT  # the packet whose frame each slot holds; of the run's first packet, to begin
+    holds: list[int] = [
+        0
+    ] * SLOT_COUNT  # the packet of the frame in each slot; in the beginning, the first packet of the run
     refers_to: list[list[int]] = []
     for packet in range(len(flags)):
         refers_to.append([holds[slot] for slot in range(SLOT_COUNT) if used[packet] >> slot & 1])
@@ -73,7 +73,7 @@ class Reach:
 
     Args:
         flags: int32 [packets], the bits of `frames.flags` and `frames.slots` (`timeline.packet_flags`).
-        drop_leading: As `drops_leading` returns it.
+        drop_leading: The result of `drops_leading`.
     """
 
     def __init__(self, flags: timeline.Flags, *, drop_leading: bool) -> None:
@@ -82,7 +82,7 @@ class Reach:
         self.continues: NDArray[np.bool_] = (flags & timeline.CONTINUES) != 0
 
     def is_reachable(self, targets: Numbers) -> NDArray[np.bool_]:
-        """Return bool [targets]: pictures for which `begins` returns a random access point and raises nothing."""
+        """Return bool [targets]: pictures for which `begins` returns a random access point and raises no error."""
         number, leading = self._own_starts(targets)
         return (number >= 0) & ~self._is_across(number, leading)
 
@@ -153,7 +153,7 @@ class Reach:
         return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + first[run], run
 
     def needed(self, targets: Numbers, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (packets, run of each), ascending: what has to be decoded for the targets.
+        """Return (packets, run of each), ascending: the packets that have to be decoded for the targets.
 
         Args:
             targets: int64 [targets], ascending.

@@ -1,6 +1,6 @@
 """CONTRACT: the tables of an index. docs/format.md is generated from the schemas below.
 
-The files of an index: their names, and the content of the header.
+Also the names of an index's files, and the content of its header.
 """
 
 from typing import Any
@@ -16,19 +16,20 @@ from framedex.storage.places import Place
 FORMAT = "framedex-index"
 SCHEMA_VERSION = "3.8"  # readers accept every minor version of their major version
 
-# The error kind of files without a video stream. Such a file is refused, not failed, if a search found it.
+# The error kind of files without a video stream. Such a file is refused if a search found it, and else fails.
 NO_VIDEO = "no_video"
-# The error kind of videos that an earlier version indexed without a proof that their codec needs now (`SCANNED`).
+# The error kind of videos that an earlier version indexed without the proof that their codec now needs (`SCANNED`).
 UNPROVEN = "unproven"
-PROVES = (3, 8)  # the version of the format from which on such videos have one, and frames that it has counted
-# Codecs that cannot be written into tiny files: Matroska does not record how raw samples lie in memory, and libavformat
-# writes RealVideo in RealMedia alone.
+PROVES = (3, 8)  # from this version of the format on, such videos have a proof, and the number of frames it counted
+# Codecs that cannot be written into tiny files: Matroska does not record the memory layout of raw samples, and
+# libavformat writes RealVideo only into RealMedia.
 IN_NO_FILE = frozenset({"rawvideo", "rv10", "rv20", "rv30", "rv40"})
-# Codecs in which FFmpeg decodes every packet from nothing but its own bytes, also if they are cut off or damaged.
+# Codecs whose packets FFmpeg decodes from their own bytes alone, even if they are cut off or damaged.
 INTRA = frozenset({
     "asv1", "asv2", "dpx", "dvvideo", "r210", "sgi", "utvideo", "v210", "y41p", "yuv4", "zlib",
 })  # fmt: skip
-# Codecs whose packets are parsed. Videos of all others are decoded whole, and their start points tried (`proof`).
+# Codecs whose packets are parsed. Videos of all others are decoded completely, and decoding is tried from their random
+# access points (`proof`).
 SCANNED = INTRA | {"h264", "hevc", "av1", "vp9", "vp8"}
 
 
@@ -46,7 +47,7 @@ FRAMES = pa.schema(
 
 FILE_ROW = "file_row"
 
-# The listing has these columns, followed by the user's own columns with the types that they came with.
+# The listing has these columns, and after them the user's columns with their own types.
 LISTING = pa.schema(
     [
         required("media_id", pa.string(), "As in `videos`."),
@@ -61,7 +62,7 @@ LISTING = pa.schema(
     ]
 )
 
-# Columns of a listing that have a meaning.
+# Names of user columns that framedex interprets.
 FRAME_TABLE = "frame_table"  # a Parquet file with a row for each frame of the row's stretch, relative to the root
 FRAME_ROW = "frame_row"  # the row of the stretch's first frame
 LISTING_PROBLEM = "listing_problem"  # why policies make no clips of the row; empty if they do

@@ -11,21 +11,21 @@ from framedex.records.clip import NO_PTS
 # The bits of frames.flags; schema.py documents them.
 CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8, 16, 32, 64
 CONTINUES, DAMAGED, RESET, STATED, CHANGES_SETS = 128, 256, 512, 1024, 2048
-NOT_REPRODUCIBLE = 4096  # together with DAMAGED
+NOT_REPRODUCIBLE = 4096  # is set only together with DAMAGED
 START = CLOSED | OPEN
-FLAGS = 8191  # all of them. In memory, the bits of frames.slots follow:
-USED_SHIFT = 13  # the first of these bits
+FLAGS = 8191  # all bits of frames.flags; in memory, the bits of frames.slots follow them
+USED_SHIFT = 13  # number of the first bit of frames.slots
 REFRESHED_SHIFT = USED_SHIFT + picture_facts.REFERENCE_SLOTS
 REFERENCES_KNOWN = picture_facts.SLOTS_KNOWN << USED_SHIFT
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 
 # Sources of a medium's timestamps; schema.py documents the words.
 CONTAINER, FILLED, JOINED, DEALT, COUNTED = "container", "filled", "joined", "dealt", "counted"
-LISTED = "listed"  # for images: a rate or a file of times states them
+LISTED = "listed"  # of images: a rate or a file of times states the timestamps
 
-MAX_REORDERED = 64  # more than twice the largest picture buffer; limits the work on absurd streams
-VFR_TOLERANCE = 0.01  # of the median gap; containers round timestamps to their time base
-MIN_BETWEEN_JOINTS = 8  # frames on average; timestamps of joined recordings do not step back more often
+MAX_REORDERED = 64  # more than twice the largest picture buffer; limits the time for absurd streams
+VFR_TOLERANCE = 0.01  # a share of the median gap; containers round timestamps to their time base
+MIN_BETWEEN_JOINTS = 8  # mean number of frames between steps back in timestamps of joined recordings
 
 Pts = NDArray[np.int64]
 Flags = NDArray[np.int32]
@@ -50,7 +50,7 @@ def presentation_order(pts: Pts, flags: Flags) -> NDArray[np.int64]:
 
 
 def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
-    """Return int64 [frames]: the place of each frame in `order`, in decode order. This inverts a sort."""
+    """Return int64 [frames], in decode order: the place of each frame in `order`. This inverts a sort."""
     place = np.full(packets, -1, np.int64)
     place[order] = np.arange(len(order))
     return place if len(order) == packets else place[place >= 0]
@@ -66,10 +66,10 @@ def packet_flags(
 
     Args:
         pictures: facts of the packets from the bitstream.
-        hidden: bool [packets], cut away by an edit list.
-        resets: bool [packets], random access points over which no decoder session may run. If None, only those of
-            `pictures`.
-        differs: bool [packets], pictures that runs do not give as a full decode does. If None, there are none.
+        hidden: bool [packets], packets that an edit list cuts away.
+        resets: bool [packets], random access points over which no decoder session may run, in addition to
+            `pictures.forgets`. If None, there are no additional ones.
+        differs: bool [packets], pictures of runs that differ from those of a full decode. If None, there are none.
     """
     flags = np.where(
         pictures.start == picture_facts.OPEN_START, OPEN, np.where(pictures.start != picture_facts.NO_START, CLOSED, 0)
@@ -96,8 +96,7 @@ def packet_flags(
 def spread_over_gops(pictures: picture_facts.Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: packets of the GOPs in which some packets are damaged, given as bool [packets].
 
-    These are all packets of a GOP that holds a damaged packet, and the leading pictures of the random access point
-    after it.
+    These are all packets of a GOP with a damaged packet, and the leading pictures of the random access point after it.
     """
     n = len(pictures.start)
     if not damaged.any():
@@ -132,22 +131,22 @@ def settle_timestamps(
         duration: int64 [packets], 0 where missing.
         flags: int32 [packets].
         pictures: facts of the packets from the bitstream.
-        stated: whether the container states timestamps of its own. If so, a timestamp that contradicts the bitstream is
-            an error: frame 7 by timestamps would be another picture than frame 7 by the bitstream.
+        stated: whether the container states timestamps. If so, a timestamp that contradicts the bitstream is an error:
+            frame 7 by timestamps would be another picture than frame 7 by the bitstream.
 
     Raises:
         BitstreamError: stated timestamps contradict the bitstream, or frames that share a timestamp are output in
             another order than decoded.
     """
     order = output_order(flags, pictures)
-    # In GOPs with a damaged bitstream the true order is unknown; the container's order is as good as any.
+    # The true order is unknown in GOPs with a damaged bitstream. There, the container's order is accepted.
     sound = order[(flags[order] & DAMAGED) == 0]
     known = pts[sound] != NO_PTS
     if known.all() and not (pts[order] == NO_PTS).any():
         by_pts = presentation_order(pts, flags)
         if np.array_equal(by_pts[(flags[by_pts] & DAMAGED) == 0], sound):
             return pts, CONTAINER
-    # Remuxers that do not know the presentation times state the decoding times instead.
+    # Remuxers that do not know presentation times write the decoding times in their place.
     stated = stated and not np.array_equal(pts, dts)
     settled = pts.copy()
     times = pts[order]
@@ -175,7 +174,7 @@ def settle_timestamps(
 
 
 def _usual_step(times: Pts, known: NDArray[np.bool_], duration: Pts) -> int:
-    """Return the median distance of frames, at least 1: from the known times, else from packet durations, else 1."""
+    """Return the median distance of frames, at least 1. Without known times it is from packet durations, else 1."""
     gaps = np.diff(times[known]) / np.diff(np.flatnonzero(known))
     for candidates in (gaps[gaps > 0], duration[duration > 0]):
         if len(candidates):
@@ -184,7 +183,7 @@ def _usual_step(times: Pts, known: NDArray[np.bool_], duration: Pts) -> int:
 
 
 def _join(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
-    """Shift the timestamps after each step back so that they continue `step` after the frame before it."""
+    """Shift the timestamps after each step back, so that they continue `step` after the frame before the step."""
     joined = times.copy()
     values = times[known]
     jumps = np.minimum(np.diff(values, prepend=values[:1]), 0)
@@ -204,9 +203,9 @@ def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
 
 
 def has_unordered_hidden(pts: Pts, flags: Flags, pictures: picture_facts.Pictures) -> bool:
-    """Return whether timestamps and bitstream order the pictures that are output, hidden ones included, differently.
+    """Return whether timestamps order the pictures that are output otherwise than the bitstream does.
 
-    Shown pictures are in order (`settle_timestamps`), but hidden ones may have any timestamps.
+    Shown pictures are in order (`settle_timestamps`), but hidden pictures may have any timestamps.
     """
     if not (flags & HIDDEN).any():
         return False
@@ -230,7 +229,7 @@ def check_reorder_depth(flags: Flags, pictures: picture_facts.Pictures, reorder_
 
 
 def check_ranks(rank: NDArray[np.int64], reorder_depth: int) -> None:
-    """Raise BitstreamError if pictures are reordered further than stated. See `reorder_depth_needed`."""
+    """Raise BitstreamError if pictures are reordered further than `reorder_depth` (see `reorder_depth_needed`)."""
     needed = reorder_depth_needed(rank)
     if needed > reorder_depth:
         raise picture_facts.BitstreamError(
@@ -245,7 +244,7 @@ def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
         rank: int64 [pictures], a permutation: the place in output order of each picture in decode order.
     """
     place = np.arange(len(rank))
-    reach = int(np.abs(rank - place).max(initial=0))  # pictures further apart than twice this are always in order
+    reach = int(np.abs(rank - place).max(initial=0))  # pictures that are more than twice as far apart are in order
     held = np.zeros(len(rank), np.int64)
     for lag in range(1, min(2 * reach, MAX_REORDERED) + 1):
         held[lag:] += rank[:-lag] > rank[lag:]
@@ -253,8 +252,7 @@ def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
 
 
 def packets_to_frames(order: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64 [frames]: how many packets lie from each frame's random access point to the frame's own packet,
-    inclusive.
+    """Return int64 [frames]: the number of packets from each frame's random access point to its own packet, inclusive.
 
     Args:
         order: as `presentation_order` returns it.
@@ -268,7 +266,7 @@ def packets_to_frames(order: NDArray[np.int64], starts: NDArray[np.int64]) -> ND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A summary of a timeline, in the columns of `videos`. Gaps are in seconds, GOPs in packets."""
+    """A summary of a timeline, in the columns of `videos`. The unit of gaps is seconds, that of GOPs is packets."""
 
     frame_count: int
     keyframe_count: int
@@ -293,8 +291,8 @@ def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: 
     Args:
         pts: int64 [packets].
         flags: int32 [packets].
-        last_duration: duration of the frame shown last, in time base units. 0 if it is unknown; then the median gap is
-            used.
+        last_duration: duration of the frame shown last, in time base units. If it is 0, it is unknown, and the median
+            gap is used.
         time_base_seconds: one time base unit, in seconds.
     """
     order = presentation_order(pts, flags)

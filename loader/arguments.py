@@ -15,7 +15,7 @@ Unit = Literal["clips", "batches"]  # the entries that a sampler yields
 
 
 def placed(device: object, device_id: int) -> tuple[Device, int]:
-    """Return the kind of a device, and the number of the GPU.
+    """Parse a device. Return its kind and the number of the GPU.
 
     Args:
         device: as ClipLoader takes it: "cpu", "gpu", "cuda", "cuda:1", or a torch.device.
@@ -33,7 +33,9 @@ def placed(device: object, device_id: int) -> tuple[Device, int]:
     number = device_id if match[1] is None else int(match[1])
     if number != device_id != 0:  # 0 is the default, with which a number in `device` does not conflict
         raise FramedexError(
-            "device and device_id name two GPUs", found=f"{device!r} and {device_id}", remedy="leave out device_id"
+            "device and device_id name different GPUs",
+            found=f"{device!r} and {device_id}",
+            remedy="leave out device_id",
         )
     return ("cpu", 0) if match[0] == "cpu" else ("gpu", number)
 
@@ -59,7 +61,7 @@ def check_normalize(normalize: object) -> None:
         values = np.zeros(0)
     if values.shape != (2, 3) or not np.isfinite(values).all() or not (values[1] > 0).all():
         raise FramedexError(
-            "normalize is (mean, std), three numbers each for RGB in 0…1, and no std is 0 or less",
+            "normalize is (mean, std), three numbers each for RGB in 0…1, with each std above 0",
             found=repr(normalize)[:80],
             allowed="such as ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))",
         )
@@ -71,22 +73,14 @@ def check_batch_sampler(*, batch_size: int, sampler: object, last: Last) -> None
     twice = [name for name, is_given in given.items() if is_given]
     if twice:
         raise FramedexError(
-            "batch_sampler says which clips make a batch",
+            "batch_sampler determines the clips of each batch",
             found=f"also {', '.join(twice)}",
             remedy=f"leave out {', '.join(twice)}, or batch_sampler",
         )
 
 
 def check_unit(found: Unit, wanted: Unit) -> None:
-    """Raise FramedexError for a sampler of batches in place of one of clips, or the other way round."""
+    """Raise FramedexError if a sampler of batches was given as a sampler of clips, or the other way round."""
     if found != wanted:
         right = "sampler" if found == "clips" else "batch_sampler"
         raise FramedexError(f"the sampler yields {found}, not {wanted}", remedy=f"give it as {right}=")
-
-
-def check_together(device: Device, decode: Decode, output: Output) -> None:
-    """Raise FramedexError for arguments that contradict each other."""
-    if device == "cpu" and decode == "gpu":
-        raise FramedexError("decode='gpu' leaves frames on the GPU", remedy="device='gpu', or decode='cpu'")
-    if device == "gpu" and output == "numpy":
-        raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")

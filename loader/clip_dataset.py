@@ -17,7 +17,7 @@ from framedex.core.printing import user_line, warn_at
 from framedex.core.words import check_choices, counted
 from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.execution.spawning import SharedNumber
-from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
+from framedex.loader.batches.chosen_clips import ChosenClips, ColumnsOfClips, ItemArguments, ItemOptions
 from framedex.loader.batches.faults import OnError, read_or_replaced
 from framedex.loader.batches.fetch import Decode
 from framedex.loader.dali.proxy import ProxiedDataset
@@ -34,7 +34,7 @@ from framedex.storage.places import Access, Root, Stored, place
 from framedex.storage.reader import DiskCache
 
 
-class ClipDataset:
+class ClipDataset(ColumnsOfClips):
     """The clips of a dataset by number: map-style, picklable and safe to spawn. Opening one reads a single small file.
 
     Args:
@@ -262,11 +262,6 @@ class ClipDataset:
         yield from self.origin.failures()
 
     @property
-    def columns(self) -> list[str]:
-        """The user's columns, from a listing, explicit clips and a split, and the column of labels' names."""
-        return self._clips.columns
-
-    @property
     def column_types(self) -> dict[str, pa.DataType]:
         """The types of the values that items have in `columns`."""
         types = dict(self.origin.column_types)
@@ -275,20 +270,6 @@ class ClipDataset:
             types[labels.name_column] = types.get(labels.column, pa.string())
             types[labels.column] = pa.int64()
         return types
-
-    @property
-    def label_column(self) -> str | None:
-        """The column whose values are numbered, or None without labels."""
-        return self._clips.label_column
-
-    @property
-    def classes(self) -> list[str]:
-        """The names of the labels, by their numbers.
-
-        Raises:
-            FramedexError: the dataset has no labels.
-        """
-        return self._clips.classes("ClipDataset")
 
     def __repr__(self) -> str:
         """Return a description: the number of clips, their columns and where they come from."""
@@ -425,14 +406,7 @@ class ClipDataset:
             PolicyError: with `from_index`, reading the source shows that the clip is impossible.
             FormatError: with `from_index`, the index changed.
         """
-        return read_or_replaced(
-            lambda: self.item(number),
-            number,
-            place=number,
-            count=len(self),
-            read_other=self.item,
-            on_error=self.on_error,
-        )
+        return read_or_replaced(self.item, number, count=len(self), on_error=self.on_error)
 
     def item(self, number: int) -> dict[str, Any]:
         """Return clip `number` as `__getitem__` does, but raise if it is not available, even if `on_error` differs."""

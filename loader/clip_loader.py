@@ -7,24 +7,24 @@ import collections
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from framedex.errors import FramedexError
-from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_together, check_unit, placed
-from framedex.loader.batches import frames
-from framedex.loader.batches.faults import Fault, Fetched, LoaderReport, OnError
+from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_unit, placed
+from framedex.loader.batches.faults import Fault, Fetched, OnError
 from framedex.loader.batches.fetch import FetchOptions
-from framedex.loader.batches.frames import Collate
+from framedex.loader.batches.frames import Collate, Finish, Frames, LoaderOptions, Normalize, Rotation, check_pixels
 from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.concat_clips import ConcatClips, is_joined
-from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner, check_stack
+from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner
 from framedex.loader.order.bucket_sampler import BucketSampler
-from framedex.loader.order.order import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
+from framedex.loader.order.order import UNKNOWN_SIZE, given_groups, groups_of_size, largest_batch
 from framedex.loader.order.sampler import ClipSampler, ElasticSampler
 from framedex.loader.pixels.framing import Framing, Rotation
 from framedex.loader.pixels.options import Layout
@@ -50,33 +50,31 @@ class ClipLoader:
         device: where frames are delivered: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
         device_id: number of the GPU, if `device` does not name it.
         decode: the decoder. With "cpu", workers decode all clips. With "gpu", NVDEC and nvJPEG decode the clips that
-            are proven exact there (`routes`), and workers decode the rest of the same batch. "auto" is on a GPU like
-            "gpu", but a worker also decodes a clip if it would be done with it before the GPU (`balance`).
-        cpu_share: the share of clips that workers decode with "auto", 0 to 1, in a fixed pattern. If None, workers
-            decode as many as they turn out to decode sooner. The decoder of a clip then depends on time, and runs
-            differ by rounding.
-        colour: how close a GPU's colours must come to the CPU's, "close" or "exact" (`colour.colour_obstacle`). Workers
-            decode the clips for which the GPU's colours are not close enough.
-        rotation: replaces the dataset's `rotation`: "apply" turns frames upright, "stored" leaves them as they are
-            stored.
-        size: (height, width) to which frames are stretched, which changes their proportions. Defaults to the dataset's
-            `size` or `framing`.
-        framing: replaces the dataset's `size` or `framing`: other ways to a size, crops, mirroring. They are the same
-            on a GPU and on the CPU.
+            are proven exact there (`routes`), and workers decode the rest of the same batch. With "auto" and a GPU,
+            workers also decode those clips that they would finish before the GPU (`balance`).
+        cpu_share: the share of clips that workers decode with "auto", 0 to 1, in a fixed pattern. If None, measured
+            times decide which decoder a clip gets. Two runs then differ by rounding.
+        colour: how close a GPU's colours must come to the CPU's colours, "close" or "exact" (`colour.colour_obstacle`).
+            Workers decode the clips for which the GPU's colours are not close enough.
+        rotation: "report" leaves frames as they are stored. "apply" turns them upright, to the nearest quarter turn.
+        size: (height, width) to which frames are stretched, which changes their proportions. If frames are turned, it
+            is the size of the upright frames. Defaults to the dataset's `size` or `framing`.
+        framing: other ways to a size, crops and mirroring, in place of the dataset's `size` or `framing`. Their results
+            are the same on a GPU and on the CPU.
         transform: a function of DALI operations, frames → frames, as defined in a pipeline. Its input is uint8 FHWC on
             the device. (A dataset's own `transform` is any function, and runs in the workers; see `layout`.)
         audio_transform: a function of DALI operations on one clip's sound, float32 [channels, samples], such as a
             spectrogram.
         normalize: (mean, std) for RGB in 0…1, three numbers each. It makes frames float32.
         layout: the layout of the delivered `frames` of each clip, "FHWC", "FCHW" or "CFHW". Defaults to the dataset's
-            layout. A dataset's own `transform` determines the frames alone: on the CPU, and without the loader's
-            `transform`, `normalize` and `layout`.
-        collate: what to do if clips of a batch differ in shape: "error", "list" or "pad".
-        last: what to do with a last batch that is not full: "partial", "drop", or "pad", which repeats its clips and
-            marks the repeats in `is_padding`.
-        on_error: what to do with a clip that is not available: "raise"; "skip", which makes its batch smaller; or
-            "replace", which takes another clip. The number of batches is the same with all of them. Defaults to
-            the dataset's own `on_error`.
+            layout. If the dataset has a `transform` of its own, frames are delivered as it returns them: on the CPU,
+            and without the loader's `transform`, `normalize` and `layout`.
+        collate: the treatment of clips that differ in shape in a batch: "error", "list" or "pad".
+        last: the treatment of a last batch that is not full: "partial" delivers it, "drop" leaves it out, and "pad"
+            repeats its clips and marks the repeats in `is_padding`.
+        on_error: the reaction to a clip that is not available: "raise"; "skip", which makes its batch smaller; or
+            "replace", which takes another clip. The choice does not change the number of batches. Defaults to the
+            dataset's own `on_error`.
         num_workers: processes that fetch and decode. If 0, this process does all work.
         threads: decoder threads per clip.
         prefetch: batches made ahead, at least. With workers, two clips or more per worker are always in progress.
@@ -99,12 +97,12 @@ class ClipLoader:
         decode: Decode = "auto",
         cpu_share: Share = None,
         colour: Colour = "close",
-        rotation: Rotation | None = None,
+        rotation: Rotation = "report",
         size: Size | None = None,
         framing: Framing | None = None,
         transform: Callable[[Any], Any] | None = None,
         audio_transform: Callable[[Any], Any] | None = None,
-        normalize: frames.Normalize | None = None,
+        normalize: Normalize | None = None,
         layout: Layout | None = None,
         collate: Collate = "error",
         last: Last = "partial",
@@ -123,28 +121,30 @@ class ClipLoader:
             needs_size = device == "gpu" or transform is not None or audio_transform is not None
             if largest is None and needs_size:
                 raise FramedexError(
-                    "pipelines on the GPU, and transforms, are made for the largest batch",
+                    "pipelines on the GPU, and transforms, need to know the size of the largest batch",
                     found=f"{type(batch_sampler).__name__} without an attribute `largest_batch` or `batch_size`",
                     remedy="a BucketSampler, or one of these attributes",
                 )
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
-        wanted = clips.pixels_of if isinstance(clips, ConcatClips) else clips.pixels.changed
-        pixels = replace(wanted(size, framing, rotation), threads=threads)
-        on_error = on_error or clips.on_error
-        decoding = frames.DecodeOptions(
+        wanted = clips.pixels_of if isinstance(clips, ConcatClips) else clips.pixels.reframed
+        pixels = replace(wanted(size, framing), threads=threads)
+        self._options = options = LoaderOptions(
+            pixels=pixels,
             device=device,
             device_id=device_id,
             decode=decode,
-            cpu_share=cpu_share,
             colour=colour,
-            pixels=pixels,
+            rotation=rotation,
             num_workers=num_workers,
+            batch_size=batch_size,
+            prefetch=prefetch,
+            last=last,
+            collate=collate,
+            on_error=on_error or clips.on_error,
+            output=output,
         )
-        batching = frames.BatchOptions(
-            batch_size=batch_size, prefetch=prefetch, last=last, collate=collate, on_error=on_error, output=output
-        )
-        finish = frames.Finish(
+        finish = Finish(
             transform=transform,
             audio_transform=audio_transform,
             normalize=normalize,
@@ -152,26 +152,24 @@ class ClipLoader:
             collate=collate,
             dtype=pixels.dtype,
         )
-        check_together(device, decode, output)
-        frames.check_pixels(decoding, finish, has_layout=layout is not None)
-        check_stack(dataset, collate)
+        check_pixels(options, finish, has_layout=layout is not None)
+        if isinstance(dataset, MultiViewDataset) and dataset.stack and collate == "list":
+            raise FramedexError("views of lists cannot be stacked", found="collate='list'", allowed="'error', 'pad'")
         self.dataset = dataset
         self.batch_sampler = batch_sampler
-        self.sampler: Iterable[int] | None = None
-        if batch_sampler is not None:
-            self._groups: Groups = GivenGroups(sampler=batch_sampler, clips=len(dataset), largest=largest)
-        else:
-            if sampler is None:
-                sampler = ClipSampler(dataset)
-                sampler.set_epoch(dataset.epoch)
-            self.sampler = sampler
-            self._groups = GroupsOfSize(sampler=sampler, clips=len(dataset), batch_size=batch_size, last=last)
-        order = self.sampler if batch_sampler is None else batch_sampler
-        self._order: ElasticSampler[Any] | None = order if isinstance(order, ElasticSampler) else None
+        if batch_sampler is None and sampler is None:
+            sampler = ClipSampler(dataset)
+            sampler.set_epoch(dataset.epoch)
+        self.sampler = sampler
+        self._source: Any = sampler if batch_sampler is None else batch_sampler
+        self._order: ElasticSampler[Any] | None = self._source if isinstance(self._source, ElasticSampler) else None
         if self._order is not None:
             check_unit(self._order.UNIT, "clips" if batch_sampler is None else "batches")
-        self.report = LoaderReport()
-        self._ahead = batching.ahead(decoding)
+        self._groups: Callable[[Iterator[Any]], Iterator[tuple[list[int], int]]] = (
+            partial(groups_of_size, clips=len(dataset), batch_size=batch_size, last=last)
+            if batch_sampler is None
+            else partial(given_groups, clips=len(dataset), largest=largest)
+        )
         self._share = fixed_share(device, decode, cpu_share, num_workers)
         self._balance = Balance() if self._share is None else None
         self._begun = 0  # batches of all iterations, so that each has a key of its own
@@ -180,51 +178,50 @@ class ClipLoader:
         caps = driver_support(device_id) if device == "gpu" else None
         self._supply = ClipSupply(
             clips,
-            FetchOptions(pixels=pixels, colour=colour, caps=caps),
-            workers=num_workers,
-            on_error=on_error,
-            report=self.report,
+            FetchOptions(pixels=pixels, upright=options.upright, colour=colour, caps=caps),
+            options,
             replacements=alike.replacements if isinstance(alike, BucketSampler | ConcatClips) else None,
         )
+        self.report = self._supply.report
         self._maker = BatchMaker(
             self._supply,
-            _frames(finish, decoding, clips=batch_size * views, ahead=self._ahead),
-            threads=self._ahead + 1 if device == "gpu" else 0,
-            options=batching,
+            _frames(finish, options, clips=batch_size * views),
+            options,
             balance=self._balance,
-            size=pixels.framing.fixed_size,
-            report=self.report,
-            views=ViewJoiner(dataset, pixels) if isinstance(dataset, MultiViewDataset) else None,
+            views=ViewJoiner(dataset, options) if isinstance(dataset, MultiViewDataset) else None,
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
         )
         self._asked = 0  # clips requested in this iteration
-        self._least = batch_size if last == "drop" and batch_sampler is None else 1  # entries that make a batch
         self._ended: int | None = None  # the epoch whose last batch was delivered and whose iteration has not ended
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch."""
-        return len(self._groups)
+        if self.batch_sampler is not None:
+            return len(self._source)
+        count = len(self._source) if isinstance(self._source, Sized) else len(self.dataset)
+        size = self._options.batch_size
+        return count // size if self._options.last == "drop" else -(-count // size)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of an epoch. After an interrupted iteration, yield the rest of that epoch.
 
-        An iteration that was left at its last batch is complete, and the next one is the next epoch.
+        After an iteration that delivered its last batch, yield the next epoch, even if the iteration did not end.
         """
         if self._order is not None and self._order.next_epoch == self._ended:
             self._order.set_epoch(self._ended + 1)
         self._ended = None
-        groups = iter(self._groups)
+        groups, ahead = self._groups(iter(self._source)), self._options.ahead
         self._asked = 0
         self._count_delivered(clips=0, batches=0)
         if self._order is not None:
-            self.dataset.set_epoch(self._order.epoch)  # of clips planned on the fly, and of random crops
+            self.dataset.set_epoch(self._order.epoch)  # for clips that are planned on access, and for random crops
         elif isinstance(wrapped := getattr(self.batch_sampler, "sampler", None), ElasticSampler):
-            self.dataset.set_epoch(wrapped.next_epoch)  # of a torch BatchSampler, which begins at its first batch
+            self.dataset.set_epoch(wrapped.next_epoch)  # a torch BatchSampler begins the epoch at its first batch
         waiting: collections.deque[Batch] = collections.deque()
         try:
             for numbers, padding in groups:
                 waiting.append(self._begin(numbers, padding))
-                if len(waiting) > self._ahead:
+                if len(waiting) > ahead:
                     yield self._deliver(waiting.popleft())
             while waiting:
                 yield self._deliver(waiting.popleft())
@@ -264,10 +261,9 @@ class ClipLoader:
 
     def _resumable(self) -> ElasticSampler[Any]:
         if self._order is None:
-            found = self.sampler if self.batch_sampler is None else self.batch_sampler
             raise FramedexError(
                 "resuming needs a ClipSampler, MixtureSampler or BucketSampler",
-                found=type(found).__name__,
+                found=type(self._source).__name__,
                 remedy="sampler=ClipSampler(dataset)",
             )
         return self._order
@@ -304,9 +300,10 @@ class ClipLoader:
         made = self._maker.result(batch)
         self.report.add_seconds(waiting=time.perf_counter() - begun)
         self._count_delivered(clips=batch.items - batch.padding, batches=1)
-        if self._order is not None and self._order.remaining < self._least:
+        least = self._options.batch_size if self._options.last == "drop" else 1  # entries that make a batch
+        if self._order is not None and self._order.remaining < least:
             self._ended = self._order.epoch
-        return made.wait()
+        return made()
 
 
 def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
@@ -323,32 +320,31 @@ def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
     )
 
 
-def _frames(finish: frames.Finish, decoding: frames.DecodeOptions, *, clips: int, ahead: int) -> frames.Frames:
+def _frames(finish: Finish, options: LoaderOptions, *, clips: int) -> Frames:
     """Return the last stage of the loader, which makes batches on the device.
 
     Args:
         finish: how frames and audio are finished.
-        decoding: the device and the size of frames.
+        options: the device, the size of frames, and how many batches are in progress.
         clips: how many clips a batch has, each view of an item counted.
-        ahead: how many batches begin before the one that is delivered.
     """
     threads = max(1, min(DALI_THREADS, os.cpu_count() or 1))
-    if decoding.device == "cpu":
+    if options.device == "cpu":
         if finish.transform is None and finish.audio_transform is None:
-            return frames.CpuFrames(finish)
+            return Frames(finish)
         from framedex.loader.dali.pipelines import transformers  # needs DALI
 
         transformer, audio = transformers(
             finish.transform, finish.audio_transform, batch_size=clips, threads=threads, device_id=None
         )
-        return frames.CpuFrames(finish, transformer=transformer, audio=audio)
+        return Frames(finish, transformer=transformer, audio=audio)
     from framedex.loader.dali.gpu import GpuFrames  # needs DALI and torch
 
     return GpuFrames(
         finish,
-        device_id=decoding.device_id,
+        device_id=options.device_id,
         batch_size=clips,
-        in_progress=clips * (ahead + 1),
+        in_progress=clips * (options.ahead + 1),
         threads=threads,
-        scaled=decoding.pixels.framing.scales,
+        scaled=options.pixels.framing.scales,
     )

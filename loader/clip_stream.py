@@ -13,22 +13,13 @@ from webdataset.utils import pytorch_worker_info
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.core.words import check_choices, counted
 from framedex.errors import FramedexError
-from framedex.loader.batches.chosen_clips import ChosenClips, ItemArguments, ItemOptions
+from framedex.loader.batches.chosen_clips import ChosenClips, ColumnsOfClips, ItemArguments, ItemOptions
 from framedex.loader.batches.faults import ON_ERROR, OnError, fault_of, read_or_replaced
 from framedex.loader.clip_dataset import checked_epoch
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
+from framedex.loader.streams import progress
 from framedex.loader.streams.lanes import Order, Workers, lane_of, rank_lengths
-from framedex.loader.streams.progress import (
-    Batching,
-    History,
-    Iteration,
-    Loader,
-    Progress,
-    Skip,
-    after_batches,
-    lengths_left,
-)
 from framedex.loader.streams.reading import LaneReader, ReadClip, extent
 from framedex.loader.streams.state import Resumption, as_state, progress_of
 from framedex.sharder.clips.clip import Clip
@@ -58,12 +49,6 @@ def place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, in
     return rank, world_size
 
 
-def worker_here() -> tuple[int, int]:
-    """Return the number of this worker, and how many workers its rank has; (0, 1) without workers."""
-    _, _, worker, count = pytorch_worker_info()
-    return worker, count
-
-
 def is_worker() -> bool:
     """Return whether this is a worker process of a torch DataLoader."""
     try:
@@ -76,7 +61,7 @@ def is_worker() -> bool:
 LOG = logging.getLogger("framedex.loader")
 
 
-class ClipStream(IterableDataset):  # type: ignore[misc]
+class ClipStream(ColumnsOfClips, IterableDataset):  # type: ignore[misc]
     """The clips of a packed dataset as a stream: an IterableDataset for torch's DataLoader.
 
     The tars are read from beginning to end, in requests of several MiB ahead of their use. Clips are the dicts of
@@ -148,9 +133,9 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             uneven=uneven,
             clips_crc32=zlib.crc32(numbers.astype(np.int64).tobytes(), self._manifest.checksum()),
         )
-        self._history = History()
+        self._history = progress.History()
         self._resumption = Resumption(self._history)
-        self._iteration: Iteration | None = None  # the current one of this process
+        self._iteration: progress.Iteration | None = None  # the current one of this process
 
     def __repr__(self) -> str:
         """Return a description: the number of clips and tars, and where they are."""
@@ -158,30 +143,11 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         return f"<ClipStream {self._manifest.path}: {counted(len(self._clips), 'clip')} in {tars}>"
 
     @property
-    def columns(self) -> list[str]:
-        """The user's columns, and the one of labels' names."""
-        return self._clips.columns
-
-    @property
-    def label_column(self) -> str | None:
-        """The column whose values are numbered, or None without labels."""
-        return self._clips.label_column
-
-    @property
-    def classes(self) -> list[str]:
-        """The names of the labels, by their numbers.
-
-        Raises:
-            FramedexError: the stream has no labels.
-        """
-        return self._clips.classes("ClipStream")
-
-    @property
     def clip_count(self) -> int:
         """How many clips this rank delivers in a whole epoch. A stream has no `len`: torch would take it for exact."""
         return int(rank_lengths(len(self._clips), self.world_size, self._order.uneven)[self.rank])
 
-    def batch_count(self, loader: Loader) -> int:
+    def batch_count(self, loader: progress.Loader) -> int:
         """Return how many batches a DataLoader makes of this stream in the next iteration.
 
         Each worker makes batches of its own clips, so that each worker can have a batch that is not full.
@@ -191,7 +157,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         """
         batching = self._batching(loader)
         start = self._resumption.start(batching.workers, iterating=True)
-        left = lengths_left(self._order, start, self._workers(batching.workers))
+        left = progress.lengths_left(self._order, start, Workers(world_size=self.world_size, per_rank=batching.workers))
         return int(batching.counts(left[self.rank]).sum())
 
     @property
@@ -214,7 +180,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         if self._resumption.set_epoch(checked_epoch(epoch)):
             self._iteration = None
 
-    def skipped(self) -> list[Skip]:
+    def skipped(self) -> list[progress.Skip]:
         """Return the clips that on_error="skip" left out so far, in all workers of this process, with the reasons."""
         return self._history.skips()
 
@@ -232,14 +198,11 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         self._iteration = None
         return self._deliver()
 
-    def _workers(self, per_rank: int) -> Workers:
-        return Workers(world_size=self.world_size, per_rank=per_rank)
-
     def _deliver(self) -> Iterator[dict[str, Any]]:
         # Runs at the first `next`: loaders make iterators that they never use, and an error of `iter` ends a worker.
-        worker, per_rank = worker_here()
-        progress, version = self._resumption.start(per_rank, iterating=True), self._resumption.running
-        workers, one = self._workers(per_rank), progress.lane
+        _, _, worker, per_rank = pytorch_worker_info()  # (…, 0, 1) without workers
+        start, version = self._resumption.start(per_rank, iterating=True), self._resumption.running
+        workers, one = Workers(world_size=self.world_size, per_rank=per_rank), start.lane
         if one is not None and (one.workers, one.rank, one.worker) != (workers, self.rank, worker):
             raise FramedexError(
                 "the state of one worker belongs to another worker",
@@ -248,17 +211,15 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
                 remedy="resume with as many ranks and workers, or take the state by state_dict(loader, batches=…)",
             )
         passed = None if one is None else one.passed
-        lane = lane_of(
-            self._order, progress.epoch, progress.stages, workers, rank=self.rank, worker=worker, passed=passed
-        )
-        now = Iteration(begun_from=progress, workers=workers, rank=self.rank, worker=worker, passed=lane.passed)
-        self._iteration = now
+        lane = lane_of(self._order, start.epoch, start.stages, workers, rank=self.rank, worker=worker, passed=passed)
+        counts = progress.OneLane(workers=workers, rank=self.rank, worker=worker, passed=lane.passed)
+        self._iteration = now = progress.Iteration(begun_from=start, lane=counts)
         self._history.begin(version, worker)
-        places = lane.read.tolist()
+        places = np.sort(lane.deliver).tolist()
         with LaneReader(lambda place: self._readable_clip(int(lane.clips[place])), places, self._clips.files) as reader:
             for place in lane.deliver.tolist():
                 item = self._item(reader.take(place), int(lane.clips[place]), now)
-                now.passed += 1
+                counts.passed += 1
                 if item is not None:
                     now.delivered += 1
                     yield item
@@ -272,17 +233,17 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         self._clips.options.pixels.check_memory(clip, None, read_bytes=2 * (last - first))
         return clip
 
-    def _item(self, read: ReadClip, number: int, now: Iteration) -> dict[str, Any] | None:
+    def _item(self, read: ReadClip, number: int, now: progress.Iteration) -> dict[str, Any] | None:
         """Return a clip's item, or a replacement, or None if the clip is skipped."""
         epoch, on_error, in_source = now.begun_from.epoch, self._clips.options.on_error, self._clips.number(number)
         if on_error != "skip":
             return read_or_replaced(
-                lambda: self._read_item(read, epoch),
-                in_source,
-                place=number,
+                lambda other: self._clips.item(self._clips.clip(other), epoch),
+                number,
                 count=len(self._clips),
-                read_other=lambda other: self._clips.item(self._clips.clip(other), epoch),
                 on_error=on_error,
+                first=lambda: self._read_item(read, epoch),
+                number=in_source,
             )
         try:
             return self._read_item(read, epoch)
@@ -290,12 +251,12 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             fault = fault_of(in_source, error)
             if fault.ends_the_run:
                 raise
-        skip = Skip(
+        skip = progress.Skip(
             epoch=epoch,
             rank=self.rank,
-            worker=now.worker,
-            workers=now.workers.per_rank,
-            place=now.passed,
+            worker=now.lane.worker,
+            workers=now.lane.workers.per_rank,
+            place=now.lane.passed,
             clip=fault.number,
             where=str(self._manifest.path) if read.clip is None else read.clip.source.path,
             kind=fault.kind,
@@ -312,7 +273,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         assert read.held is not None
         return self._clips.item(read.clip, epoch, read.held)
 
-    def state_dict(self, loader: Loader | None = None, *, batches: int | None = None) -> dict[str, Any]:
+    def state_dict(self, loader: progress.Loader | None = None, *, batches: int | None = None) -> dict[str, Any]:
         """Return the plain values from which a run continues after the delivered clips.
 
         The state has the progress of each worker of each rank, if all ranks delivered as many batches. A run can
@@ -333,16 +294,16 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         if loader is None or batches is None:
             return as_state(self._order, self._progress_here())
         batching = self._batching(loader)
-        progress = after_batches(
+        reached = progress.after_batches(
             self._order,
             self._resumption.start(batching.workers, iterating=False),
-            self._workers(batching.workers),
+            Workers(world_size=self.world_size, per_rank=batching.workers),
             self.rank,
             batches=batches,
             batching=batching,
             skips=self._history.skips_now(),
         )
-        return as_state(self._order, progress)
+        return as_state(self._order, reached)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after a state: the next iteration delivers the rest of its epoch.
@@ -352,18 +313,16 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         Raises:
             FramedexError: this is not a state of a stream, or it belongs to another order of clips.
         """
-        progress = progress_of(self._order, state)
+        loaded = progress_of(self._order, state)
         self._iteration = None
-        if is_worker():  # a StatefulDataLoader gives each worker a state of its own
-            self._resumption.load_here(progress)
-        else:
-            self._resumption.load(progress)
+        self._resumption.load(loaded, own=is_worker())  # a StatefulDataLoader gives each worker a state of its own
 
-    def _progress_here(self) -> Progress:
+    def _progress_here(self) -> progress.Progress:
         """Return the progress of the iteration in this process, or the start of the next one."""
         now = self._iteration
         if is_worker():
-            return self._resumption.start(worker_here()[1], iterating=True) if now is None else now.of_worker()
+            _, _, _, per_rank = pytorch_worker_info()
+            return self._resumption.start(per_rank, iterating=True) if now is None else now.of_worker()
         if now is not None:
             return now.of_all(self._order)
         if self._history.has_begun(self._resumption.version):
@@ -373,7 +332,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             )
         return self._resumption.start(1, iterating=True)
 
-    def _batching(self, loader: Loader) -> Batching:
+    def _batching(self, loader: progress.Loader) -> progress.Batching:
         if getattr(loader, "dataset", None) is not self:
             raise FramedexError("the loader does not deliver this stream", where="loader", found=repr(loader)[:80])
         if not getattr(loader, "in_order", True):  # the speed of its workers decides which batch comes next
@@ -384,4 +343,4 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
                 allowed="in_order=True",
             )
         workers = max(1, loader.num_workers)
-        return Batching(size=loader.batch_size or 1, workers=workers, drop_last=bool(loader.drop_last))
+        return progress.Batching(size=loader.batch_size or 1, workers=workers, drop_last=bool(loader.drop_last))

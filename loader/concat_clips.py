@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import column_as_numpy
-from framedex.core.words import check_choices, counted
+from framedex.core.words import check_choices, counted, named
 from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Framing, Rotation
@@ -52,8 +52,8 @@ class ConcatClips:
             raise FramedexError("there is no dataset to join", allowed="at least one ClipDataset")
         self._columns = columns
         self.cumulative_sizes: list[int] = np.cumsum([len(dataset) for dataset in self.datasets]).tolist()
-        self._same("decode")
-        self._same("frame_columns")
+        for option in ("decode", "frame_columns"):
+            _shared_value(self.datasets, option, f"open all datasets with the same {option}")
         self._check_labels()
         # A dataset without clips does not know which columns it would have.
         filled = [dataset for dataset in self.datasets if len(dataset)] or self.datasets
@@ -65,10 +65,6 @@ class ConcatClips:
         self._names = [name for name in every if columns == "all" or name not in self._partial]
         self.sources = SourceFiles(self._cache())
 
-    def _same(self, option: str, remedy: str | None = None) -> Any:
-        """Return an option that all datasets share. Raises FramedexError if they differ in it."""
-        return _shared_value(self.datasets, option, remedy or f"open all datasets with the same {option}")
-
     def _check_labels(self) -> None:
         """Raise FramedexError if datasets number the values of a column differently."""
         classes: dict[str, tuple[int, list[str]]] = {}
@@ -77,9 +73,10 @@ class ConcatClips:
                 continue
             first, own = classes.setdefault(dataset.label_column, (place, dataset.classes))
             if own != dataset.classes:
+                shown = [named(names, len(names)) for names in (own, dataset.classes)]
                 raise FramedexError(
                     f"joined datasets number the values of column {dataset.label_column!r} differently",
-                    found=f"{few(own)} of dataset {first}, {few(dataset.classes)} of dataset {place}",
+                    found=f"{shown[0]} of dataset {first}, {shown[1]} of dataset {place}",
                     remedy="give all datasets the same numbers, such as labels={'run': 0, 'walk': 1}",
                 )
 
@@ -135,7 +132,7 @@ class ConcatClips:
         Raises:
             FramedexError: datasets differ in it.
         """
-        size: Size | None = self._same("size", "give ClipLoader size=(height, width)")
+        size: Size | None = _shared_value(self.datasets, "size", "give ClipLoader size=(height, width)")
         return size
 
     def pixels_of(self, size: Size | None, framing: Framing | None, rotation: Rotation | None) -> PixelOptions:
@@ -203,7 +200,7 @@ class ConcatClips:
     @property
     def on_error(self) -> Any:
         """The reaction to a clip that is not available. Raises FramedexError if the datasets differ in it."""
-        return self._same("on_error", "give ClipLoader on_error")
+        return _shared_value(self.datasets, "on_error", "give ClipLoader on_error")
 
     def fit_remedy(self, error: FramedexError, number: int) -> None:
         """Change the remedy of a clip's error, as `ClipDataset.fit_remedy`."""
@@ -324,11 +321,6 @@ def _flattened(datasets: Iterable[Any]) -> Iterator[ClipDataset]:
                 allowed="ClipDataset, ConcatClips, torch's ConcatDataset",
                 remedy="for clips of several views, index all of their listings together",
             )
-
-
-def few(names: list[str], most: int = 5) -> str:
-    """Return the first of some names as a text."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 @functools.cache

@@ -1,6 +1,5 @@
 """MultiViewDataset: clips of several views, by number, for any DataLoader and Sampler."""
 
-from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -11,39 +10,11 @@ from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, read_or_replaced
-from framedex.loader.batches.frames import AudioShape, blank, common, joined, per_view
+from framedex.loader.batches.frames import LoaderOptions, blank, common, joined, per_view, stored_size
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Draw
 from framedex.loader.pixels.options import PixelOptions, sendable
-from framedex.sharder.clips.clip import ABSENT, Medium
-
-Blank = tuple[dict[str, Any], NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewShape:
-    """The shape of a view's frames and audio, for clips that lack it.
-
-    Attributes:
-        medium: the medium of one clip of the view.
-        frames: how many frames a clip has. If None, as many as the leading view.
-        audio: the audio of a clip. If None, clips are silent.
-    """
-
-    medium: Medium
-    frames: int | None
-    audio: AudioShape | None
-
-    def blank(self, leading: dict[str, Any], pixels: PixelOptions, draw: Draw) -> Blank:
-        """Return (the item without pictures, zeros as decoded frames) of a clip that lacks the view.
-
-        Args:
-            leading: the item of the leading view.
-            pixels: how frames are delivered.
-            draw: the source of the clip's random numbers.
-        """
-        count = len(leading["mask"]) if self.frames is None else self.frames
-        return blank(leading, count, self.audio), pixels.blank(self.medium, count, draw)
+from framedex.sharder.clips.clip import ABSENT, Clip
 
 
 class MultiViewDataset:
@@ -72,7 +43,9 @@ class MultiViewDataset:
                 found=counted(len(clips), "clip") + " of single views",
                 remedy="choose clips by columns that all views share, or `missing: mask` in the policy's `views`",
             )
-        self._shapes: dict[str, ViewShape] = {}  # by view, found when a clip lacks the view
+        # By view, added when a clip lacks the view: one clip of the view, and whether its number of frames is its own,
+        # and not that of the leading view.
+        self._shapes: dict[str, tuple[Clip, bool]] = {}
 
     def __len__(self) -> int:
         return len(self._table)
@@ -165,14 +138,7 @@ class MultiViewDataset:
         Raises:
             FramedexError: views are to be stacked and differ in shape; or as `ClipDataset.__getitem__`.
         """
-        return read_or_replaced(
-            lambda: self._item(number),
-            number,
-            place=number,
-            count=len(self),
-            read_other=self._item,
-            on_error=self.clips.on_error,
-        )
+        return read_or_replaced(self._item, number, count=len(self), on_error=self.clips.on_error)
 
     def _item(self, number: int) -> dict[str, Any]:
         numbers = self.numbers(number)
@@ -190,32 +156,35 @@ class MultiViewDataset:
         """
         return min(numbers, key=numbers.__getitem__)
 
-    def shape(self, view: str) -> ViewShape:
-        """Return the shape of a view, from its first clip in the dataset, or from the first clip of the source."""
-        if view not in self._shapes:
-            own, other = (self.clips.origin.clip(number) for number in self._examples[view])
-            self._shapes[view] = ViewShape(
-                medium=own.medium,
-                frames=None if len(own.frames) == len(other.frames) else len(own.frames),
-                audio=None if own.audio is None else AudioShape(rate=own.audio.rate, channels=own.audio.channels),
-            )
-        return self._shapes[view]
-
-    def _blank_item(self, view: str, leading: dict[str, Any]) -> dict[str, Any]:
-        pixels, draw = self.clips.pixels, self.draw(self.clips.pixels, leading)
-        item, frames = self.shape(view).blank(leading, pixels, draw)
-        return item | (
-            {"movie": np.zeros(0, np.uint8)} if "movie" in leading else {"frames": pixels.finished(frames, draw)}
-        )
-
-    def draw(self, pixels: PixelOptions, leading: dict[str, Any]) -> Draw:
-        """Return the source of the random numbers of a clip.
+    def blank(
+        self, view: str, leading: dict[str, Any], pixels: PixelOptions, *, upright: bool
+    ) -> tuple[dict[str, Any], NDArray[Any], Draw]:
+        """Return padding for a view that a clip lacks.
 
         Args:
+            view: the view.
+            leading: the item of the clip's leading view.
             pixels: how frames are delivered.
-            leading: the item of the leading view.
+            upright: whether frames are turned by the rotation of their medium.
+
+        Returns:
+            The item without pictures, zeros as decoded frames, and the source of the clip's random numbers.
         """
-        return Draw(seed=pixels.seed, epoch=self.epoch, name=leading["multiview_id"])
+        if view not in self._shapes:
+            own, other = (self.clips.origin.clip(number) for number in self._examples[view])
+            self._shapes[view] = own, len(own.frames) != len(other.frames)
+        example, has_own_length = self._shapes[view]
+        medium = example.medium
+        count = len(example.frames if has_own_length else leading["mask"])
+        size = stored_size((medium.height, medium.width), medium.rotation_degrees if upright else 0)
+        draw = Draw(seed=pixels.seed, epoch=self.epoch, name=leading["multiview_id"])
+        return blank(leading, count, example.audio), pixels.blank(medium, size, count, draw), draw
+
+    def _blank_item(self, view: str, leading: dict[str, Any]) -> dict[str, Any]:
+        item, frames, draw = self.blank(view, leading, self.clips.pixels, upright=False)
+        if "movie" in leading:
+            return item | {"movie": np.zeros(0, np.uint8)}
+        return item | {"frames": self.clips.pixels.finished(frames, draw)}
 
 
 class ViewJoiner:
@@ -223,27 +192,20 @@ class ViewJoiner:
 
     Args:
         dataset: the clips.
-        pixels: how frames are delivered.
+        options: how frames are delivered.
     """
 
-    def __init__(self, dataset: MultiViewDataset, pixels: PixelOptions) -> None:
-        self._dataset, self._pixels = dataset, pixels
+    def __init__(self, dataset: MultiViewDataset, options: LoaderOptions) -> None:
+        self._dataset, self._pixels, self._upright = dataset, options.pixels, options.upright
         self.views, self.count, self.numbers = dataset.views, len(dataset), dataset.numbers
 
     def blank(self, view: str, leading: Fetched) -> Fetched:
         """Return a clip of padding alone, for a view that an item lacks."""
-        pixels, draw = self._pixels, self._dataset.draw(self._pixels, leading.item)
-        item, frames = self._dataset.shape(view).blank(leading.item, pixels, draw)
-        if pixels.transform is not None:
-            frames = sendable(pixels.finished(frames, draw))
+        item, frames, draw = self._dataset.blank(view, leading.item, self._pixels, upright=self._upright)
+        if self._pixels.transform is not None:
+            frames = sendable(self._pixels.finished(frames, draw))
         return Fetched(number=ABSENT, item=item, cost=leading.cost, frames=frames)
 
     def join(self, of_view: dict[str, dict[str, Any]], shared: dict[str, Any]) -> dict[str, Any]:
         """Return one batch of the views' own values and of their common values."""
         return joined(of_view, shared, axis=1 if self._dataset.stack else None)
-
-
-def check_stack(dataset: object, collate: str) -> None:
-    """Raise FramedexError for batches whose views cannot be stacked."""
-    if isinstance(dataset, MultiViewDataset) and dataset.stack and collate == "list":
-        raise FramedexError("views of lists cannot be stacked", found="collate='list'", allowed="'error', 'pad'")

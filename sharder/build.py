@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.errors import NoClipsError, PolicyError
-from framedex.execution.engine import Engine, Slice
+from framedex.execution.engine import Engine, Slice, run_local
 from framedex.execution.engines import Workers
-from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.records.clip import Failure
 from framedex.records.medium import SAMPLE_KEYS
@@ -134,7 +133,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     # report names the media that a filter leaves out.
     if file.filter is None and (before := _finished(index, out, file.resolved, options)) is not None:
         return before
-    schema = user_columns(index, file.split)
+    schema = user_columns(index, file.policy.split)
     units, views = units_of(index, file, PIECE_FACTS), file.policy.views
     facts: Row = {}
     if options.labels is not None:

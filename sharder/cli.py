@@ -11,9 +11,10 @@ import click
 from framedex.core.interrupts import interrupt_says
 from framedex.core.printing import FailureList, echo, internal_errors, json_text, progress_bar
 from framedex.core.words import counted, named
-from framedex.errors import printable
+from framedex.errors import INTERNAL_ERROR, printable
 from framedex.execution.engine import Slice
 from framedex.indexer.parts.index import Index
+from framedex.indexer.schema import NO_VIDEO, UNPROVEN
 from framedex.options import (
     BYTE_COUNT,
     ENGINE_RULES,
@@ -31,6 +32,7 @@ from framedex.options import (
     slice_options,
     workers_option,
 )
+from framedex.records.medium import FAILED, REFUSED
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
 from framedex.sharder.clips.labels import label_lines, lacking, wanted_labels
@@ -187,7 +189,7 @@ def shard(
             **named_as_fields,
         )
         if policy is not None:
-            skipped = opened.unusable - opened.without_video
+            skipped = opened.unusable - opened.problems[REFUSED, NO_VIDEO]
             report = build_from_policy(opened, out, find_policy(policy), options)
         else:
             assert clips is not None
@@ -204,10 +206,10 @@ def shard(
                 LOG.info("%s, clip %s\n%s", failure["uri"], failure["clip_id"], failure["traceback"])
         failures.end(printable(str(report.out / FAILURES_NAME)))
         reasons = []
-        if skipped and opened.internal_errors:
-            reasons.append(internal_errors(opened.internal_errors))
-        if skipped and opened.unproven:
-            reasons.append(f"run framedex index again for {opened.unproven:,} of them")
+        if skipped and (internal := opened.problems[FAILED, INTERNAL_ERROR]):
+            reasons.append(internal_errors(internal))
+        if skipped and (unproven := opened.problems[REFUSED, UNPROVEN]):
+            reasons.append(f"run framedex index again for {unproven:,} of them")
         _print_summary(report, skipped, reasons)
     if report.internal:
         sys.exit(1)

@@ -33,7 +33,7 @@ from framedex.storage.places import Stored
 from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader, RangedFile
 from framedex.storage.uris import is_remote, joined, leads_out
 
-OPEN_FILES = 64  # well below the usual limit of 1,024 for a process, which other threads and workers share
+OPEN_FILES = 64  # files that are kept open; a process may usually open 1,024 files in all
 
 
 class RecordedFiles:
@@ -69,27 +69,20 @@ class RecordedFiles:
         """
         with self._lock:
             try:
-                yield self._opened(source)
+                if source.path not in self._open:
+                    self._open[source.path] = open_recorded(source)
+                self._open.move_to_end(source.path)
+                if len(self._open) > OPEN_FILES:  # the least recently used one is closed
+                    os.close(self._open.popitem(last=False)[1])
+                yield self._open[source.path]
             except StaleError:
-                descriptor = self._open.pop(source.path, None)
-                if descriptor is not None:
-                    os.close(descriptor)
+                if source.path in self._open:
+                    os.close(self._open.pop(source.path))
                 raise
-
-    def _opened(self, source: ByteSource) -> int:
-        """Return the descriptor of a file. The least recently used one is closed if there are too many."""
-        if source.path in self._open:
-            self._open.move_to_end(source.path)
-            return self._open[source.path]
-        descriptor = open_recorded(source)
-        self._open[source.path] = descriptor
-        if len(self._open) > OPEN_FILES:
-            os.close(self._open.popitem(last=False)[1])
-        return descriptor
 
 
 class RecordedFile:
-    """A function (offset, length) → bytes that reads one recorded file. Raises StaleError for another file."""
+    """A function (offset, length) → bytes that reads one recorded file. Raises StaleError if the file differs."""
 
     def __init__(self, source: ByteSource) -> None:
         self._descriptor = open_recorded(source)
@@ -155,7 +148,6 @@ class Objects:
     def __init__(self, cache: DiskCache | None) -> None:
         self._fetch = fetch_many if cache is None else cache.fetch_many
         self._known: dict[ByteSource, Facts] = {}
-        self._lock = threading.Lock()
 
     def fill(self, source: ByteSource, offset: NDArray[np.int64], pieces: list[NDArray[np.uint8]]) -> None:
         """Read ranges of an object into given arrays.
@@ -202,13 +194,9 @@ class Objects:
         """
         if is_object_tag(source.fingerprint):
             return Facts(size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, tag=source.fingerprint)
-        with self._lock:
-            known = self._known.get(source)
-        if known is None:
-            known = self._found(source)
-            with self._lock:
-                self._known[source] = known
-        return known
+        if source not in self._known:  # two threads may both check the object, and then find the same
+            self._known[source] = self._found(source)
+        return self._known[source]
 
     def _found(self, source: ByteSource) -> Facts:
         """Check that an object has the recorded content, and return the facts that it must keep from now on."""
@@ -255,8 +243,8 @@ class EncodedClip:
     """A clip's packets in memory.
 
     Attributes:
-        payload: uint8 [bytes], packets in decode order. A packet begins with the state that its decoder needs first,
-            if there is one.
+        payload: uint8 [bytes], packets in decode order. The first packet of a run begins with the run's state, if it
+            has one.
         packet_first: int64 [packets + 1], where each packet begins.
     """
 
@@ -291,7 +279,7 @@ class SourceFiles:
     def read(self, clip: Clip) -> EncodedClip:
         """Return the packets of a clip. Raises StaleError if the source is missing or changed."""
         source, recipe = clip.source, clip.recipe
-        encoded, pieces = laid_out(clip)
+        encoded, pieces = payload_of(clip)
         if recipe.range_path is not None:
             for name in recipe.range_path:  # a manifest may come from anywhere, so names must not leave the folder
                 if not name or leads_out(name) or "\0" in name:
@@ -364,7 +352,7 @@ def opened_part(medium: Medium) -> RangedFile:
 
 
 def _cell_content(medium: Medium) -> memoryview:
-    """Return the bytes of a video that is a value of a compressed column.
+    """Return the bytes of a video that is a value in a compressed column.
 
     Raises:
         StaleError: The source is missing or changed.
@@ -383,15 +371,15 @@ def _cell_content(medium: Medium) -> memoryview:
 
 
 def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[np.uint8]]) -> None:
-    """Raise StaleError if the bytes of a range are not those of its checksum. Only images have checksums."""
+    """Raise StaleError if the bytes of a range do not match its checksum. Only images have checksums."""
     for number, piece in enumerate(pieces):
         if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
             where = source.path if recipe.range_path is None else joined(source.path, recipe.range_path[number])
             raise stale(where, "other content")
 
 
-def laid_out(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
-    """Return a clip whose payload contains only the runs' states, and the part of the payload for each range."""
+def payload_of(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
+    """Return a clip whose payload has only the states of the runs, and the part of the payload for each range."""
     recipe, states = clip.recipe, clip.medium.states
     given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
     extra = np.zeros(len(recipe.packet_size), np.int64)
@@ -412,7 +400,7 @@ def laid_out(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
-    """Bytes of a source that were read before. It reads like `SourceFiles`.
+    """Bytes of a source in memory, which are read like `SourceFiles`.
 
     Attributes:
         first_byte: Where the bytes begin in the source.
@@ -423,8 +411,8 @@ class HeldBytes:
     content: NDArray[np.uint8]
 
     def read(self, clip: Clip) -> EncodedClip:
-        """Return the packets of a clip. Raises StaleError if they are not the recorded ones, or not held."""
-        encoded, pieces = laid_out(clip)
+        """Return the packets of a clip. Raises StaleError if they are missing or differ from the recorded ones."""
+        encoded, pieces = payload_of(clip)
         for offset, piece in zip(clip.recipe.range_offset.tolist(), pieces, strict=True):
             piece[...] = self._bytes(clip.source, offset, len(piece))
         check_content(clip.source, clip.recipe, pieces)
@@ -433,7 +421,7 @@ class HeldBytes:
     def read_ranges(
         self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Return uint8 [bytes]: some ranges, joined. Raises StaleError for a range that is not held."""
+        """Return uint8 [bytes]: some ranges, joined. Raises StaleError for a range that is not in memory."""
         pairs = zip(offset.tolist(), length.tolist(), strict=True)
         return np.concatenate([np.zeros(0, np.uint8), *(self._bytes(source, *pair) for pair in pairs)])
 
@@ -476,17 +464,12 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
         yield medium
         return
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder, stale_as(medium.source):
+        copy_to = Path(folder)
         if loose:
-            copy_folder(medium.path, Path(folder))
+            found = children(medium.path)
+            at_once(lambda name: download(f"{medium.path}/{name}", found[name], copy_to / name), list(found))
             yield replace(medium, path=folder)
             return
-        path = Path(folder) / name
+        path = copy_to / name
         download(medium.path, Objects(None).facts(medium.source), path, part)
         yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
-
-
-def copy_folder(uri: str, folder: Path) -> dict[str, Facts]:
-    """Copy the objects directly in a folder of a store; return their facts by name."""
-    found = children(uri)
-    at_once(lambda name: download(f"{uri}/{name}", found[name], folder / name), list(found))
-    return found

@@ -9,7 +9,7 @@ from framedex.core.column_rules import Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS
 from framedex.records import clip
 from framedex.records.clip import FIELDS as IN_FIELDS
-from framedex.records.columns import field_of, required, rules_of, schema_of
+from framedex.records.columns import INT32, field_of, required, rules_of, schema_of
 from framedex.records.medium import MEDIA as IN_MEDIA
 from framedex.records.medium import MediumRecord
 
@@ -39,11 +39,11 @@ RECIPES = pa.schema(
 )
 
 MEDIA = schema_of(MediumRecord, also_in=IN_MEDIA)
-AUDIO_COLUMNS = tuple(name for name in MEDIA.names if name.startswith(clip.AUDIO))
 
 FAILURES, SHARDS = schema_of(clip.Failure), schema_of(clip.Shard)
 
-_SHARED = ("media_id", "uri", "member", "kind", "codec", "width", "height", "rotation_degrees", "color_transfer")
+# Columns of `media` that all clips of a medium share.
+MEDIUM_FIELDS = ("media_id", "uri", "member", "kind", "codec", "width", "height", "rotation_degrees", "color_transfer")
 # One value for each clip, in few row groups, so that a column of all clips is one read. From version 3.5 on.
 FIELDS = pa.schema(
     [
@@ -51,7 +51,7 @@ FIELDS = pa.schema(
         required("wanted_frames", pa.int32(), "How many frames the clip has, padding included.", unit="frames"),
         field_of("begin_seconds", pa.float64(), "Least of `clips.seconds`; null where the clip has no time.", unit="s"),
         field_of("end_seconds", pa.float64(), "Greatest of `clips.seconds`.", unit="s"),
-        *(VIDEOS.field(name) for name in _SHARED),
+        *(VIDEOS.field(name) for name in MEDIUM_FIELDS),
         field_of("duration_seconds", pa.float64(), "Duration of the medium.", unit="s"),
     ]
 )
@@ -65,8 +65,8 @@ HEADER_KEYS = {
     "labels": Key(kind=dict, needed=False),
     "columns": Key(kind=list, element=str, needed=False, any_text=True),
     "job": Key(kind=str, needed=False),
-    "clips_per_part": Key(kind=list, element=int, most=clip.INT32),
-    "media_per_part": Key(kind=list, element=int, most=clip.INT32),
+    "clips_per_part": Key(kind=list, element=int, most=INT32),
+    "media_per_part": Key(kind=list, element=int, most=INT32),
 }
 
 MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA.names}

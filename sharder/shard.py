@@ -14,6 +14,7 @@ from framedex.core.printing import progress_bar
 from framedex.core.words import check_choices
 from framedex.errors import PolicyError
 from framedex.execution.engines import EngineName, engine_of, processes
+from framedex.files.outputs import check_writable
 from framedex.indexer.parts.index import Index
 from framedex.sharder.build import SHARD_BYTES, ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.clips.clip import AudioOptions
@@ -24,7 +25,6 @@ from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
 from framedex.sharder.writing.report import ShardReport
-from framedex.storage.outputs import check_writable
 from framedex.storage.places import Access, Place, place
 
 

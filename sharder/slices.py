@@ -19,10 +19,9 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.errors import OutputError
-from framedex.execution.engine import Calls, Outcome, Slice
+from framedex.execution.engine import Calls, Outcome, Slice, run_local
 from framedex.execution.engines import Workers
-from framedex.execution.local_pool import run_local
-from framedex.files.outputs import LOCK_NAME, agreed_plan, check_all_there, opened_output, written_plan
+from framedex.files.outputs import LOCK_NAME, Output, agreed_plan, check_all_there, opened_output, written_plan
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.clips.samples import Step
@@ -31,7 +30,6 @@ from framedex.sharder.planning.steps import Piece, ReadGroup, lost_clip, plan, s
 from framedex.sharder.writing.planned_rows import ENDING, PlannedRows, planned_rows, read_planned, write_planned
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.objects import delete
-from framedex.storage.outputs import Output
 from framedex.storage.places import Place, Stored, names_in
 
 Row = dict[str, Any]

@@ -1,4 +1,7 @@
-"""The browser's page: controls, an empty list, and a player. Its script fills it with what the server answers."""
+"""The browser's page: controls, an empty list, and a player.
+
+The page's script fills them with the answers of the server.
+"""
 
 from importlib.resources import files
 from xml.etree.ElementTree import Element
@@ -18,9 +21,9 @@ def page(*, kind: Kind, name: str, place: str, counts: str, settings: str | None
         kind: `index` or `dataset`.
         name: The name of the index or dataset.
         place: Its path or uri.
-        counts: How much it has, as a line.
-        settings: The settings of a dataset's policy that differ from the defaults. None: there is no policy.
-        policy: The policy as YAML. None: there is none.
+        counts: The number of its clips or media, as one line.
+        settings: The settings of a dataset's policy that differ from the defaults, or None for an index.
+        policy: The policy as YAML, or None for an index.
     """
     what = "clips" if kind == "dataset" else "media"
     document = Document(

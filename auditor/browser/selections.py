@@ -78,7 +78,7 @@ class Filter:
             types: The type of each column.
 
         Raises:
-            FramedexError: there is no such column or operation, or the column has no order.
+            FramedexError: The column or the operation does not exist, or the column's values have no order.
         """
         operation = OPERATIONS.get(self.operation)
         if operation is None:
@@ -118,13 +118,13 @@ LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql has options for m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be shown.
+    """A selection of clips or media.
 
     Attributes:
         filters: Conditions that all hold.
-        finding: The name of a check: what it found. None: all.
-        sql: A query whose rows name clips or media. None: all.
-        sort: The column to sort by. None: the order of the query, or that of the dataset.
+        finding: The name of a check, to select only what it found. If None, all are selected.
+        sql: A query whose rows name the clips or media to select. If None, all are selected.
+        sort: The column to sort by. If None, the order of the query or of the dataset is kept.
         descending: Whether the order is reversed.
     """
 
@@ -136,18 +136,18 @@ class Wanted:
 
 
 def wanted_of(value: Any) -> Wanted:
-    """Return what a request's JSON object asks for. Raises FramedexError if it is not a filter."""
+    """Return the selection that a request's JSON object describes. Raises FramedexError if it is malformed."""
     known = {"filters": list, "finding": str, "sql": str, "sort": str, "descending": bool}
     if not isinstance(value, dict) or not all(
         name in known and (part is None or isinstance(part, known[name])) for name, part in value.items()
     ):
         raise FramedexError("a selection has other keys or types", found=repr(value)[:200], allowed=", ".join(known))
     return Wanted(
-        filters=tuple(filter_of(one) for one in value.get("filters") or ()),
-        finding=value.get("finding"),
-        sql=value.get("sql"),
-        sort=value.get("sort"),
-        descending=bool(value.get("descending")),
+        **value
+        | {
+            "filters": tuple(map(filter_of, value.get("filters") or ())),
+            "descending": bool(value.get("descending")),
+        }
     )
 
 
@@ -163,10 +163,10 @@ class Selections:
         self._kept: OrderedDict[Wanted, Sequence[Any]] = OrderedDict()
 
     def keys(self, wanted: Wanted) -> Sequence[Any]:
-        """Return the keys of what is wanted, in order: a range or an array.
+        """Return the keys of the selected clips or media, in order, as a range or an array.
 
         Raises:
-            FramedexError: a column, a check or the query is wrong, or takes too long.
+            FramedexError: A column, a check or the query is wrong, or the query takes too long.
             KeyboardInterrupt: `stop` was called.
         """
         if wanted == Wanted() and self.kind == "dataset":
@@ -180,7 +180,7 @@ class Selections:
             return found
 
     def page(self, wanted: Wanted, first: int, count: int) -> tuple[int, list[Any]]:
-        """Return how many clips or media are wanted, and the keys of some of them. Raises as `keys` does."""
+        """Return the number of selected clips or media, and the keys of one page of them. Raises as `keys` does."""
         keys = self.keys(wanted)
         some = keys[first : first + count]
         return len(keys), some.to_pylist() if isinstance(some, pa.Array) else list(some)
@@ -197,7 +197,7 @@ class Selections:
         return self.checks[name]
 
     def link(self, names: Sequence[str]) -> str | None:
-        """Return the column by which rows name clips or media. None: they name none."""
+        """Return the column by which rows name clips or media, or None if they name none."""
         lower = [name.lower() for name in names]
         return next((name for name in LINKS[self.kind] if name in lower), None)
 
@@ -208,11 +208,11 @@ class Selections:
         return self.query(f"{sql} LIMIT {most}", most).rows
 
     def stop(self) -> None:
-        """End the query that runs."""
+        """Stop the running query."""
         self._queries.stop()
 
     def close(self) -> None:
-        """End the query that runs, and all that wait. No query runs after this."""
+        """Stop the running query and all waiting queries. No query runs afterwards."""
         while not self._lock.acquire(timeout=STOP_SECONDS):
             self._queries.stop()
 

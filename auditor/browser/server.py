@@ -1,6 +1,6 @@
-"""The browser's HTTP server: on this machine only, with a token in each address, and without any file behind a path.
+"""The HTTP server of the browser. It listens on this machine only, requires a token, and serves no files of the disk.
 
-Serves a browser over an index or a dataset until it is interrupted.
+It serves the page of an index or a dataset until the process is interrupted.
 """
 
 import contextlib
@@ -49,12 +49,12 @@ class Server(ThreadingHTTPServer):
     """A server of one page and its resources.
 
     Args:
-        port: The port. 0: any free port.
+        port: The port, or 0 for any free port.
         page: The page as HTML.
-        resources: What the page asks for.
+        resources: The resources that the page requests.
 
     Raises:
-        FramedexError: the port is taken.
+        FramedexError: The port is taken.
     """
 
     daemon_threads = True
@@ -74,7 +74,7 @@ class Server(ThreadingHTTPServer):
         self.resources = resources
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log an error outside of a resource: a connection that ended, mostly."""
+        """Log an error that no resource raised. Usually, a connection has ended."""
         LOG.info("a connection ended", exc_info=True)
 
 
@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         length = whole_number(self.headers.get("Content-Length", ""))
         if length is None:
-            self._refuse(HTTPStatus.BAD_REQUEST, "Content-Length is missing, or no whole number of bytes")
+            self._refuse(HTTPStatus.BAD_REQUEST, "Content-Length is missing or is not a whole number of bytes")
             return
         if length > MAX_BODY_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MAX_BODY_BYTES} bytes")
@@ -118,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(self.server.resources.post, name)
 
     def _admitted(self) -> str | None:
-        """Return the name of the resource, with its parameters in `query`. None: the request was refused."""
+        """Return the name of the resource, with its parameters in `query`, or None if the request was refused."""
         parts = urlsplit(self.path)
         host, origin, site = (self.headers.get(name) for name in ("Host", "Origin", "Sec-Fetch-Site"))
         refusal = self.server.address.refusal(host=host, origin=origin, site=site)
@@ -139,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
 
     def _made(self, resource: Resource) -> tuple[HTTPStatus, Answer]:
-        """Return the answer of a resource, or why there is none."""
+        """Return the answer of a resource, or an error as text."""
         try:
             return HTTPStatus.OK, resource(self)
         except FramedexError as error:
@@ -187,18 +187,18 @@ def _text(text: str) -> Answer:
 def bound(
     place: Place, *, port: int, access: Access = OWN_STORE, longest_side: int | None, limits: QueryLimits = LIMITS
 ) -> Iterator[Server]:
-    """Provide the server of an index or a dataset, which has a port and does not answer yet.
+    """Provide the server of an index or a dataset. It has its port, but does not answer requests yet.
 
     Args:
         place: The index or dataset.
-        port: The port. 0: any free port.
+        port: The port, or 0 for any free port.
         access: Which sources may be read.
-        longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
+        longest_side: Limit of a picture's longer side, in pixels. If None, pictures have their stored size.
         limits: The limits of each query.
 
     Raises:
-        FormatError: there is no index or dataset, or it is damaged.
-        FramedexError: the port is taken.
+        FormatError: The index or dataset does not exist or is damaged.
+        FramedexError: The port is taken.
     """
     with contextlib.ExitStack() as stack:
         audited = stack.enter_context(opened(place))
@@ -237,8 +237,8 @@ def serve(place: Place, *, port: int, access: Access, longest_side: int | None, 
         ready: Called with the address when the server has its port.
 
     Raises:
-        FormatError: there is no index or dataset, or it is damaged.
-        FramedexError: the port is taken.
+        FormatError: The index or dataset does not exist or is damaged.
+        FramedexError: The port is taken.
     """
     with bound(place, port=port, access=access, longest_side=longest_side) as server:
         ready(server.address.url)
@@ -247,7 +247,7 @@ def serve(place: Place, *, port: int, access: Access, longest_side: int | None, 
 
 
 def _media_counts(queries: QueryProcess, total: int) -> str:
-    """Return how many media an index has, as a line."""
+    """Return the number of an index's media as one line."""
     states = dict(queries.rows("SELECT status, count(*) FROM videos GROUP BY ALL").rows)
     bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
     return " · ".join([counted(total, "medium", "media"), *bad])

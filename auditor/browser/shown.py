@@ -1,7 +1,8 @@
 """The clips and media that the browser shows, and the address of the browser.
 
-Clips of a dataset are shown as ClipDataset returns them. Of a medium, frames are shown that are spread over it, or
-consecutive frames. Requests are refused unless they have the token of the address and come from its own page.
+Clips of a dataset are shown as ClipDataset returns them. For a medium, the page shows frames that
+are spread over it, or consecutive frames. A request is refused unless it has the token of the address and comes from
+the page itself.
 """
 
 import hmac
@@ -133,7 +134,7 @@ class Media:
     Args:
         place: The index.
         access: Which sources may be read.
-        longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
+        longest_side: Limit of a picture's longer side, in pixels. If None, pictures have their stored size.
         folder: A folder for packets of media whose packets are not byte ranges.
     """
 
@@ -174,7 +175,7 @@ class Media:
         }
 
     def describe(self, key: Any) -> dict[str, Any]:
-        """Return everything about a medium but its pictures. Raises FramedexError."""
+        """Return all facts about a medium except its pictures. Raises FramedexError."""
         video = self._video(key)
         names = ("container", "pixel_format", "color_space", "color_range", "field_order", "pts_source")
         facts = [(name.replace("_", " "), str(video[name])) for name in names if video.get(name) is not None]
@@ -185,7 +186,7 @@ class Media:
         """Return frames of a medium: spread evenly over it, or consecutive ones from `first` on.
 
         Raises:
-            FramedexError: the medium is unusable, has no such frame, or cannot be read.
+            FramedexError: The medium is unusable, lacks the frame, or cannot be read.
         """
         video = self._video(key)
         if video["status"] != OK:
@@ -250,7 +251,7 @@ class Address:
         return f"http://{HOST}:{self.port}/{self.token}/"
 
     def resource(self, path: str) -> str | None:
-        """Return the part of a request's path after the token. None: the token is wrong."""
+        """Return the part of a request's path after the token, or None if the token is wrong."""
         token, slash, rest = path.removeprefix("/").partition("/")
         right = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
         return rest if right and slash and path.startswith("/") else None
@@ -289,7 +290,7 @@ class Clips:
     Args:
         place: The dataset.
         access: Which sources may be read.
-        longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
+        longest_side: Limit of a picture's longer side, in pixels. If None, pictures have their stored size.
     """
 
     spans = False  # whether a part can be chosen
@@ -320,7 +321,7 @@ class Clips:
         }
 
     def describe(self, key: Any) -> dict[str, Any]:
-        """Return everything about a clip but its pictures. Raises FramedexError."""
+        """Return all facts about a clip except its pictures. Raises FramedexError."""
         clip = self._clip(key)
         facts = facts_of(sheet.clip_facts(clip))
         return self.card(key) | {"columns": sheet.shown_columns(clip.columns), "facts": facts}

@@ -165,7 +165,7 @@ def frames_timeline(shown: FramesTimeline) -> Element:
     facts = shown.as_json()
     label = (
         f"{facts['shown']:,} frames of {shown.uri} from {begin:.3f} to {facts['end_seconds']:.3f} seconds:"
-        f" {facts['start_points']:,} start points, {facts['open_start_points']:,} of them open;"
+        f" {facts['start_points']:,} random access points, {facts['open_start_points']:,} of them open;"
         f" longest time between two frames {facts['longest_gap_seconds']:.3f} seconds"
     )
     return drawing(*parts, size=(LONG, 350), label=label, class_="timeline")

@@ -1,5 +1,6 @@
 """Distributions of durations, rates, costs and the like: the query and the bars of each chart."""
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -104,6 +105,8 @@ def _names(name: str, title: str, value: str, view: str, *, of: str = "media", n
     return Counted(name=name, title=title, form="names", axis="", of=of, sql=sql, needs=needs)
 
 
+_of_clips = functools.partial(_numbers, of="clips")
+
 SIZE = "width || ' × ' || height"
 USABLE = "videos WHERE status = 'ok'"
 VIDEOS = f"{USABLE} AND kind = 'video'"
@@ -131,27 +134,16 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
         _numbers("file_sizes", "File sizes", "megabytes", f"size_bytes / 1e6 AS v FROM {USABLE}"),
     ),
     "dataset": (
-        _numbers(
-            "clip_lengths", "Clip lengths", "frames a clip", "wanted_frames AS v FROM clips", of="clips", form="values"
-        ),
-        _numbers(
-            "spans",
-            "Spans",
-            SPAN,
-            "end_seconds - begin_seconds AS v FROM clips WHERE pts_source <> 'counted'",
-            of="clips",
-        ),
-        _numbers(
+        _of_clips("clip_lengths", "Clip lengths", "frames a clip", "wanted_frames AS v FROM clips", form="values"),
+        _of_clips("spans", "Spans", SPAN, "end_seconds - begin_seconds AS v FROM clips WHERE pts_source <> 'counted'"),
+        _of_clips(
             "padding",
             "Padding",
             "percent of a clip's frames",
             "100 * padded_frames / wanted_frames AS v FROM clips WHERE wanted_frames > 0",
-            of="clips",
         ),
-        _numbers(
-            "decode_cost", "Decode cost", COST, f"decoded_packets / distinct_frames AS v FROM {COSTLY}", of="clips"
-        ),
-        _numbers("bytes", "Bytes read", "megabytes a clip", "bytes_read / 1e6 AS v FROM clips", of="clips"),
+        _of_clips("decode_cost", "Decode cost", COST, f"decoded_packets / distinct_frames AS v FROM {COSTLY}"),
+        _of_clips("bytes", "Bytes read", "megabytes a clip", "bytes_read / 1e6 AS v FROM clips"),
         _numbers(
             "clips_per_video",
             "Clips a video",
@@ -160,8 +152,8 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
             form="values",
         ),
         _names("picture_sizes", "Picture sizes", SIZE, "clips", of="clips"),
-        _names("splits", "Splits", "CAST(split AS VARCHAR)", "clips", of="clips", needs="clips.split"),
-        _names("labels", "Labels", "CAST(label AS VARCHAR)", "clips", of="clips", needs="clips.label"),
+        _names("splits", "Splits", "CAST(split AS VARCHAR)", "clips", needs="clips.split", of="clips"),
+        _names("labels", "Labels", "CAST(label AS VARCHAR)", "clips", needs="clips.label", of="clips"),
     ),
 }
 

@@ -116,7 +116,7 @@ def _media_columns(values: Values, names: list[str]) -> list[Column]:
         _number("seconds", "Seconds", seconds),
         _number("frames", "Frames", frames),
         Column(key="fps", title="Frames/s", form="number", values=rates, ratio=("frames", "seconds")),
-        _number("gop", "GOP", values["mean_gop"], digits=4, help="mean distance of start points, in packets"),
+        _number("gop", "GOP", values["mean_gop"], digits=4, help="mean packets per random access point"),
         _number("mbit", "Mbit/s", values["megabits"], digits=4),
         _text("status", "Status", values["status"]),
     ]

@@ -352,7 +352,7 @@ def _legend(shown: Timeline) -> Element:
     else:
         entries = [
             ("frame", "▮", "a frame"),
-            ("start", "▮", "a start point"),
+            ("start", "▮", "a random access point"),
             ("start", "▲", "closed"),
             ("start", "△", "open"),
         ]

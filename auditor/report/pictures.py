@@ -18,8 +18,7 @@ from framedex.auditor.report.media_table import title_of
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 from framedex.errors import FramedexError
-from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
+from framedex.execution.engine import Calls, run_local
 from framedex.indexer.parts.index import Index
 from framedex.loader.contact_sheets.sheet import Inspector, jpeg, thumbnail_size
 from framedex.records.medium import OK
@@ -80,7 +79,7 @@ class PictureTask:
         access: Which sources may be read.
         identity: The media_id or clip_id.
         folder: A folder for temporary files.
-        most_pixels: How many pixels may be decoded. Beyond that, start points are drawn, which cost one picture each.
+        most_pixels: The most pixels to decode. Beyond that, random access points are drawn: one decoded picture each.
     """
 
     kind: Kind
@@ -200,19 +199,18 @@ def _of_medium(task: PictureTask) -> list[Strip]:
         return [Strip(name=name, pictures=[], reason=f"{video['status']}: {video['error_message']}")]
     try:
         medium = IndexedMedium(index, video, PlanningOptions(keep_damaged=True))
-        if medium.addressable:
-            return [_drawn(name, _plan(medium, video, task.most_pixels))]
-        if (video["member_bytes"] or video["size_bytes"] or 0) > MAX_COPIED:
+        if not medium.addressable and (video["member_bytes"] or video["size_bytes"] or 0) > MAX_COPIED:
             return [Strip(name=name, pictures=[], reason=SCATTERED)]
         with tempfile.TemporaryDirectory(dir=task.folder) as own:
-            Spools(Path(own), needed=True, settle=lambda: None).make_addressable(medium)
+            if not medium.addressable:
+                Spools(Path(own), needed=True, settle=lambda: None).make_addressable(medium)
             return [_drawn(name, _plan(medium, video, task.most_pixels))]
     except UNREADABLE as error:
         return [_without(name, error)]
 
 
 def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> list[Clip]:
-    """Return one clip per frame: frames that are far apart, or start points near them if decoding would take long."""
+    """Return one clip per frame: distant frames, or random access points near them if decoding is slow."""
     count = len(medium.timeline.pts)
     frames = np.unique((np.arange(FRAMES) * 2 + 1) * count // (2 * FRAMES))
     cost = (video["seek_packets"] or video["mean_gop"] or 1) * video["width"] * video["height"] * len(frames)

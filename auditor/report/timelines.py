@@ -1,4 +1,4 @@
-"""The timeline of one medium: its frames and start points, or the clips that a dataset takes from it."""
+"""The timeline of one medium: its frames and random access points, or the clips that a dataset takes from it."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class FramesTimeline:
         seconds: float64 [n], the times.
         gap_seconds: float64 [n], the times since the previous frame. NaN for the first frame of a medium.
         size_bytes: int64 [n].
-        start: int8 [n], of start points: OPEN, CLOSED or NOT_KNOWN.
+        start: int8 [n], the kind of each random access point: OPEN, CLOSED or NOT_KNOWN.
         is_start, is_damaged: bool [n].
     """
 

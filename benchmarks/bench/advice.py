@@ -8,7 +8,7 @@ from typing import Literal
 from framedex.bench.measure import BenchOptions, BenchResult
 
 Bound = Literal["this process", "NVDEC", "reading", "cores", "workers", "making batches"]
-BUSY = 0.8  # a share of the time; waiting for each other keeps even the slowest stage from 100 %
+BUSY = 0.8  # the share of the time from which on a stage counts as busy
 MANY_DECODED = 3.0  # frames decoded for each wanted one; images, which are larger than video, pay from here on
 
 

@@ -29,14 +29,13 @@ class ColumnRule:
     """The allowed values of a column. For a list column, the rule applies to each element.
 
     Attributes:
-        least, most: The bounds of a number, inclusive. They are checked only if both are given.
+        bounds: (least, most) of a number, inclusive. If None, numbers are not limited.
         among: The only texts allowed. If None, any text is allowed.
         any_text: Whether texts may contain null characters.
         needed: Whether null is an error in a row that is used.
     """
 
-    least: float | None = None
-    most: float | None = None
+    bounds: tuple[int, int] | None = None
     among: frozenset[str] | None = None
     any_text: bool = False
     needed: bool = False
@@ -45,9 +44,7 @@ class ColumnRule:
         """Return a description of the allowed values."""
         if self.among is not None:
             return ", ".join(sorted(self.among))
-        if self.least is None or self.most is None:
-            return "a value"
-        return f"{self.least:,} to {self.most:,}"
+        return "a value" if self.bounds is None else f"{self.bounds[0]:,} to {self.bounds[1]:,}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +91,16 @@ def check_row(row: Mapping[str, Any], rules: Mapping[str, ColumnRule], at: RowAt
             if rule.needed:
                 raise at.wrong(name, "null", rule.allowed())
         elif isinstance(value, np.ndarray):
-            if len(value) and rule.least is not None and rule.most is not None:
+            if len(value) and rule.bounds is not None:
                 least, most = value.min(), value.max()
-                if not (rule.least <= least and most <= rule.most):
-                    raise at.wrong(name, most if rule.least <= least else least, rule.allowed())
+                if not (rule.bounds[0] <= least and most <= rule.bounds[1]):
+                    raise at.wrong(name, most if rule.bounds[0] <= least else least, rule.allowed())
         elif isinstance(value, str) and "\0" in value and not rule.any_text:
             raise at.wrong(name, repr(value), "a text without null characters")
         elif rule.among is not None:
             if value not in rule.among:
                 raise at.wrong(name, repr(value), rule.allowed())
-        elif rule.least is not None and rule.most is not None and not rule.least <= value <= rule.most:
+        elif rule.bounds is not None and not rule.bounds[0] <= value <= rule.bounds[1]:
             raise at.wrong(name, value, rule.allowed())
 
 
@@ -115,8 +112,8 @@ def wrong_rows(column: pa.ChunkedArray, rule: ColumnRule) -> NDArray[np.int64]:
     if rule.among is not None:
         known = pc.is_in(column, value_set=pa.array(sorted(rule.among), column.type))
         wrong = pc.or_(wrong, pc.and_(pc.invert(known), column.is_valid()))
-    elif rule.least is not None and rule.most is not None:
-        inside = pc.and_(pc.greater_equal(column, rule.least), pc.less_equal(column, rule.most))
+    elif rule.bounds is not None:
+        inside = pc.and_(pc.greater_equal(column, rule.bounds[0]), pc.less_equal(column, rule.bounds[1]))
         wrong = pc.or_(wrong, pc.invert(pc.fill_null(inside, True)))
     return np.flatnonzero(wrong.to_numpy())
 

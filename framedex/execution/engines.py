@@ -7,8 +7,7 @@ from typing import Literal, get_args
 
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
-from framedex.execution.engine import Calls, Engine, Item, Outcome, Result
-from framedex.execution.local_pool import run_local
+from framedex.execution.engine import Calls, Engine, Item, Outcome, Result, run_local
 
 EngineName = Literal["local", "ray"]
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from framedex.errors import EngineError, MissingExtraError
-from framedex.execution.engine import BROKEN, Calls, Item, Outcome, Result
-from framedex.execution.local_pool import LocalPool
+from framedex.execution.engine import BROKEN, Calls, Item, LocalPool, Outcome, Result
 
 try:
     import ray
@@ -75,7 +74,7 @@ class RayEngine:
     def __call__(
         self, calls: Calls[Item, Result], *, workers: int, memory_bytes: int | None = None
     ) -> Iterator[Outcome[Item, Result]]:
-        """Yield the outcome of every call, in the order of items, as `local_pool.run_local` does.
+        """Yield the outcome of every call, in the order of items, as `run_local` does.
 
         `workers` is the number of parallel tasks, if the cluster has that many processors.
         """

@@ -51,7 +51,8 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     types = dict.fromkeys(texts, pa.binary())
     table, wrong = _read(file, pyarrow.csv.ConvertOptions(column_types=types))
     names = [name for name in table.column_names if table.column_names.count(name) == 1]
-    numbers = [name for name in names if _is_number(table.schema.field(name).type)]
+    kinds = {name: table.schema.field(name).type for name in names}
+    numbers = [name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
     if numbers:
         as_texts = dict.fromkeys(numbers, pa.string())
         spelled, _ = _read(file, pyarrow.csv.ConvertOptions(column_types=as_texts, include_columns=numbers))
@@ -113,10 +114,6 @@ def _texts_lose_digits(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     is_long = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(cells)), MAX_DIGITS)
     is_whole = pc.match_substring_regex(cells, WHOLE_NUMBER)
     return pc.or_(pc.match_substring_regex(cells, LEADING_ZERO), pc.and_(is_whole, is_long))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _loses_digits(numbers: pa.ChunkedArray, spelled: pa.ChunkedArray) -> bool:

@@ -1,7 +1,8 @@
 """Output folders that one run writes at a time, and fingerprints that detect whether a file has changed.
 
-Local folders have a lock, which a run holds while it writes. Object stores have conditional writes instead. Small files
-are written under another name and then renamed, so that readers see them complete or not at all.
+A run holds the lock of a local folder while it writes. Small files are written under another name and then renamed, so
+that readers see them complete or not at all. Files for an object store are written into a local folder first. The store
+then accepts them by conditional writes.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import OutputError
-from framedex.storage.outputs import Output, stored_output
+from framedex.errors import OutputError, StorageError
+from framedex.storage.objects import Facts, delete, exists, fetch, put, upload
 from framedex.storage.places import Place, Stored, small_text
 
 ASIDE = ".writing-"  # the prefix of unfinished files, which readers ignore
+
+
+def check_free(path: Path | None, overwrite: bool) -> None:
+    """Raise OutputError if a file exists and must not be replaced."""
+    if path is not None and path.exists():
+        if not overwrite:
+            raise OutputError(
+                "the output file is there already", where=str(path), remedy="pass --overwrite, or choose another name"
+            )
+        if not path.is_file():
+            raise OutputError("the output is not a regular file", where=str(path), remedy="choose another name")
 
 
 def write_aside(path: Path, content: bytes) -> None:
@@ -46,6 +59,102 @@ def remove_unfinished(folder: Path) -> None:
     if folder.is_dir():
         for path in folder.glob(f"{ASIDE}*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+SINGLE_BYTES = 64 << 20  # the size up to which a file is written with one request, which a store can refuse
+
+
+class Output:
+    """A folder of this machine. Files are written below `local`, and `publish` makes them visible to readers."""
+
+    def __init__(self, local: Path) -> None:
+        self.local = local
+        self.where: Place = local  # the place that readers open
+
+    def publish(self, path: Path) -> None:
+        """Make a file below `local` visible to readers. Raises OutputError, StorageError."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+        (self.local / name).unlink(missing_ok=True)
+
+
+class StoredOutput(Output):
+    """A folder of object storage, in which this run does not replace the objects of other runs.
+
+    Each object must be new, or replace the exact object that was taken.
+    """
+
+    def __init__(self, stored: Stored, local: Path) -> None:
+        super().__init__(local)
+        self.where = self._stored = stored
+        self._taken: dict[str, Facts] = {}
+
+    def take(self, name: str) -> None:
+        """Copy an object that this run may replace into the local folder, if the object exists."""
+        uri = f"{self._stored.uri}/{name}"
+        facts = exists(uri)
+        if facts is None:
+            return
+        data, facts = fetch(uri, 0, facts.size_bytes, facts)
+        (self.local / name).write_bytes(data)
+        self._taken[name] = facts
+
+    def publish(self, path: Path) -> None:
+        name = path.relative_to(self.local).as_posix()
+        try:
+            if name in self._taken:
+                self._taken[name] = put(f"{self._stored.uri}/{name}", path.read_bytes(), replaces=self._taken[name])
+                return
+            facts = write_new(path, f"{self._stored.uri}/{name}")
+        except StorageError as error:
+            if error.kind not in ("exists", "changed"):
+                raise
+            raise OutputError(
+                "another run is writing here",
+                where=self._stored.uri,
+                found=f"{error.where}: {error.what}",
+                remedy="wait for it and run again, or choose another place; what was written stays",
+            ) from error
+        if path.parent == self.local:
+            self._taken[name] = facts  # a file directly in the folder may be written again
+        else:
+            path.unlink()
+
+    def remove(self, name: str) -> None:
+        delete([f"{self._stored.uri}/{name}"])
+
+
+def write_new(path: Path, uri: str) -> Facts:
+    """Write a file as a new object. Raises StorageError of kind `exists` if the object exists already.
+
+    Stores check this condition only for objects that are written with one request. Before writing a file in parts, this
+    function checks it with a request of its own.
+    """
+    if path.stat().st_size <= SINGLE_BYTES:
+        return put(uri, path.read_bytes())
+    if exists(uri) is not None:
+        raise StorageError("something has been written there already", kind="exists", where=uri)
+    return upload(path, uri)
+
+
+def check_writable(where: Place) -> None:
+    """Raise OutputError if a place is read-only: a web server or the Hub."""
+    if isinstance(where, Stored) and not where.uri.startswith(("s3://", "gs://", "az://")):
+        raise OutputError(
+            "cannot write to a web server or the Hub", where=where.uri, allowed="s3://, gs://, az:// or a folder"
+        )
+
+
+@contextlib.contextmanager
+def stored_output(stored: Stored, *names: str) -> Iterator[StoredOutput]:
+    """Provide a folder of object storage for writing. `names` are the files directly in it that may be replaced."""
+    check_writable(stored)
+    with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+        output = StoredOutput(stored, Path(folder))
+        for name in names:
+            output.take(name)
+        yield output
 
 
 Row = dict[str, Any]

@@ -14,10 +14,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from framedex.core.column_rules import ColumnRule, RowAt, as_numpy, check_row
+from framedex.core.column_rules import FAR, ColumnRule, RowAt, as_numpy, check_row
 from framedex.files.headers import is_since
 
+
+def between(least: int, most: int, *, needed: bool = True) -> ColumnRule:
+    """Return the rule for a number, or for each number of a list, from `least` to `most`."""
+    return ColumnRule(bounds=(least, most), needed=needed)
+
+
+def among(texts: Iterable[str], *, needed: bool = False) -> ColumnRule:
+    """Return the rule for a text that must be one of some texts."""
+    return ColumnRule(among=frozenset(texts), needed=needed)
+
+
 NEEDED = ColumnRule(needed=True)
+INT32 = (1 << 31) - 1
+COUNT, POSITIVE, BYTES = between(0, INT32), between(1, INT32), between(0, FAR)
+CRC32 = between(0, (1 << 32) - 1, needed=False)
 COLUMN = "column"  # key in the metadata of a record's field
 Row = dict[str, Any]
 
@@ -31,14 +45,13 @@ class Column:
         doc: The meaning, for docs/format.md. It is stored in the metadata of the file's schema, as is `unit`.
         unit: Unit of the values, or empty.
         nullable: Whether the table may have null.
-        rule: The values that a row may have that is used.
-        since: The version of the format from which on tables have the column. In files of an earlier version, a column
-            of this name is the user's. None: from the first on.
-        also_in: Names of other places that store the column. The record's module has their names.
-        key: The key of the value in items of loaders; None if items lack it.
-        dtype: Type of the numpy array that the record holds; None if it holds a Python object.
-        padding: The element that pads such an array, and that stands for null where elements may be null. Of a single
-            value, what items have in place of null.
+        rule: The rule for the values of a row that is used.
+        since: The version of the format from which on tables have the column, or None if all versions have it. In files
+            of an earlier version, a column of this name is the user's.
+        also_in: Names of other places that store the column. The record's module defines these names.
+        key: The key of the value in items of loaders, or None if items lack it.
+        dtype: The type of the numpy array in the record, or None if the record has a Python object.
+        padding: The element that pads such an array, and that stands for null if elements may be null.
         has_nulls: Whether elements of its lists may be null.
     """
 
@@ -74,14 +87,14 @@ def column(
     default: Any = None,
     of_table: bool = False,
 ) -> Any:
-    """Return the field of a record that declares a column. Its meaning stands in the record's docstring.
+    """Return the field of a record that declares a column. The record's docstring describes the column.
 
     A field defaults to None if a row that is used may have null. For the other arguments, see `Column`.
 
     Args:
-        dtype: Default: the type of the elements of a list of numbers or bools.
+        dtype: See `Column`. Defaults to the type of the elements of a list of numbers or bools.
         default: The default of the record's field.
-        of_table: The column is a link between rows of tables, which a record has only once its row is written.
+        of_table: Whether the column is a link between rows of tables, which a record gets when its row is written.
     """
     if rule is None and not nullable and not of_table:
         rule = NEEDED
@@ -150,8 +163,8 @@ def schema_of(record: type[object], *, also_in: str | None = None, prefix: str =
     """Return the schema of a record's table, or of another place that stores some of its columns.
 
     Args:
-        also_in: One of the places in `Column.also_in`.
-        prefix: In front of the names of columns.
+        also_in: One of the places in `Column.also_in`. If None, the schema has all columns.
+        prefix: The prefix of the columns' names.
     """
     return pa.schema(
         [
@@ -226,20 +239,20 @@ def _with_nulls(value: Any, declared: Column) -> Any:
 def values_of_json(
     record: type[object], content: Mapping[str, Any], also_in: str, at: RowAt, *, prefix: str = ""
 ) -> Row:
-    """Return the values of a record that `json_of` stored by name, checked by the rules; None for those it omits.
+    """Return the values of a record that `json_of` stored, by name. They are checked by the rules.
 
-    Columns that `also_in` lacks are None if they may be null, and else missing.
+    A value that `json_of` left out is None. A column that `also_in` lacks is None if it may be null, and else missing.
 
     Args:
         content: The JSON object.
         also_in: As for `json_of`.
-        at: Where it lies, for errors.
-        prefix: Stands in front of the stored names. The returned names lack it.
+        at: The position of the JSON object, for errors.
+        prefix: The prefix of the stored names, which the returned names lack.
 
     Raises:
         FormatError: A value breaks its rule.
         KeyError: A column that is never null is missing.
-        TypeError, ValueError, OverflowError: A value has another type.
+        TypeError, ValueError, OverflowError: A value has a type that the column does not accept.
     """
     columns = {name: one for name, one in columns_of(record).items() if also_in in one.also_in}
     found: Row = {name: None for name, one in columns_of(record).items() if one.nullable}
@@ -265,12 +278,12 @@ def values_of_row(
 
     Args:
         row: A batch of one row.
-        at: Where it lies, for errors.
-        names: The columns that are not the user's (`names_in`); None for all.
-        prefix: Stands in front of the stored names. The returned names lack it.
+        at: The position of the row, for errors.
+        names: The names of framedex's own columns (`names_in`). If None, all columns are framedex's own.
+        prefix: The prefix of the stored names, which the returned names lack.
 
     Raises:
-        FormatError: A value breaks its rule, is null and may not be, or is not possible in Python.
+        FormatError: A value breaks its rule, is null without being allowed to, or cannot be a Python object.
     """
     found: Row = {}
     there = set(row.schema.names).intersection(row.schema.names if names is None else names)
@@ -290,7 +303,7 @@ def values_of_row(
 
 
 def _array_of(lists: pa.Array, name: str, declared: Column, at: RowAt) -> NDArray[Any]:
-    """Return the elements of the one list of a column, with padding in place of nulls. Raises FormatError."""
+    """Return the elements of the list in a column of one row, with padding for nulls. Raises FormatError."""
     if lists.null_count:
         raise at.wrong(name, "null", "a list")
     values = lists.flatten()
@@ -298,8 +311,8 @@ def _array_of(lists: pa.Array, name: str, declared: Column, at: RowAt) -> NDArra
     if nulls and not declared.has_nulls:
         raise at.wrong(name, "null", "a value at each place")
     array = as_numpy(values.drop_null() if nulls else values)
-    if declared.rule is not None and declared.rule.least is not None:
-        # Before numbers are made narrower: any file has the integers that its writer chose.
+    if declared.rule is not None and declared.rule.bounds is not None:
+        # A file may have wider integers, so check the numbers before the conversion makes them narrower.
         check_row({name: array}, {name: declared.rule}, at)
     if nulls:
         array = as_numpy(values.fill_null(declared.padding))
@@ -310,9 +323,9 @@ def plain_value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
     """Return a value of a batch of one row as a Python object.
 
     Raises:
-        FormatError: Python cannot represent it: text that is not UTF-8, a time in the year 10 000.
+        FormatError: Python cannot represent the value, such as a text that is not UTF-8 or a time in the year 10 000.
     """
     try:
         return row[name][0].as_py()
     except (ValueError, OverflowError, TypeError, RecursionError, pa.ArrowException) as error:
-        raise at.wrong(name, error, "a value that Python has") from error
+        raise at.wrong(name, error, "a value that Python can represent") from error

@@ -17,7 +17,6 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from framedex.errors import MissingExtraError, SourceError, StorageError
 from framedex.storage import web
-from framedex.storage.errors import as_storage_error
 from framedex.storage.uris import checked
 
 SCHEME = "hf"
@@ -66,7 +65,7 @@ def _commit(owner: str, name: str, revision: str, now: int) -> str:
     except MissingExtraError:
         raise
     except Exception as error:  # errors of huggingface_hub and of its HTTP library
-        raise as_storage_error(f"hf://datasets/{owner}/{name}@{revision}", error) from None
+        raise web.as_storage_error(f"hf://datasets/{owner}/{name}@{revision}", error) from None
     if found is None or not COMMIT.fullmatch(found):
         raise StorageError("the Hub does not name a commit", where=f"hf://datasets/{owner}/{name}")
     return str(found)

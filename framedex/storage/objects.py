@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError, MissingExtraError, StorageError
-from framedex.storage.errors import as_storage_error, is_past_the_end, may_be_tried_again
 from framedex.storage.hub import SCHEME, HubStore
 from framedex.storage.uris import split, uri_of
-from framedex.storage.web import WebStore
+from framedex.storage.web import WebStore, as_storage_error, is_past_the_end, may_be_tried_again
 
 NO_LISTING = frozenset({"http", "https"})
 TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
@@ -145,7 +144,7 @@ Got = TypeVar("Got")
 
 AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # parallel requests of one process
 PIECE_BYTES = 16 << 20  # the size of a part when a whole object is fetched, or written in parts
-TRIES = 4  # of requests whose answer breaks off, which obstore does not repeat
+TRIES = 4  # attempts per request; obstore does not repeat a request whose answer breaks off
 FIRST_WAIT_SECONDS = 0.2
 
 
@@ -207,8 +206,30 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
     """
     if begin >= end:
         return memoryview(b""), facts or head(uri)
+    return _fetch(uri, (begin, end), lambda size: max(0, min(end, size) - begin), facts)
+
+
+def fetch_end(uri: str, length: int) -> tuple[memoryview, Facts]:
+    """Return the last bytes of an object, at most `length`, and its facts. Raises StorageError.
+
+    The error has kind `unsupported` if the store does not support such requests (Azure).
+    """
+    return _fetch(uri, {"suffix": length}, lambda size: min(length, size))
+
+
+def _fetch(
+    uri: str, wanted: object, expected: Callable[[int], int], facts: Facts | None = None
+) -> tuple[memoryview, Facts]:
+    """Return a range of an object, and its facts. Raises StorageError.
+
+    Args:
+        uri: The object.
+        wanted: The range, as obstore's option `range`.
+        expected: Returns the length of the range in an object of a given size.
+        facts: The facts that the object must still have, or None.
+    """
     store, key = _open(uri)
-    options: dict[str, Any] = {"range": (begin, end)}
+    options: dict[str, Any] = {"range": wanted}
     if facts is not None and facts.etag is not None:
         options["if_match"] = facts.etag
 
@@ -219,32 +240,14 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
         except Exception as error:  # obstore's class for this error is not public
             if not is_past_the_end(error):
                 raise
+        # A store that refuses a range sends no facts. If the range is in the object, it has grown meanwhile: try again.
         seen = head(uri) if answer is None else facts_of(answer.meta)
         if facts is not None and (seen.size_bytes, seen.tag) != (facts.size_bytes, facts.tag):
             raise changed(uri, facts, seen)
         data = memoryview(b"" if answer is None else answer.bytes())
-        expected = max(0, min(end, seen.size_bytes) - begin)
-        if len(data) != expected:
-            raise ConnectionError(f"{len(data)} of {expected} bytes came")
+        if len(data) != expected(seen.size_bytes):
+            raise ConnectionError(f"{len(data)} of {expected(seen.size_bytes)} bytes came")
         return data, seen
-
-    return _tried(uri, once)
-
-
-def fetch_end(uri: str, length: int) -> tuple[memoryview, Facts]:
-    """Return the last bytes of an object, at most `length`, and its facts. Raises StorageError.
-
-    The error has kind `unsupported` if the store does not support such requests (Azure).
-    """
-    store, key = _open(uri)
-
-    def once() -> tuple[memoryview, Facts]:
-        answer = store.get(key, options={"range": {"suffix": length}})
-        facts = facts_of(answer.meta)
-        data = memoryview(answer.bytes())
-        if len(data) != min(length, facts.size_bytes):
-            raise ConnectionError(f"{len(data)} of {min(length, facts.size_bytes)} bytes came")
-        return data, facts
 
     return _tried(uri, once)
 
@@ -252,7 +255,7 @@ def fetch_end(uri: str, length: int) -> tuple[memoryview, Facts]:
 def changed(uri: str, recorded: Facts, seen: Facts | None) -> StorageError:
     """Return the error for an object that was replaced."""
     return StorageError(
-        "the object is another one than before",
+        "the object is not the same as before",
         kind="changed",
         where=uri,
         found=None if seen is None else f"{seen.size_bytes} bytes, {seen.tag}",

@@ -186,9 +186,6 @@ class RangedFile(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
     def size(self) -> int:
         """Return the file's length. pyarrow calls this method."""
         return self._size_bytes

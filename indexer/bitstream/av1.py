@@ -6,6 +6,7 @@ Sections are those of the AV1 bitstream specification, version 1.0.0 with errata
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.indexer.bitstream import base
 from framedex.indexer.bitstream.av1_headers import (
     ALL_FRAMES,
     INTRA_FRAMES,
@@ -16,24 +17,14 @@ from framedex.indexer.bitstream.av1_headers import (
     parse_frame_headers,
     parse_sequence_header,
 )
-from framedex.indexer.bitstream.base import (
-    CLOSED_START,
-    HEADER_BYTES,
-    NO_START,
-    REFERENCE_SLOTS,
-    SLOTS_KNOWN,
-    BitstreamError,
-    Pictures,
-    pictures_of,
-)
 
 SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, REDUNDANT_FRAME_HEADER, TILE_LIST = 1, 3, 4, 6, 7, 8  # 6.2.2
 RESERVED = frozenset({0, *range(9, 15)})  # types that encoders do not write, and decoders ignore
-CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # in an av1C box (AV1-ISOBMFF 2.3.3), before its configOBUs
-MAX_SIZE_BYTES = 8  # in a leb128(), 4.10.5
+CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # bytes of an av1C box before its configOBUs (AV1-ISOBMFF 2.3.3)
+MAX_SIZE_BYTES = 8  # the longest leb128(), 4.10.5
 FORBIDDEN, EXTENDED, SIZED = 0x80, 0x04, 0x02  # bits of an OBU header's first byte, 5.3.2
 
-MAX_SEQUENCES = 1000  # different sequence headers in a stream
+MAX_SEQUENCES = 1000  # a stream with more different sequence headers is refused
 
 Obu = tuple[int, int, int, int]
 
@@ -99,8 +90,8 @@ def packet_slots(
     of one does not follow that of the one before it: a packet was lost, or an encoder left out a frame.
 
     A frame that shows an existing key frame refreshes all slots; one that shows another frame refreshes none (7.21).
-    References count as known only while order hints show that no picture is missing since the random access point. They
-    do not show whether each picture can be decoded.
+    References count as known only while order hints show that no picture is missing since the random access point.
+    Order hints do not show whether each picture can be decoded.
 
     Args:
         packet: int64 [frames], the packet of each frame, ascending.
@@ -109,7 +100,7 @@ def packet_slots(
     """
     packets = len(start)
     # For each slot, whether it holds a key frame (None if that is unknown), and the order hint of its frame.
-    slots: list[tuple[bool | None, int]] = [(None, 0)] * REFERENCE_SLOTS
+    slots: list[tuple[bool | None, int]] = [(None, 0)] * base.REFERENCE_SLOTS
     used, refreshed, known = [0] * packets, [0] * packets, [True] * packets
     is_start, shown_hint, complete, entered, gap = start.tolist(), 0, False, -1, False
     names = ("uses", "refresh", "frame_type", "existing", "listed", "shown", "hint", "hint_bits")
@@ -130,16 +121,16 @@ def packet_slots(
         used[at] |= uses & ~refreshed[at]
         refreshed[at] |= refresh
         slots = [frame if refresh >> slot & 1 else before for slot, before in enumerate(slots)]
-    found = np.array(used, np.int32) | np.array(refreshed, np.int32) << REFERENCE_SLOTS
-    return np.where(known, found | SLOTS_KNOWN, 0).astype(np.int32), gap
+    found = np.array(used, np.int32) | np.array(refreshed, np.int32) << base.REFERENCE_SLOTS
+    return np.where(known, found | base.SLOTS_KNOWN, 0).astype(np.int32), gap
 
 
 class Av1Scanner:
     """A collector of sequence headers and the heads of frame headers. See `base.Scanner`; a packet is a temporal unit.
 
     Args:
-        configuration: the content of an av1C box, bare OBUs, or nothing. It is only compared: libavcodec's dav1d does
-            not hand it to the decoder, so packets have to carry sequence headers.
+        configuration: the content of an av1C box, bare OBUs, or nothing. It is only compared with packets: libavcodec's
+            dav1d wrapper does not pass it to the decoder, so packets have to carry sequence headers.
 
     Raises:
         BitstreamError: if the configuration is none of these.
@@ -148,7 +139,7 @@ class Av1Scanner:
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
         self._damaged: set[int] = set()
-        self._reserved = False  # whether some packet has an OBU of a reserved type, or bytes that look like one
+        self._reserved = False  # whether some packet has an OBU of a reserved type, or bytes that look like such an OBU
         self._redundant: set[int] = set()  # packets with copies of frame headers, which decoders may take for new ones
         self._payloads: dict[bytes, int] = {}
         self._sequences: list[SequenceHeader] = []
@@ -167,7 +158,7 @@ class Av1Scanner:
                 if kind == SEQUENCE_HEADER:
                     self._sequence_number(configuration[start:end])
         except ValueError as error:
-            raise BitstreamError("parameter_sets", f"configuration record: {error}") from error
+            raise base.BitstreamError("parameter_sets", f"configuration record: {error}") from error
         self._configured = len(self._sequences)
 
     def _sequence_number(self, payload: bytes) -> int:
@@ -175,7 +166,7 @@ class Av1Scanner:
         number = self._payloads.get(payload)
         if number is None:
             if len(self._sequences) >= MAX_SEQUENCES:
-                raise BitstreamError("parameter_sets", f"the stream has more than {MAX_SEQUENCES} sequence headers")
+                raise base.BitstreamError("parameter_sets", f"there are more than {MAX_SEQUENCES} sequence headers")
             sequence = parse_sequence_header(payload)
             number = self._payloads[payload] = len(self._sequences)
             self._sequences.append(sequence)
@@ -185,7 +176,7 @@ class Av1Scanner:
         number = self._packets
         self._packets += 1
         if not data:
-            raise BitstreamError("zero_size", f"packet {number} is empty")
+            raise base.BitstreamError("zero_size", f"packet {number} is empty")
         try:
             units = split_obus(data)
         except ValueError:
@@ -197,13 +188,13 @@ class Av1Scanner:
                 if self._is_dropped(extension):
                     continue
                 if self._current < 0:
-                    raise BitstreamError("parameter_sets", f"packet {number} holds a frame before any sequence header")
+                    raise base.BitstreamError("parameter_sets", f"packet {number} comes before any sequence header")
                 self._frames.append((number, self._current, extension))
-                self._frame_head.append(data[start : min(end, start + HEADER_BYTES)])
+                self._frame_head.append(data[start : min(end, start + base.HEADER_BYTES)])
                 self._frame_tiled.append(kind == FRAME)
             elif kind == TILE_GROUP and not self._is_dropped(extension):
                 if len(self._frames) == frames:
-                    raise BitstreamError("packing", f"packet {number} holds tiles of a frame that began before it")
+                    raise base.BitstreamError("packing", f"packet {number} holds tiles of a frame that began before it")
                 self._frame_tiled[-1] = True
             elif kind == SEQUENCE_HEADER:
                 self._on_sequence_header(data[start:end], number, len(self._frames) == frames)
@@ -212,16 +203,16 @@ class Av1Scanner:
             elif kind in RESERVED:
                 self._reserved = True
             elif kind == TILE_LIST:
-                raise BitstreamError("packing", f"packet {number} holds a tile list (large scale tile coding)")
+                raise base.BitstreamError("packing", f"packet {number} holds a tile list (large scale tile coding)")
 
     def _is_dropped(self, extension: int) -> bool:
-        """Return whether decoders drop an OBU because it belongs to no layer of operating point 0 (5.3.1)."""
+        """Return whether decoders drop an OBU because no layer of operating point 0 includes it (5.3.1)."""
         return extension >= 0 and self._operating_point != 0 and not is_within(self._operating_point, extension)
 
     def _on_sequence_header(self, payload: bytes, packet: int, before_frames: bool) -> None:
         try:
             number = self._sequence_number(payload)
-        except BitstreamError:
+        except base.BitstreamError:
             raise
         except ValueError:
             self._damaged.add(packet)
@@ -232,12 +223,12 @@ class Av1Scanner:
             self._changes.append((packet, before_frames))
         self._current, self._operating_point = number, self._sequences[number].operating_point
 
-    def finish(self) -> Pictures:
+    def finish(self) -> base.Pictures:
         n = self._packets
         packet, sequence, extension = np.array(self._frames, np.int64).reshape(-1, 3).T
         used = [self._sequences[number] for number in np.unique(sequence).tolist()]
         if any(header.spatial_layers for header in used):
-            raise BitstreamError("packing", "temporal units hold several spatial layers")
+            raise base.BitstreamError("packing", "temporal units hold several spatial layers")
         headers = self._frame_headers(sequence, extension)
         damaged = np.isin(np.arange(n), list(self._damaged))
         # Frames without tiles, and frames whose header ends too early or exceeds the bytes that were kept.
@@ -245,17 +236,13 @@ class Av1Scanner:
         broken = (headers.length > 8 * kept_bytes) | ~(headers.existing | np.array(self._frame_tiled, np.bool_))
         damaged |= np.bincount(packet[broken], minlength=n) > 0
         shown = np.bincount(packet[headers.shown], minlength=n)
-        crowded = np.flatnonzero((shown > 1) & ~damaged)
-        if len(crowded):
-            number = int(crowded[0])
-            raise BitstreamError("packing", f"packet {number} holds {int(shown[number])} shown frames")
-        first = np.ones(len(packet), np.bool_)
-        first[1:] = packet[1:] != packet[:-1]
+        base.check_shown(shown, damaged)
+        first = np.diff(packet, prepend=-1) != 0
         fresh = first & headers.shown & ~headers.existing & (headers.frame_type == KEY_FRAME)
         start = (np.bincount(packet[fresh], minlength=n) > 0) & ~damaged
         for number, before_frames in self._changes:  # allowed before the first frame of a random access point (7.5)
             if not (before_frames and start[number]) and not damaged[number]:
-                raise BitstreamError("parameter_sets", f"the sequence header changes at packet {number}, no start")
+                raise base.BitstreamError("parameter_sets", f"the sequence header changes at packet {number}, no start")
         carries = np.isin(np.arange(n), self._carriers)
         kept = np.bincount(packet[headers.refresh != 0], minlength=n) > 0
         orphan = ~np.logical_or.accumulate(start)
@@ -264,8 +251,8 @@ class Av1Scanner:
         unclear = damaged | np.isin(np.arange(n), list(self._redundant))
         states, state = self._states(start & ~carries, packet[first], sequence[first])
         slots, gap = packet_slots(packet, headers, start)
-        return pictures_of(
-            np.where(start, CLOSED_START, NO_START).astype(np.uint8),
+        return base.pictures_of(
+            np.where(start, base.CLOSED_START, base.NO_START).astype(np.uint8),
             non_reference=(shown == 1) & ~kept & ~carries & ~damaged,
             skipped=((shown == 0) & ~damaged) | waiting,
             damaged=damaged | orphan,

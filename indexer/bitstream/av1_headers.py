@@ -33,7 +33,7 @@ class SequenceHeader:
         removal_time_bits: 0 if frame headers do not carry the field.
         presentation_time_bits: 0 if frame headers do not carry the field.
         frame_id_bits: 0 if frame headers do not carry the field.
-        shape: largest size, bit depth, subsampling, colour; compared, never interpreted.
+        shape: largest size, bit depth, subsampling and colour. It is only compared with other shapes.
     """
 
     reduced: bool
@@ -166,13 +166,14 @@ class FrameHeaders:
     """Fields of n frame headers (5.9.2).
 
     Attributes:
-        frame_type: int64 [n], meaningless where existing.
+        frame_type: int64 [n], undefined where `existing`.
         shown: bool [n].
         existing: bool [n], show_existing_frame.
-        refresh: int64 [n], refresh_frame_flags; ALL_FRAMES where existing, which depends on the frame that is shown.
+        refresh: int64 [n], refresh_frame_flags. Where `existing`, they depend on the frame that is shown, and are
+            ALL_FRAMES here.
         uses: int64 [n], a bit for each reference slot that the frame refers to, or shows.
-        listed: bool [n], the header lists these slots. Otherwise they are not known.
-        hint: int64 [n], order_hint, meaningless where existing.
+        listed: bool [n], the header lists these slots. Otherwise the slots are unknown.
+        hint: int64 [n], order_hint, undefined where `existing`.
         hint_bits: int64 [n], number of its bits; 0 where there is none.
         resized: bool [n], the header states a size of its own.
         length: int64 [n], number of bits that were read.
@@ -210,28 +211,13 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
         sequence: the sequence header in force.
     """
     n = len(heads)
-    if sequence.reduced:
-        none, all_ = np.zeros(n, np.bool_), np.ones(n, np.bool_)
-        zero = np.zeros(n, np.int64)
-        refresh = np.full(n, ALL_FRAMES, np.int64)
-        return FrameHeaders(
-            frame_type=zero,
-            shown=all_,
-            existing=none,
-            refresh=refresh,
-            uses=zero,
-            listed=all_,
-            hint=zero,
-            hint_bits=zero,
-            resized=none,
-            length=zero,
-        )
     bits = BitColumns(heads)
-    existing = bits.u(1) != 0
-    coded = ~existing
+    # The header of a reduced still picture has none of these fields: it is a shown key frame.
+    existing = bits.u(1, where=np.full(n, not sequence.reduced)) != 0
+    coded = ~existing & (not sequence.reduced)
     uses = np.where(existing, 1 << bits.u(3, where=existing), 0)
     frame_type = bits.u(2, where=coded)
-    shown = existing | (bits.u(1, where=coded) != 0)
+    shown = existing | sequence.reduced | (bits.u(1, where=coded) != 0)
     bits.u(sequence.presentation_time_bits, where=coded & shown)
     bits.u(1, where=coded & ~shown)
     key, switch = coded & (frame_type == KEY_FRAME), coded & (frame_type == SWITCH_FRAME)
@@ -249,7 +235,7 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
     hint = bits.u(sequence.order_hint_bits, where=coded)
     bits.u(3, where=coded & ~intra & ~resilient)
     _skip_removal_times(bits, coded, extension, sequence)
-    refresh = np.where(all_refreshed | existing, ALL_FRAMES, bits.u(8, where=coded & ~all_refreshed))
+    refresh = np.where(all_refreshed | ~coded, ALL_FRAMES, bits.u(8, where=coded & ~all_refreshed))
     length = bits.position
     inter = coded & ~intra
     # If a header states order hints or frame ids of slots, decoders compare them with what all slots hold.
@@ -293,7 +279,7 @@ def _references(
 def _skip_removal_times(
     bits: BitColumns, coded: NDArray[np.bool_], extension: NDArray[np.int64], sequence: SequenceHeader
 ) -> None:
-    """Read buffer_removal_time of every operating point that a frame belongs to."""
+    """Skip buffer_removal_time of every operating point that a frame belongs to."""
     if not sequence.removal_time_bits:
         return
     present = coded & (bits.u(1, where=coded) != 0)

@@ -60,7 +60,7 @@ class BitColumns:
 
     Args:
         heads: the leading bytes of slice NAL units, without NAL header and emulation prevention. Strings are padded
-            with zeros to `HEADER_BYTES`; an array is uint8 [n, HEADER_BYTES], already padded.
+            here with zeros to `HEADER_BYTES`. An array, uint8 [n, HEADER_BYTES], is padded already.
 
     Attributes:
         position: int64 [n], position of each row, in bits from its beginning.
@@ -81,13 +81,15 @@ class BitColumns:
         word = self.position >> 6
         shift = (self.position & 63).astype(np.uint64)
         first = int(word.min(initial=_WORDS))
-        if first < _WORDS and first == int(word.max(initial=0)):  # all rows are in the same word: nothing to gather
+        if first < _WORDS and first == int(
+            word.max(initial=0)
+        ):  # all rows are in the same word, so no gather is needed
             near, far = self._words[first], self._words[first + 1]
         else:
             words = self._words.reshape(-1)
             near = words[np.minimum(word, _WORDS) * len(self._rows) + self._rows]
             far = words[np.minimum(word + 1, _WORDS) * len(self._rows) + self._rows]
-        # In two steps, because a shift by 64 bits is undefined.
+        # `far` is shifted in two steps, because a shift by 64 bits is undefined.
         window: NDArray[np.uint64] = near << shift | far >> np.uint64(1) >> np.uint64(63) - shift
         return window
 
@@ -120,8 +122,8 @@ class BitColumns:
 
 
 NO_START, CLOSED_START, OPEN_START = 0, 1, 2
-REFERENCE_SLOTS = 8  # as many as AV1 has
-SLOTS_KNOWN = 1 << 2 * REFERENCE_SLOTS  # in `Pictures.slots`, above the slots that are used and those refreshed
+REFERENCE_SLOTS = 8  # AV1 has 8
+SLOTS_KNOWN = 1 << 2 * REFERENCE_SLOTS  # bit of `Pictures.slots` above the bits of used and refreshed slots
 
 
 class BitstreamError(ValueError):
@@ -129,7 +131,7 @@ class BitstreamError(ValueError):
 
     Attributes:
         kind: a short stable word for the reason.
-        damaged: whether the reason is damage; else the feature is not covered.
+        damaged: whether the reason is damage. Otherwise it is a feature that is not covered.
     """
 
     def __init__(self, kind: str, message: str, *, damaged: bool = False) -> None:
@@ -142,35 +144,36 @@ class Pictures:
     """Facts of n packets in decode order. A packet is one picture, or the rest of the picture before it.
 
     Attributes:
-        start: uint8 [n], NO_START, CLOSED_START (nothing after it needs anything before it) or OPEN_START (its leading
-            pictures do).
-        non_reference: bool [n], no other packet needs it.
-        leading: bool [n], decodable only from the random access point before its own.
-        skipped: bool [n], a decoder that starts at packet 0 outputs nothing for it.
-        field_coded: bool [n].
-        continues: bool [n], belongs to the picture of the packet before it (a second field).
-        damaged: bool [n], the bitstream shows that decoding it cannot give the encoder's picture.
-        changes_sets: bool [n], carries parameter sets that differ from those in force, so it must not be left out.
-        forgets: bool [n], a closed start at which decoders drop pictures that they have not output yet, so no session
-            may run across it.
-        period: int64 [n], pictures are output by period, then by order within it.
+        start: uint8 [n], NO_START, CLOSED_START (no packet after it needs one before it) or OPEN_START (its leading
+            pictures need packets before it).
+        non_reference: bool [n], packets that no other packet needs.
+        leading: bool [n], pictures that can be decoded only from the random access point before their own.
+        skipped: bool [n], packets for which a decoder that starts at packet 0 outputs nothing.
+        field_coded: bool [n], packets with fields of a picture.
+        continues: bool [n], packets that belong to the picture of the packet before (second fields).
+        damaged: bool [n], packets from which decoding cannot give the encoder's picture, as the bitstream shows.
+        changes_sets: bool [n], packets whose parameter sets differ from those in force, so that they must not be left
+            out.
+        forgets: bool [n], closed starts at which decoders drop pictures that they have not output yet, so that no
+            session may run across them.
+        period: int64 [n]. Pictures are output by period, then by order within it.
         order: int64 [n], output order within the period.
-        states: the units to give a decoder before it starts; states[0] is empty, and correct at packet 0.
-        state: int32 [n], index in `states` for each packet; read at random access points only.
-        inband_sets: some packets carry parameter sets that differ from the configuration record's.
-        inner_start_codes: some length-prefixed units hold several NAL units between start codes.
-        varying_shape: pictures differ in size or format.
-        may_hide: headers may state that a picture is not output (HEVC pic_output_flag).
-        drops_leading: a random access point in the middle drops its leading pictures (HEVC BLA).
-        begins_amid: the sequence parameter set in use changes at a picture that does not begin a coded video sequence
-            (HEVC).
-        may_hold_fields: some sequence parameter set of an H.264 stream allows fields (frame_mbs_only_flag is 0).
-        chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
-        max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
-        carries_over: decoders keep something over random access points that `states` lacks: film grain, or parameter
-            sets of other layers.
-        doubtful: the data of some picture may end too early, which its decoder would not report.
-        slots: int32 [n], which reference slots a packet uses and refreshes, in the bits of `frames.slots`; None for
+        states: the units that a decoder must be given before it starts. states[0] is empty, and correct at packet 0.
+        state: int32 [n], index in `states` for each packet. It is defined at random access points only.
+        inband_sets: whether some packets carry parameter sets that differ from the configuration record's.
+        inner_start_codes: whether some length-prefixed units hold several NAL units between start codes.
+        varying_shape: whether pictures differ in size or format.
+        may_hide: whether headers may state that a picture is not output (HEVC pic_output_flag).
+        drops_leading: whether a random access point in the middle drops its leading pictures (HEVC BLA).
+        begins_amid: whether the sequence parameter set in use changes at a picture that does not begin a coded video
+            sequence (HEVC).
+        may_hold_fields: whether some sequence parameter set of an H.264 stream allows fields (frame_mbs_only_flag 0).
+        chroma_format: chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4. If None, it is unknown or varies.
+        max_ref_frames: max_num_ref_frames of an H.264 stream. For other codecs, it is None.
+        carries_over: whether decoders keep something over random access points that `states` lacks: film grain, or
+            parameter sets of other layers.
+        doubtful: whether the data of some picture may end too early without an error of its decoder.
+        slots: int32 [n], the reference slots that a packet uses and refreshes, in the bits of `frames.slots`. None for
             codecs whose references are not read.
     """
 
@@ -275,27 +278,51 @@ def _nearest(steps: NDArray[np.int64], cycle: int) -> NDArray[np.int64]:
     return (steps + half - 1) % cycle - half + 1
 
 
+def check_shown(shown: NDArray[np.int64], damaged: NDArray[np.bool_]) -> None:
+    """Raise BitstreamError if an undamaged packet shows several frames.
+
+    Args:
+        shown: int64 [packets], number of shown frames.
+        damaged: bool [packets].
+    """
+    crowded = (shown > 1) & ~damaged
+    if crowded.any():
+        number = int(np.argmax(crowded))
+        raise BitstreamError("packing", f"packet {number} holds {shown[number]} shown frames")
+
+
 EXTENDED_SAR = 255
-NOT_STATED = -1  # in place of the full range flag
+NO_ASPECT = (0, 1)  # a sample aspect ratio that is not stated
+# Sample aspect ratios by aspect_ratio_idc (H.264 table E-1, HEVC table E-1).
+SAMPLE_ASPECTS = (
+    NO_ASPECT, (1, 1), (12, 11), (10, 11), (16, 11), (40, 33), (24, 11), (20, 11), (32, 11),
+    (80, 33), (18, 11), (15, 11), (64, 33), (160, 99), (4, 3), (3, 2), (2, 1),
+)  # fmt: skip
+NOT_STATED = -1  # stands for a full range flag that is not stated
 UNSPECIFIED = 2  # code point of primaries, transfer characteristics and matrix that are not stated
 NO_COLOUR = [NOT_STATED, UNSPECIFIED, UNSPECIFIED, UNSPECIFIED]
 
 
-def parse_colour(bits: BitReader) -> list[int]:
+def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
     """Read vui_parameters() up to the colour description, which H.264 (E.1.1) and HEVC (E.2.1) have in common.
 
     Returns:
-        [full range or NOT_STATED, primaries, transfer characteristics, matrix].
+        The sample aspect ratio, and [full range or NOT_STATED, primaries, transfer characteristics, matrix].
     """
-    if bits.flag() and bits.u(8) == EXTENDED_SAR:
-        bits.u(32)
+    aspect = NO_ASPECT
+    if bits.flag():
+        number = bits.u(8)
+        if number == EXTENDED_SAR:
+            aspect = bits.u(16), bits.u(16)
+        elif number < len(SAMPLE_ASPECTS):
+            aspect = SAMPLE_ASPECTS[number]
     if bits.flag():
         bits.flag()
     if not bits.flag():
-        return NO_COLOUR
+        return aspect, NO_COLOUR
     bits.u(3)
     full_range = bits.u(1)
-    return [full_range, *((bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else NO_COLOUR[1:])]
+    return aspect, [full_range, *((bits.u(8), bits.u(8), bits.u(8)) if bits.flag() else NO_COLOUR[1:])]
 
 
 def check_colours(shapes: Iterable[tuple[int, ...]]) -> None:
@@ -304,7 +331,7 @@ def check_colours(shapes: Iterable[tuple[int, ...]]) -> None:
     FFmpeg's decoders keep a colour until another one is stated, so a picture's colour depends on where decoding began.
 
     Args:
-        shapes: shapes of the sequences, which end with their colours.
+        shapes: shapes of the sequences. The last numbers of each are its colour.
     """
     if len({shape[-len(NO_COLOUR) :] for shape in shapes}) > 1:
         raise BitstreamError("colour_change", "the colour that the stream states changes")

@@ -58,7 +58,7 @@ from framedex.indexer.bitstream.nal import (
 )
 from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 
-TOP_AND_BOTTOM = 3  # the sum of two fields' parities
+TOP_AND_BOTTOM = 3  # the sum of the parities of a top and a bottom field
 MAX_ORDER_COUNT = 1 << 31  # 8.2.1
 
 Columns = dict[str, NDArray[np.int64]]  # one array per slice header field, one row per slice
@@ -114,7 +114,8 @@ def missing_before(
     start: NDArray[np.uint8],
     referenced: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: pictures before which others are missing. Decoders conceal these with what they have.
+    """Return bool [packets]: pictures before which others are missing. Decoders conceal missing pictures with others.
+
     frame_num equals that of the preceding reference picture, or is one more (7.4.3), unless the stream may leave gaps.
 
     Args:
@@ -193,8 +194,8 @@ RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
 SEI_KINDS = (RECOVERY_POINT, USER_DATA_UNREGISTERED, FILM_GRAIN)
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
 ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
-# The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). FFmpeg has another,
-# higher threshold for lossless 8x8 blocks. Whether a stream may have such blocks is known from its profile.
+# The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). FFmpeg has a higher
+# threshold for lossless 8x8 blocks. The profile shows whether a stream may have such blocks.
 LAST_WRONG_DIRECT = 33
 
 
@@ -208,12 +209,12 @@ class H264Scanner(NalScanner):
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
         self._recovery: set[int] = set()
-        # Packets after which order counts start again (8.2.1), which is not followed here.
+        # Packets after which order counts start again (8.2.1). Such packets count as damaged.
         self._resets: set[int] = set()
         self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
         self._encoder_build: int | None = None
-        self._lossless, self._judged = False, 0  # whether some SPS of the first epochs may be, and how many were read
+        self._lossless, self._judged = False, 0  # whether some SPS of the epochs read so far may be, and their number
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -221,7 +222,7 @@ class H264Scanner(NalScanner):
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
-        is_coded = False  # whether a slice came
+        is_coded = False  # whether a slice came before the unit
         for start, end in spans:
             header = data[start]
             kind = header & 31
@@ -265,7 +266,7 @@ class H264Scanner(NalScanner):
             if kind == FILM_GRAIN:
                 self._carried_over.add(packet)
             if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
-                if payload[0] & 0x20:  # broken_link_flag (D.2.8): what leads it refers to what was cut out
+                if payload[0] & 0x20:  # broken_link_flag (D.2.8): leading pictures refer to pictures that were cut out
                     self._broken_links.add(packet)
                 if payload[0] & 0x40 or not (packet or self._in_middle):  # exact_match_flag
                     self._recovery.add(packet)
@@ -303,10 +304,10 @@ class H264Scanner(NalScanner):
         damaged |= marked(self._damaged, n)
 
         same_field = slices["parity"] == facts["parity"][packet]
-        # A slice that differs in one of these belongs to another picture (7.4.1.2.4), and a packet holds but one.
+        # A slice that differs in one of these belongs to another picture (7.4.1.2.4), but a packet holds one picture.
         apart = [slices[name] != facts[name][packet] for name in ("idr", "frame_num", "order_lsb", "referenced")]
         damaged |= np.bincount(packet[same_field & np.logical_or.reduce(apart)], minlength=n) > 0
-        intra = marked(INTRA_SLICE_TYPES, 11)[np.minimum(slices["slice_type"], 10)]  # 10 stands for what is not defined
+        intra = marked(INTRA_SLICE_TYPES, 11)[np.minimum(slices["slice_type"], 10)]  # 10 stands for undefined types
         inter = np.bincount(packet[~intra & same_field], minlength=n) > 0
         idr = (np.bincount(packet[slices["idr"] != 0], minlength=n) > 0) & ~continues
         recovery = marked(self._recovery, n) & ~inter & (count > 0) & ~continues
@@ -330,7 +331,7 @@ class H264Scanner(NalScanner):
         shapes = {sequence.shape for sequence in used}
         check_colours(shapes)
         chroma = {shape[0] for shape in shapes}
-        # Where gaps in frame_num are allowed, FFmpeg fills one with the picture that was decoded last, needed or not.
+        # If gaps in frame_num are allowed, FFmpeg fills them with the picture that was decoded last, needed or not.
         conceals = any(sequence.gaps_allowed for sequence in used)
         return pictures_of(
             start,
@@ -437,7 +438,7 @@ class H264Scanner(NalScanner):
 
     def _coded_pictures(self, slices: Columns, points: AccessPoints, first: int) -> Iterator[Coded]:
         """Yield the pictures, or fields, from packet `first` on, and note those that reset the order counts."""
-        # One entry per picture or field: one packet may hold two fields, the slices of one after those of the other.
+        # One entry per picture or field. A packet may hold two fields: all slices of one, then all slices of the other.
         keys = np.stack([slices["packet"], slices["parity"]])
         begins = np.flatnonzero(np.append(True, np.diff(keys, axis=1).any(axis=0)))
         begins = begins[slices["packet"][begins] >= first]
@@ -447,9 +448,9 @@ class H264Scanner(NalScanner):
             number = int(slices["packet"][begin])
             sequence = self._sequences[slices["sequence"][begin]]
             try:
-                headers: list[SliceHeader] | None = [self._header(slices, row) for row in range(begin, end)]
+                headers = [self._header(slices, row) for row in range(begin, end)]
             except ValueError:
-                headers = None
+                headers = []
             if headers and headers[0].resets:
                 self._resets.add(number)
             yield Coded(
@@ -472,19 +473,16 @@ class H264Scanner(NalScanner):
         """
         epoch, pps_id = divmod(int(slices["pps"][row]), MAX_PPS + 1)
         pps = self._sets.epochs[epoch][PPS, pps_id]
-        sps = self._sequences[slices["sequence"][row]]
         if not isinstance(pps, Pps) or not pps.plain:
             raise ValueError("slice groups")
         bits = BitReader(self._heads.head(int(slices["row"][row])))
         bits.u(int(slices["position"][row]))
         return parse_slice(
             bits,
+            self._sequences[slices["sequence"][row]],
             pps,
             kind=int(slices["slice_type"][row]) % 5,
             idr=bool(slices["idr"][row]),
             referenced=bool(slices["referenced"][row]),
             is_field=bool(slices["parity"][row]),
-            order_type=sps.order_count_type,
-            deltas=sps.deltas_follow,
-            chroma=bool(sps.shape[0]) and not sps.separate_colour_planes,
         )

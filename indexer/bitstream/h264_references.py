@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.base import CLOSED_START, NO_START, OPEN_START, BitReader, segments
-from framedex.indexer.bitstream.h264_sets import Pps
+from framedex.indexer.bitstream.h264_sets import Pps, Sps
 
 P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
-MAX_OPERATIONS = 66  # one list, or the marking, has at most two operations for each of 32 fields, and an end code
+MAX_OPERATIONS = 66  # a list or a marking has at most two operations for each of 32 fields, and an end code
 
 
 class SliceHeader(NamedTuple):
@@ -27,7 +27,8 @@ class SliceHeader(NamedTuple):
     Attributes:
         kind: slice_type modulo 5.
         lists: (active entries, [(operation, value)]) of list 0 and 1.
-        marking: [(operation, first value, second value)] of adaptive marking (table 7-9); None for the sliding window.
+        marking: [(operation, first value, second value)] of adaptive marking (table 7-9). If None, the sliding window
+            marks references.
         long_idr: whether it is an IDR picture that becomes a long-term reference.
     """
 
@@ -43,31 +44,20 @@ class SliceHeader(NamedTuple):
 
 
 def parse_slice(
-    bits: BitReader,
-    pps: Pps,
-    *,
-    kind: int,
-    idr: bool,
-    referenced: bool,
-    is_field: bool,
-    order_type: int,
-    deltas: bool,
-    chroma: bool,
+    bits: BitReader, sps: Sps, pps: Pps, *, kind: int, idr: bool, referenced: bool, is_field: bool
 ) -> SliceHeader:
     """Return the rest of a slice header, after pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
 
     Args:
         bits: reader at that position.
+        sps: sequence parameter set of the slice.
         pps: picture parameter set of the slice.
         kind: slice_type modulo 5.
         idr: whether the picture is an IDR picture.
         referenced: whether the picture is a reference.
         is_field: whether the picture is a field.
-        order_type: pic_order_cnt_type.
-        deltas: whether delta_pic_order_cnt is present.
-        chroma: whether chroma planes are present.
     """
-    if pps.bottom_order and not is_field and (order_type == 0 or (order_type == 1 and deltas)):
+    if pps.bottom_order and not is_field and (sps.order_count_type == 0 or sps.deltas_follow):
         bits.se()
     if pps.redundant:
         bits.ue()
@@ -81,7 +71,8 @@ def parse_slice(
         count = 2 if kind == B else 1
         lists = [(active[number], tuple(_operations(bits)) if bits.flag() else ()) for number in range(count)]
         if (pps.weighted and kind != B) or (pps.weighted_b and kind == B):
-            _skip_weights(bits, [entries for entries, _ in lists], chroma)
+            has_chroma = bool(sps.shape[0]) and not sps.separate_colour_planes
+            _skip_weights(bits, [entries for entries, _ in lists], has_chroma)
     marking, long_idr = None, False
     if referenced:
         if idr:
@@ -111,34 +102,34 @@ def _marking(bits: BitReader) -> Iterator[tuple[int, int, int]]:
     raise ValueError("references are marked without end")
 
 
-def _skip_weights(bits: BitReader, active: list[int], chroma: bool) -> None:
+def _skip_weights(bits: BitReader, active: list[int], has_chroma: bool) -> None:
     """Skip pred_weight_table() (7.3.3.2)."""
     bits.ue()
-    if chroma:
+    if has_chroma:
         bits.ue()
     for entries in active:
         for _ in range(entries):
             if bits.flag():
                 bits.se(), bits.se()
-            if chroma and bits.flag():
+            if has_chroma and bits.flag():
                 bits.se(), bits.se(), bits.se(), bits.se()
 
 
 FRAME, TOP, BOTTOM = 0, 1, 2  # parity of a slice
 BOTH_FIELDS = 3
 NOT_LONG = -1
-MISSING = -1  # a picture that no decoder has; pictures that FFmpeg makes up before its first one have lower numbers
+MISSING = -1  # a picture that no decoder has; the pictures that FFmpeg makes up have lower numbers
 
 
 @dataclass(slots=True)
-class Held:
+class ReferenceFrame:
     """A frame in the decoded picture buffer.
 
     Attributes:
         picture: number of the picture.
         frame_num: its frame_num.
         order: its picture order count.
-        fields: which of its fields are references.
+        fields: the parities of its fields that are references, as bits.
         long: its number as a long-term reference, or NOT_LONG.
     """
 
@@ -155,7 +146,7 @@ class Coded:
 
     Attributes:
         picture: a number that both fields share.
-        slices: None if a header could not be read.
+        slices: headers of its slices, empty if one could not be read.
     """
 
     picture: int
@@ -166,7 +157,7 @@ class Coded:
     referenced: bool
     max_frame_num: int
     max_refs: int
-    slices: list[SliceHeader] | None
+    slices: list[SliceHeader]
 
 
 Entry = tuple[int, int, bool]  # picture, parity, whether it is a long-term reference
@@ -177,11 +168,11 @@ class Buffer:
     """The reference pictures that a decoder holds while it decodes a stream.
 
     Attributes:
-        _gaps: whether lists may lack pictures that came before the first one.
+        _gaps: whether lists may lack pictures that came before the first picture.
     """
 
     _gaps: bool = False
-    _frames: list[Held] = field(default_factory=list)
+    _frames: list[ReferenceFrame] = field(default_factory=list)
 
     def holds_as(self, other: Buffer) -> bool:
         """Return whether another buffer holds the same pictures."""
@@ -189,11 +180,10 @@ class Buffer:
 
     def holds_any(self, pictures: Collection[int], before: int) -> bool:
         """Return whether the buffer holds one of some pictures, or a picture before number `before`."""
-        return any(held.picture < before or held.picture in pictures for held in self._frames)
+        return any(frame.picture < before or frame.picture in pictures for frame in self._frames)
 
     def lists(self, coded: Coded) -> list[list[Entry]]:
         """Return the active entries of the reference lists of a picture's slices."""
-        assert coded.slices is not None  # callers check this
         return [
             self._listed(coded, each.kind, number, active, operations)
             for each in coded.slices
@@ -204,7 +194,7 @@ class Buffer:
         self, coded: Coded, kind: int, number: int, active: int, operations: tuple[tuple[int, int], ...]
     ) -> list[Entry]:
         """Return one list's active entries (8.2.4)."""
-        long = {held.picture for held in self._frames if held.long != NOT_LONG}
+        long = {frame.picture for frame in self._frames if frame.long != NOT_LONG}
         named = [self._named(coded, operation) for operation in self._resolved(coded, operations)]
         initial = self._initial(coded, kind, number)
         rest = [entry for entry in initial if entry not in named]
@@ -225,35 +215,35 @@ class Buffer:
             yield False, predicted - most if predicted > current else predicted
 
     def _named(self, coded: Coded, wanted: tuple[bool, int]) -> tuple[int, int]:
-        """Return (picture, parity) of a picture number; (MISSING, FRAME) if no picture has it (8.2.4.1)."""
+        """Return (picture, parity) of a picture number (8.2.4.1), (MISSING, FRAME) if no picture has that number."""
         long, number = wanted
-        for held in self._frames:
+        for frame in self._frames:
             for parity in (FRAME,) if coded.parity == FRAME else (TOP, BOTTOM):
-                if (held.long != NOT_LONG) == long and self._number(coded, held, parity) == number:
-                    return held.picture, parity
+                if (frame.long != NOT_LONG) == long and self._number(coded, frame, parity) == number:
+                    return frame.picture, parity
         return MISSING, FRAME
 
-    def _number(self, coded: Coded, held: Held, parity: int) -> int:
+    def _number(self, coded: Coded, frame: ReferenceFrame, parity: int) -> int:
         """Return the PicNum or LongTermPicNum of a frame or field (8.2.4.1)."""
-        number = held.long if held.long != NOT_LONG else self._wrapped(coded, held)
+        number = frame.long if frame.long != NOT_LONG else self._wrapped(coded, frame)
         return number if coded.parity == FRAME else 2 * number + (parity == coded.parity)
 
     @staticmethod
-    def _wrapped(coded: Coded, held: Held) -> int:
-        return held.frame_num - coded.max_frame_num if held.frame_num > coded.frame_num else held.frame_num
+    def _wrapped(coded: Coded, frame: ReferenceFrame) -> int:
+        return frame.frame_num - coded.max_frame_num if frame.frame_num > coded.frame_num else frame.frame_num
 
     def _initial(self, coded: Coded, kind: int, number: int) -> list[tuple[int, int]]:
         """Return a reference list before its modification (8.2.4.2), as (picture, parity) entries."""
-        whole = [held for held in self._frames if held.fields == BOTH_FIELDS or (coded.parity and held.fields)]
-        short = [held for held in whole if held.long == NOT_LONG]
-        long = sorted((held for held in whole if held.long != NOT_LONG), key=lambda held: held.long)
+        whole = [frame for frame in self._frames if frame.fields == BOTH_FIELDS or (coded.parity and frame.fields)]
+        short = [frame for frame in whole if frame.long == NOT_LONG]
+        long = sorted((frame for frame in whole if frame.long != NOT_LONG), key=lambda frame: frame.long)
         if kind != B:
-            short.sort(key=lambda held: -self._wrapped(coded, held))
+            short.sort(key=lambda frame: -self._wrapped(coded, frame))
             return self._entries(coded, short) + self._entries(coded, long)
-        before = [held for held in short if held.order <= coded.order]
-        after = [held for held in short if held.order > coded.order]
-        before.sort(key=lambda held: -held.order)
-        after.sort(key=lambda held: held.order)
+        before = [frame for frame in short if frame.order <= coded.order]
+        after = [frame for frame in short if frame.order > coded.order]
+        before.sort(key=lambda frame: -frame.order)
+        after.sort(key=lambda frame: frame.order)
         lists = [
             self._entries(coded, first + second) + self._entries(coded, long)
             for first, second in ((before, after), (after, before))
@@ -263,12 +253,12 @@ class Buffer:
         return lists[number]
 
     @staticmethod
-    def _entries(coded: Coded, frames: list[Held]) -> list[tuple[int, int]]:
+    def _entries(coded: Coded, frames: list[ReferenceFrame]) -> list[tuple[int, int]]:
         """Return frames as entries; for a field, alternate their fields, beginning with its own parity (8.2.4.2.5)."""
         if coded.parity == FRAME:
-            return [(held.picture, FRAME) for held in frames]
+            return [(frame.picture, FRAME) for frame in frames]
         parity, other = coded.parity, TOP + BOTTOM - coded.parity
-        queues = {each: [held.picture for held in frames if held.fields & each] for each in (parity, other)}
+        queues = {each: [frame.picture for frame in frames if frame.fields & each] for each in (parity, other)}
         entries = []
         while queues[TOP] and queues[BOTTOM]:
             entries.append((queues[parity].pop(0), parity))
@@ -280,18 +270,17 @@ class Buffer:
         """Mark references after a picture is decoded (8.2.5)."""
         if not coded.referenced:
             return
-        assert coded.slices  # callers check this
         first = coded.slices[0]
         fields = BOTH_FIELDS if coded.parity == FRAME else coded.parity
         if coded.idr:
             long = 0 if first.long_idr else NOT_LONG
-            self._frames = [Held(coded.picture, coded.frame_num, coded.order, fields, long)]
+            self._frames = [ReferenceFrame(coded.picture, coded.frame_num, coded.order, fields, long)]
             return
-        same = [held for held in self._frames if held.picture == coded.picture]
+        same = [frame for frame in self._frames if frame.picture == coded.picture]
         long = NOT_LONG
         if first.marking is None:
             # The sliding window removes the oldest picture if there is no room (8.2.5.3).
-            has_short = any(held.long == NOT_LONG for held in self._frames)
+            has_short = any(frame.long == NOT_LONG for frame in self._frames)
             if not same and has_short and len(self._frames) >= max(coded.max_refs, 1):
                 self._remove_oldest()
         else:
@@ -300,13 +289,13 @@ class Buffer:
             same[0].fields |= fields
         else:
             frame_num, order = (0, 0) if first.resets else (coded.frame_num, coded.order)
-            self._frames.append(Held(coded.picture, frame_num, order, fields, long))
+            self._frames.append(ReferenceFrame(coded.picture, frame_num, order, fields, long))
             if len(self._frames) > max(coded.max_refs, 1):  # marking left more than the stream allows
                 self._remove_oldest()
 
     def _remove_oldest(self) -> None:
         """Remove the oldest short-term picture, or the oldest long-term one if there are no short-term ones."""
-        short = (held for held in self._frames if held.long == NOT_LONG)
+        short = (frame for frame in self._frames if frame.long == NOT_LONG)
         self._frames.remove(next(short, self._frames[0]))
 
     def _mark(self, coded: Coded, marking: Iterable[tuple[int, int, int]]) -> int:
@@ -320,38 +309,40 @@ class Buffer:
             elif operation == 2:
                 self._drop(*self._named(coded, (True, first)))
             elif operation == 4:
-                self._frames = [held for held in self._frames if held.long < first]
+                self._frames = [frame for frame in self._frames if frame.long < first]
             elif operation == 5:
                 self._frames = []
             elif operation == 6:
-                self._frames = [held for held in self._frames if held.long != first or held.picture == coded.picture]
+                self._frames = [
+                    frame for frame in self._frames if frame.long != first or frame.picture == coded.picture
+                ]
                 own = first
         return own
 
     def _drop(self, picture: int, parity: int, keep_long: int = NOT_LONG) -> None:
         """Mark a picture, or one field of it, as unused for reference, or as a long-term reference."""
-        for held in [held for held in self._frames if held.picture == picture]:
+        for frame in [frame for frame in self._frames if frame.picture == picture]:
             if keep_long != NOT_LONG:
-                self._frames = [other for other in self._frames if other.long != keep_long or other is held]
-                held.long = keep_long
+                self._frames = [other for other in self._frames if other.long != keep_long or other is frame]
+                frame.long = keep_long
                 continue
-            held.fields &= ~parity if parity else 0
-            if not held.fields:
-                self._frames.remove(held)
+            frame.fields &= ~parity if parity else 0
+            if not frame.fields:
+                self._frames.remove(frame)
 
 
-MAX_ROUNDS = 16  # each round rejects recovery points; so many rounds are an attack
+MAX_ROUNDS = 16  # each round rejects recovery points; a stream that needs more rounds is an attack
 FIRST_ORDER = -(1 << 62)  # the pictures that FFmpeg makes up come before all others
 
 
-def made_up(coded: Coded) -> list[Held]:
+def made_up(coded: Coded) -> list[ReferenceFrame]:
     """Return the pictures that FFmpeg makes up if the first picture that it decodes is not an IDR picture.
 
     It makes up as many as the stream may hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num gap").
     """
     numbers = range(coded.frame_num - max(coded.max_refs, 1), coded.frame_num)
     return [
-        Held(MISSING - 1 - place, number % coded.max_frame_num, FIRST_ORDER + place, BOTH_FIELDS)
+        ReferenceFrame(MISSING - 1 - place, number % coded.max_frame_num, FIRST_ORDER + place, BOTH_FIELDS)
         for place, number in enumerate(numbers)
     ]
 
@@ -366,7 +357,7 @@ class Start:
         first: the picture of the recovery point.
         order: output order of that picture.
         unlike: pictures whose lists differ from those of a decoder that has decoded everything.
-        known: the picture before which the comparison ended; None if its result holds for all later pictures.
+        known: the picture before which the comparison ended. If None, its result holds for all later pictures.
     """
 
     first: int
@@ -384,8 +375,8 @@ class Start:
     def compare(self, coded: Coded, lists: list[list[Entry]]) -> None:
         """Compare a picture's lists with those of a decoder that has decoded everything, then decode the picture.
 
-        Pictures from before the recovery point, and its leading pictures, have other content here: no list may name
-        them.
+        Pictures from before the recovery point, and its leading pictures, have other content here, so no list may
+        name them.
         """
         if coded.picture > self.first and coded.order < self.order:
             self._leading.add(coded.picture)
@@ -410,7 +401,11 @@ class Start:
         return self.known is not None and bool((base[self.known :] == self.first).any())
 
     def is_settled(self, buffer: Buffer) -> bool:
-        """Return whether lists stay the same from here on. buffer: the one of a decoder that has decoded everything."""
+        """Return whether lists stay the same from here on.
+
+        Args:
+            buffer: the buffer of a decoder that has decoded everything.
+        """
         return not buffer.holds_any(self._leading, self.first) and all(alone.holds_as(buffer) for alone in self._alone)
 
 
@@ -433,7 +428,7 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
             buffer, active = Buffer(), []
         elif not number:
             buffer = Buffer(_gaps=True, _frames=[] if in_middle else made_up(coded))
-        if coded.slices is None:  # up to the next IDR picture, the content of the buffer is unknown
+        if not coded.slices:  # up to the next IDR picture, the content of the buffer is unknown
             buffer = None
         if coded.picture in candidates and coded.picture not in starts:
             starts[coded.picture] = start = Start.at(coded)
@@ -509,7 +504,9 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
         if not found:
             return rejected
         rejected[found] = True
-    rejected[candidates[candidates >= first + (not in_middle)]] = True  # each round rejected more: reject all
+    rejected[candidates[candidates >= first + (not in_middle)]] = (
+        True  # each round rejected more points, so all are rejected
+    )
     return rejected
 
 

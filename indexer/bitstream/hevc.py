@@ -7,23 +7,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream import nal
-from framedex.indexer.bitstream.base import (
-    CLOSED_START,
-    HEADER_BYTES,
-    NO_START,
-    OPEN_START,
-    SLOTS_KNOWN,
-    BitColumns,
-    BitstreamError,
-    Pictures,
-    check_colours,
-    pictures_of,
-    segments,
-    unwrap_order_counts,
-)
+from framedex.indexer.bitstream import base, nal
 from framedex.indexer.bitstream.hevc_sets import (
     PPS,
+    SKIPPED,
     SPS,
     VPS,
     Pps,
@@ -46,9 +33,8 @@ FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
 PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
 
-NO_PICTURE = LAST_VCL + 1  # in a column of NAL unit types: a packet without slices
+NO_PICTURE = LAST_VCL + 1  # stands for a packet without slices in a column of NAL unit types
 NO_REFERENCES = References(short_term=(), long_term=())
-NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +47,7 @@ class SliceHeaders:
         order_lsb: int64 [n], low bits of the picture order count.
         hidden: bool [n], pictures that are not output.
         may_hide: whether some PPS lets headers hide pictures.
-        position: int64 [n], where the references follow, in bits.
+        position: int64 [n], where the references begin, in bits.
     """
 
     sequence: NDArray[np.int64]
@@ -84,7 +70,8 @@ class HevcScanner(NalScanner):
         self._begin_anew: set[int] = set()  # packets before which a coded video sequence ends
         self._lone_ends: set[int] = set()  # packets that hold the end of a sequence and no slice
         self._late_sets: set[int] = set()  # packets with parameter sets behind their first slice
-        self._slice_counts: set[int] = set()  # of pictures; where one lacks a slice, FFmpeg's decoder says nothing
+        # Numbers of slices of pictures. FFmpeg's decoder reports no error if a picture lacks a slice.
+        self._slice_counts: set[int] = set()
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -93,7 +80,7 @@ class HevcScanner(NalScanner):
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
         pictures = kinds = slices = 0
-        at_front, ended = True, False  # units that end a sequence come first; one came behind others
+        at_front, ended = True, False  # only such units came that end a sequence; such a unit came behind others
         for start, end in spans:
             kind = data[start] >> 1 & 63
             if kind in SEQUENCE_ENDS:
@@ -109,8 +96,8 @@ class HevcScanner(NalScanner):
                     self._carried_over.add(number)
                 continue
             if kind <= LAST_VCL:
-                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # those begin a sequence anywhere
-                    raise BitstreamError("end_of_sequence", f"packet {number} goes on behind the end of a sequence")
+                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # pictures of these types begin a sequence anywhere
+                    raise base.BitstreamError("end_of_sequence", f"packet {number} continues a sequence that ended")
                 if not data[start + 1] & 7:  # nuh_temporal_id_plus1, never 0: decoders skip the unit
                     self._damaged.add(number)
                     continue
@@ -121,7 +108,7 @@ class HevcScanner(NalScanner):
                 if data[start + 2] & 0x80:  # first_slice_segment_in_pic_flag
                     pictures += 1
                     header = data[start] << 8 | data[start + 1]
-                    head = nal.unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
+                    head = nal.unescape(data[start + 2 : min(end, start + 2 + base.HEADER_BYTES)])
                     self._slices.append(number, header, len(self._sets.epochs) - 1, head)
             elif kind in self.set_parsers:
                 self._on_parameter_set(data[start:end], number, late=bool(kinds))
@@ -134,7 +121,7 @@ class HevcScanner(NalScanner):
         if not kinds and (ended or number in self._begin_anew):
             self._lone_ends.add(number)
         if pictures > 1:
-            raise BitstreamError("packing", f"packet {number} holds more than one picture")
+            raise base.BitstreamError("packing", f"packet {number} holds more than one picture")
         if kinds and (not pictures or kinds & (kinds - 1)):
             self._damaged.add(number)  # its first slice is missing, or it mixes picture types
 
@@ -162,12 +149,12 @@ class HevcScanner(NalScanner):
         damaged = mixed | (np.bincount(units.packet[invalid], minlength=n) > 0)
         return first, apart, damaged | ((last_of_kind >= 0) & (pictures == 0))
 
-    def finish(self) -> Pictures:
+    def finish(self) -> base.Pictures:
         n = self._packets
         if not len(self._slices):
-            raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+            raise base.BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
         slices = self._slices.columns()
-        packet = slices.packet  # a picture each: only first slices are collected
+        packet = slices.packet  # of each picture, because only first slices are collected
         kind, layer, order = np.full(n, NO_PICTURE), np.zeros(n, np.int64), np.zeros(n, np.int64)
         kind[packet], layer[packet] = slices.header >> 9 & 63, (slices.header & 7) - 1
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
@@ -175,9 +162,10 @@ class HevcScanner(NalScanner):
         activates = np.zeros(n, np.bool_)
         activates[packet] = self._activations(headers, packet)
         forgets = (self._begins_anew(kind) | activates) & (kind == CRA)
-        start = np.where((kind == CRA) & ~forgets, OPEN_START, np.where(irap, CLOSED_START, NO_START)).astype(np.uint8)
+        start = np.where(irap, base.CLOSED_START, base.NO_START).astype(np.uint8)
+        start[(kind == CRA) & ~forgets] = base.OPEN_START
         rasl = (kind == RASL_N) | (kind == RASL_R)
-        segment = segments(start)
+        segment = base.segments(start)
         behind = np.maximum(segment, 0)
         first = int(np.argmax(irap)) if irap.any() else n
         # 8.1.3: a CRA picture that is first in a sequence, and every BLA or IDR picture, drops its RASL pictures.
@@ -190,7 +178,7 @@ class HevcScanner(NalScanner):
         count_bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
         for bits in nal.distinct(count_bits)[0].tolist():  # sequences change at pictures where counting starts again
             part = count_bits == bits
-            counts[part] = unwrap_order_counts(headers.order_lsb[part], bits, resets[packet][part], anchors[part])
+            counts[part] = base.unwrap_order_counts(headers.order_lsb[part], bits, resets[packet][part], anchors[part])
         order[packet] = counts
         missing, of_pictures = self._references(
             slices, headers, resets[packet], order[packet], dropped[packet], anchors, irap[packet], rasl[packet]
@@ -209,19 +197,19 @@ class HevcScanner(NalScanner):
         hidden[packet] = headers.hidden
         states, state = self._states(np.flatnonzero(irap).tolist())
         used = [self._sequences[number] for number in nal.distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
-        check_colours(sequence.shape for sequence in used)
+        base.check_colours(sequence.shape for sequence in used)
         chroma = {sequence.shape[0] for sequence in used}
-        # What the sequence allows, not what was seen: of a stream that is read in part, higher layers may follow.
+        # The highest layer that the sequence allows: packets that are not fed may have higher layers than those fed.
         highest = np.full(n, -1)
         highest[packet] = np.array([*(each.highest_layer for each in self._sequences), -1])[headers.sequence]
         changes_sets = marked(self._changing | self._carried_over, n)
-        slots = np.full(n, SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
+        slots = np.full(n, base.SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
         slots[packet] = of_pictures
-        # Behind a damaged packet, nothing is known of slots up to the next random access point.
+        # Behind a damaged packet, slots are unknown up to the next random access point.
         total_damaged = np.cumsum(damaged)
-        before = np.where(resets | (start != NO_START), total_damaged - damaged, 0)
+        before = np.where(resets | (start != base.NO_START), total_damaged - damaged, 0)
         slots[total_damaged > np.maximum.accumulate(before)] = 0
-        return pictures_of(
+        return base.pictures_of(
             start,
             non_reference=_is_sublayer_non_reference(kind) & (layer == highest) & ~changes_sets,
             leading=rasl,
@@ -261,12 +249,12 @@ class HevcScanner(NalScanner):
             (anew & ((kind < FIRST_IRAP) | (kind > LAST_IRAP))) | (lone & (np.arange(len(kind)) < last))
         )
         if len(wrong):
-            raise BitstreamError("end_of_sequence", f"a sequence ends before packet {wrong[0]}, and none begins there")
+            raise base.BitstreamError("end_of_sequence", f"a sequence ends, and packet {wrong[0]} begins none")
         return anew
 
     def _parse_slices(self, slices: nal.SliceColumns, kind: NDArray[np.int64]) -> SliceHeaders:
         """Return slice header fields (7.3.6.1) up to the picture order count, which is 0 for IDR pictures."""
-        bits = BitColumns(slices.heads)
+        bits = base.BitColumns(slices.heads)
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
         bits.u(1)
         no_output_of_prior = bits.u(1, where=irap)
@@ -285,7 +273,7 @@ class HevcScanner(NalScanner):
         dropping = (no_output_of_prior > 0) & (np.arange(len(kind)) > 0) & (kind != CRA)
         if dropping.any():
             number = slices.packet[int(np.argmax(dropping))]
-            raise BitstreamError("output_order", f"packet {number} drops pictures not yet output")
+            raise base.BitstreamError("output_order", f"packet {number} drops pictures not yet output")
         return SliceHeaders(
             sequence=sequence,
             sps_id=sps_id,
@@ -300,15 +288,15 @@ class HevcScanner(NalScanner):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
         """Return the fields of parameter sets that the pictures' slice headers depend on.
 
-        Where a set is missing, the number is -1 and the PPS is `NO_PPS`: no decoder can read the picture, so it counts
-        as damaged.
+        If a set is missing, the number is -1 and the other fields are 0. No decoder can read such a picture, so it
+        counts as damaged.
 
         Returns:
             int64 [pictures], number of the SPS in `_sequences`; int64 [pictures], id of the SPS; bool [pictures],
             whether the PPS gives headers an output flag; int64 [pictures], how many extra bits the PPS gives headers.
         """
         self._sequences: list[Sps] = []
-        numbers, found = [], []
+        rows: list[tuple[int, int, bool, int]] = []
         known: dict[Sps, int] = {}
         keys, which = nal.distinct(slices.epoch << PPS_ID_BITS | pps_id)
         for key in keys.tolist():
@@ -316,26 +304,22 @@ class HevcScanner(NalScanner):
             pps = facts.get((PPS, key & (1 << PPS_ID_BITS) - 1))
             sps = facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
             if not isinstance(pps, Pps) or not isinstance(sps, Sps):
-                numbers.append(-1)
-                found.append(NO_PPS)
+                rows.append((-1, 0, False, 0))
                 continue
-            numbers.append(known.setdefault(sps, len(known)))
-            found.append(pps)
+            rows.append((known.setdefault(sps, len(known)), pps.sps_id, pps.output_flag_present, pps.extra_bits))
         self._sequences += known
         if not self._sequences:
-            raise BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
-        sequence = np.array(numbers, np.int64)[which]
+            raise base.BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
+        sequence, sps_id, output_flag, extra_bits = np.array(rows, np.int64)[which].T
         self._damaged.update(slices.packet[sequence < 0].tolist())
-        output_flag = np.array([pps.output_flag_present for pps in found], np.bool_)[which]
-        sps_id = np.array([pps.sps_id for pps in found], np.int64)[which]
-        return sequence, sps_id, output_flag, np.array([pps.extra_bits for pps in found], np.int64)[which]
+        return sequence, sps_id, output_flag != 0, extra_bits
 
     def _activations(self, headers: SliceHeaders, packet: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return bool [pictures]: pictures, except the first, at which another SPS comes into use.
 
-        The standard allows this where a coded video sequence begins (7.4.2.4.2). FFmpeg's decoder begins one wherever
-        it happens: it drops the pictures held for reference, and the RASL pictures after a CRA picture. A VPS of other
-        content makes it forget the SPSs that refer to it.
+        The standard allows this only where a coded video sequence begins (7.4.2.4.2). FFmpeg's decoder begins one
+        wherever it happens: it drops all reference pictures, and the RASL pictures after a CRA picture. If the content
+        of a VPS changes, it forgets the SPSs that refer to the VPS.
 
         Args:
             headers: slice header fields of the pictures.
@@ -359,24 +343,31 @@ class HevcScanner(NalScanner):
         resets: NDArray[np.bool_],
         order: NDArray[np.int64],
         dropped: NDArray[np.bool_],
-        anchors: NDArray[np.bool_],
-        irap: NDArray[np.bool_],
-        rasl: NDArray[np.bool_],
+        *kinds: NDArray[np.bool_],
     ) -> tuple[list[int], list[int]]:
-        """Return the rows of pictures that refer to a missing picture, which decoders make up, and slots of each."""
+        """Return the rows of pictures that refer to missing pictures, and the slots of each picture.
+
+        Decoders make up missing pictures.
+
+        Args:
+            slices: the slices, one for each picture.
+            headers: slice header fields of the pictures.
+            resets: bool [pictures], pictures that empty the buffer.
+            order: int64 [pictures], picture order counts.
+            dropped: bool [pictures], pictures that decoders skip.
+            kinds: bool [pictures] each, the last three fields of `ReferringPicture`.
+        """
         readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
-        heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * HEADER_BYTES
-        ends = begins + slices.length
-        columns = (resets, order, dropped, headers.position, headers.sequence, begins, ends)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        kinds = zip(anchors.tolist(), irap.tolist(), rasl.tolist(), strict=True)
+        heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * base.HEADER_BYTES
+        skipped = dropped | (headers.sequence < 0)
+        ends, of_kinds = begins + slices.length, np.stack(kinds, axis=1)
+        columns = (resets, order, skipped, headers.position, headers.sequence, begins, ends, of_kinds)
 
         def pictures() -> Iterator[ReferringPicture]:
-            for (anew, count, drop, position, sequence, begin, end), kind in zip(rows, kinds, strict=True):
-                references: References | None = NO_REFERENCES
-                if drop or sequence < 0:
-                    references = None
-                elif not anew:
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            for anew, count, is_skipped, position, sequence, begin, end, kind in rows:
+                references = SKIPPED if is_skipped else NO_REFERENCES
+                if not is_skipped and not anew:
                     references = readers[sequence].read(heads[begin:end], position, count)
                 cycle = 1 << self._sequences[sequence].order_count_bits
                 yield ReferringPicture(count, anew, references, cycle, *kind)
@@ -385,7 +376,7 @@ class HevcScanner(NalScanner):
 
 
 def _is_sublayer_non_reference(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool: pictures to which no other one of their temporal layer refers (table 7-1)."""
+    """Return bool: pictures to which no other picture of their temporal layer refers (table 7-1)."""
     found: NDArray[np.bool_] = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
     return found
 

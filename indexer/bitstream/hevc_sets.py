@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from framedex.indexer.bitstream.base import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, BitReader, parse_colour
+from framedex.indexer.bitstream.base import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, BitReader, parse_usability
 from framedex.indexer.bitstream.nal import unescape
 
 Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
 
 MAX_LONG_TERM = 32  # 7.4.3.2.1
 MAX_SETS, MAX_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
-MAX_LENGTHS = 64  # a cache with codes of more lengths would be slower than reading
-MAX_ANCHORS = 64  # the anchor that a picture depends on is nearly always the last one or the one before
+MAX_LENGTHS = 64  # a cache of codes of more lengths would be slower than parsing
+MAX_ANCHORS = 64  # a picture nearly always depends on the last anchor or the anchor before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,9 @@ class References:
     long_term: tuple[tuple[int, bool, bool], ...]
 
 
-UNREADABLE = References(short_term=(), long_term=())  # for a slice header that ends too early; compared by identity
+# These are compared by identity.
+UNREADABLE = References(short_term=(), long_term=())  # of a slice header that ends too early
+SKIPPED = References(short_term=(), long_term=())  # of a picture that decoders skip
 
 
 def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: int) -> References:
@@ -169,7 +171,7 @@ class ReferencesReader:
 
     def __init__(self, sets: ReferenceSets) -> None:
         self._sets = sets
-        self._known: dict[int, dict[int, References]] = {}  # by how many bits they take, then by those bits
+        self._known: dict[int, dict[int, References]] = {}  # by number of bits, then by these bits
 
     def read(self, head: bytes, position: int, order_count: int) -> References:
         """Return the references that begin `position` bits into a slice header, or UNREADABLE if it ends too early."""
@@ -197,18 +199,18 @@ class ReferringPicture(NamedTuple):
     """A picture in decode order.
 
     Attributes:
-        begins_anew: whether the picture empties the buffer (IDR, BLA).
-        references: None for a picture that decoders skip.
-        cycle: how far order counts go before their low bits repeat.
+        begins_anew: whether the picture empties the buffer of references (IDR, BLA).
+        references: its references, `UNREADABLE` or `SKIPPED`.
+        cycle: the number of order counts after which their low bits repeat.
         is_anchor: whether the order counts of later pictures are derived from its own (prevTid0Pic, 8.3.1).
         is_start: whether decoding may start at it. Such pictures are never left out.
-        is_leading: whether it may refer to pictures before its random access point (RASL). Only such pictures refer to
-            it.
+        is_leading: whether it may refer to pictures before its random access point (RASL). Only other leading pictures
+            refer to it.
     """
 
     order_count: int
     begins_anew: bool
-    references: References | None
+    references: References
     cycle: int
     is_anchor: bool = False
     is_start: bool = False
@@ -221,19 +223,19 @@ class PictureSlots:
     Slots are numbered as AV1's reference slots are, and serve the same purpose (`reach.needed_packets`). HEVC does not
     number pictures, so each picture gets the lowest free slot until it is released. Slots do not depend on anything
     before the random access point, so that it does not matter where reading began. Leading pictures have no slot, and
-    their references are not known. Neither are those of a random access point that does not empty the DPB: its order
+    their references are unknown. So are the references of a random access point that does not empty the DPB: its order
     count follows from pictures before it, to which it does not refer.
     """
 
     def __init__(self) -> None:
-        self._slots: dict[int, int | None] = {}  # by order count; None: no slot was left
+        self._slots: dict[int, int | None] = {}  # by order count; None if no slot was left
         self._anchors: deque[tuple[int, bool]] = deque(maxlen=MAX_ANCHORS)  # (order count, is a random access point)
 
     def next(self, picture: ReferringPicture) -> int:
-        """Take in the next picture; return its bits of `frames.slots`, 0 where it is not known what it needs."""
+        """Take the next picture, and return its bits of `frames.slots`, 0 if its references are unknown."""
         if picture.is_leading:
             return 0
-        if picture.references is None:
+        if picture.references is SKIPPED:
             return SLOTS_KNOWN
         if picture.is_start:
             self._slots.clear()
@@ -256,9 +258,9 @@ class PictureSlots:
     def _counts_right(self, picture: ReferringPicture, used: set[int]) -> bool:
         """Return whether a decoder derives the right order count, even if pictures before it are left out.
 
-        It takes the high bits from the last anchor that it decoded (8.3.1), which is right if that is less than half a
-        cycle away. A picture that this one uses is not left out, nor is a random access point: so one of these, and all
-        anchors behind it, have to be that near.
+        A decoder takes the high bits from the last anchor that it decoded (8.3.1). They are right if that anchor is
+        less than half a cycle away. Pictures that this picture uses are not left out, and neither are random access
+        points. So one of these, and all anchors behind it, have to be that near.
         """
         for count, is_start in reversed(self._anchors):
             if abs(picture.order_count - count) >= picture.cycle // 2:
@@ -269,8 +271,7 @@ class PictureSlots:
 
 
 def _named(picture: ReferringPicture, held: Collection[int]) -> tuple[set[int], set[int], bool]:
-    """Return which of the held pictures a picture's sets name, which of these it uses, and whether it lacks none."""
-    assert picture.references is not None
+    """Return the held pictures that a picture's sets name, those that it uses, and whether it uses no other ones."""
     named: set[int] = set()
     uses: set[int] = set()
     complete = picture.references is not UNREADABLE
@@ -301,7 +302,7 @@ def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int]
         bits.append(slots.next(picture))
         if picture.begins_anew:
             held = set()
-        if picture.references is None:
+        if picture.references is SKIPPED:
             continue
         named, _, complete = _named(picture, held)
         if len(named) > MAX_ENTRIES:  # more than any DPB holds
@@ -354,8 +355,12 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     bits = BitReader(unescape(nal[2:]))
     bits.u(4)
     sub_layers = bits.u(3)
-    bits.u(1)
-    _skip_profile_tier_level(bits, sub_layers)
+    bits.u(1 + 96)  # the rest of profile_tier_level() (7.3.3) depends on the number of sub-layers
+    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
+    if sub_layers:
+        bits.u(2 * (8 - sub_layers))
+    for profile, level in present:
+        bits.u(88 * profile + 8 * level)
     sps_id, chroma = bits.ue(), bits.ue()
     if sps_id >= MAX_SPS:
         raise ValueError(f"sps_seq_parameter_set_id {sps_id}")
@@ -371,7 +376,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     _skip_coding_tools(bits, sub_layers)
     references = parse_reference_sets(bits, order_count_bits)
     bits.u(2)
-    shape += parse_colour(bits) if bits.flag() else NO_COLOUR
+    shape += parse_usability(bits)[1] if bits.flag() else NO_COLOUR
     return sps_id, Sps(
         separate_colour_planes=separate_planes,
         order_count_bits=order_count_bits,
@@ -408,16 +413,6 @@ def _skip_scaling_lists(bits: BitReader) -> None:
                 continue
             for _ in range(min(64, 1 << (4 + 2 * size)) + (size > 1)):
                 bits.se()
-
-
-def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
-    """Skip profile_tier_level(1, sub_layers) (7.3.3)."""
-    bits.u(96)
-    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
-    if sub_layers:
-        bits.u(2 * (8 - sub_layers))
-    for profile, level in present:
-        bits.u(88 * profile + 8 * level)
 
 
 def parse_pps(nal: bytes) -> tuple[int, Pps]:

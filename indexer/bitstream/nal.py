@@ -19,8 +19,8 @@ START_CODE = b"\0\0\1"
 def split_length_prefixed(data: bytes, length_size: int) -> tuple[list[Span], bool]:
     """Return the (start, end) of each NAL unit in a length-prefixed packet (ISO/IEC 14496-15 5.3.3).
 
-    Units that hold Annex-B start codes inside (some cameras wrap a whole access unit in one prefix) are split there,
-    as FFmpeg's decoders do.
+    Units with Annex B start codes inside are split there, as FFmpeg's decoders split them. Some cameras write a whole
+    access unit behind one length.
 
     Returns:
         The (start, end) pairs, and whether some unit was split at start codes.
@@ -86,7 +86,7 @@ Key = tuple[int, int]  # (nal_unit_type, id)
 InForce = tuple[tuple[Key, bytes], ...]  # parameter sets by key, in an order in which a decoder accepts them
 
 MAX_EPOCHS = 10_000  # a stream that changes the meaning of slice headers more often is an attack
-MAX_LISTED = 1_000_000  # every list of sets in force is kept, so their total length limits the memory
+MAX_LISTED = 1_000_000  # entries of all lists of sets in force; all lists are kept, so this limits the memory
 
 
 class ParameterSets:
@@ -103,11 +103,11 @@ class ParameterSets:
         self._inband: dict[Key, bytes] = {}
         self.epochs: list[dict[Key, object]] = [{}]
         self.in_force: InForce = ()  # see `_beyond_the_record`
-        self._listed = 0  # sets in all that were ever in force together
+        self._listed = 0  # total length of all lists of sets in force
         self.differs = False  # some in-band set changes, or differs from the record's
 
     def configure(self, key: Key, nal: bytes, facts: object) -> None:
-        """Note a set of the configuration record."""
+        """Put a set of the configuration record in force."""
         if key not in self._configured:
             self._configured[key] = nal.rstrip(b"\0")
             self.epochs[0][key] = facts
@@ -131,7 +131,7 @@ class ParameterSets:
         return key in self._inband or key in self._configured
 
     def meet(self, key: Key, nal: bytes, facts: object) -> bool:
-        """Note a set that a packet carries; return whether it changes the sets in force.
+        """Put a set that a packet carries in force, and return whether it changes the sets in force.
 
         Raises:
             BitstreamError: if the sets change too often.
@@ -157,7 +157,7 @@ class ParameterSets:
             self.epochs.append({**self.epochs[-1], **facts})
 
 
-FILM_GRAIN = 19  # payloadType (H.264 D.1.1, HEVC D.2.1): FFmpeg's decoders draw the grain, some until further notice
+FILM_GRAIN = 19  # payloadType (H.264 D.1.1, HEVC D.2.1); some of FFmpeg's decoders keep drawing the grain
 
 
 def sei_payloads(body: bytes) -> list[tuple[int, bytes]]:
@@ -181,28 +181,28 @@ def sei_payloads(body: bytes) -> list[tuple[int, bytes]]:
 
 
 def is_other_message(head: NDArray[np.uint8], size: NDArray[np.int64], kinds: Collection[int]) -> NDArray[np.bool_]:
-    """Return bool [units]: SEI units that consist of a single message, of another type than these.
+    """Return bool [units]: SEI units that consist of a single message whose type is not among `kinds`.
 
     Args:
-        head: uint8 [units, 2], the first bytes of each behind its header: the type and the size of a message.
-        size: int64 [units], how many bytes each has behind its header.
+        head: uint8 [units, 2], the type and the size of the first message: the bytes behind the unit's header.
+        size: int64 [units], number of bytes behind the unit's header.
         kinds: payload types that are read.
     """
     kind, message = head[:, 0].astype(np.int64), head[:, 1].astype(np.int64)
     other: NDArray[np.bool_] = ~np.isin(kind, list(kinds)) & (kind < 255) & (message < 255)
-    # Emulation prevention only shortens what is left for a second message, which takes two bytes and more.
+    # A second message takes two bytes or more. Emulation prevention only shortens the space that is left for it.
     return other & (size < 2 + message + 2)
 
 
 def heads_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
-    """Return uint8 [places, count]: the bytes of `data` from each place on. Behind its end: its last byte."""
+    """Return uint8 [places, count]: the bytes of `data` from each place on. Past the end, the last byte repeats."""
     heads: NDArray[np.uint8] = data[np.minimum(at[:, None] + np.arange(count), len(data) - 1)]
     return heads
 
 
 MAX_ROUNDS = 64  # packets with more units are rare, and are read one by one
 MIN_IN_STEP = 8  # for fewer packets, columns cost more than they save
-BLOCK_BYTES = 1 << 16  # all passes over one block stay in the processor's cache
+BLOCK_BYTES = 1 << 16  # a block fits into the processor's cache during all passes
 _KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)  # row k keeps the first k bytes
 
 
@@ -215,7 +215,7 @@ class Units:
         start: int64 [units], where the unit begins.
         end: int64 [units], where it ends.
         damaged: bool [n], packets whose lengths do not tile the packet.
-        unread: bool [n], packets that must be read one by one: with many units, or with start codes inside units.
+        unread: bool [n], packets with many units or with start codes inside units, which must be read one by one.
         escapes: int64 [found], where emulation prevention (00 00 03) stands in the bytes, ascending.
     """
 
@@ -230,7 +230,7 @@ class Units:
 def split_nal_units(
     data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], length_size: int
 ) -> Units:
-    """Return the NAL units of packets (ISO/IEC 14496-15 5.3.3), as `split_length_prefixed` finds them one by one.
+    """Return the NAL units of packets (ISO/IEC 14496-15 5.3.3), as `split_length_prefixed` does for one packet.
 
     Args:
         data: uint8 [bytes], which holds the packets.
@@ -279,7 +279,7 @@ def _in_order(rounds: list[tuple[NDArray[np.int64], ...]], damaged: NDArray[np.b
 
 
 def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -> NDArray[np.int64]:
-    """Return int64 [n]: the big-endian numbers of `length_size` bytes at `at`; any value past the end."""
+    """Return int64 [n]: the big-endian numbers of `length_size` bytes at `at`. Past the end, values are arbitrary."""
     if len(data) < length_size:
         return np.zeros(len(at), np.int64)
     padded = np.zeros((len(at), 8), np.uint8)
@@ -316,7 +316,7 @@ def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
 def heads_of(
     data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], escapes: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the first `HEADER_BYTES` bytes of each span without emulation prevention, and how many there are.
+    """Return the first `HEADER_BYTES` bytes of each span without emulation prevention, and their number.
 
     Args:
         data: uint8 [bytes].
@@ -381,7 +381,7 @@ class SliceColumns:
 
 @dataclass(slots=True)
 class SliceRows:
-    """A collector of slices, one by one and many at once. The slices of one packet come in one of these ways."""
+    """A collector of slices, one by one or many at once. All slices of a packet come in the same way."""
 
     _rows: list[tuple[int, int, int]] = field(default_factory=list)  # packet, header, epoch
     _heads: list[bytes] = field(default_factory=list)

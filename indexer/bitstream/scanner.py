@@ -28,11 +28,13 @@ Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (id, facts); rais
 
 Sorted = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
 
-MAX_STATES = 1000  # every state is stored in the index; a stream that needs more of them is an attack
+MAX_STATES = 1000  # every state is stored in the index; a stream that needs more states is an attack
 
 
 class NalScanner:
-    """The base of the scanners of NAL unit streams: length-prefixed if they have a configuration record, else Annex B.
+    """The base of the scanners of H.264 and HEVC.
+
+    NAL units are length-prefixed if the stream has a configuration record. Otherwise they are in Annex B format.
 
     Attributes:
         length_size: number of bytes of each NAL unit's length field, 0 in Annex B.
@@ -62,13 +64,11 @@ class NalScanner:
         self._inner_start_codes = False
         self._damaged: set[int] = set()
         self._slices = SliceRows()
-        self._in_force: list[InForce] = []  # before each packet
-        self._carried: dict[int, set[Key]] = {}  # by packet, in front of its slices
+        self._in_force: list[InForce] = []  # the sets in force before each packet
+        self._carried: dict[int, set[Key]] = {}  # by packet, the sets in front of its slices
         self._changing: set[int] = set()  # packets whose parameter sets change those in force
-        self._carried_over: set[int] = (
-            set()
-        )  # packets with what decoders keep over random access points (`carries_over`)
-        self._replaced: dict[Key, list[int]] = {}  # packets that bring other content for a set in force
+        self._carried_over: set[int] = set()  # packets with units that decoders keep (`Pictures.carries_over`)
+        self._replaced: dict[Key, list[int]] = {}  # packets that replace the content of a set in force
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
         """Return (NAL length size, parameter sets) of a stream's extradata; the size is 0 for Annex B."""
@@ -199,12 +199,12 @@ class NalScanner:
         return number, spans
 
     def _on_parameter_set(self, nal: bytes, packet: int | None, *, late: bool = False) -> None:
-        """Note a parameter set that a packet carries; ignore other units.
+        """Put a parameter set that a packet carries in force, and ignore other units.
 
         Args:
             nal: the unit.
             packet: number of the packet that carries it. If None, the configuration or a state carries it.
-            late: whether it lies behind slices of the packet, which do not use it.
+            late: whether it lies behind slices of the packet. These slices do not use it.
         """
         kind = self.unit_type(nal[0])
         if kind not in self.set_parsers:
@@ -231,17 +231,16 @@ class NalScanner:
         """Change other sets as a codec's decoders do when one set changes."""
 
     def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
-        """Return the decoder states of random access points, and int32 [packets], the state that each random access
-        point needs.
+        """Return the decoder states, and int32 [packets], the index of the state that each random access point needs.
 
-        A state is every set in force that the start's own packet does not carry.
+        A state consists of the sets in force that the random access point's own packet does not carry.
 
         Args:
             starts: packet numbers of the random access points.
             extra: units that belong to every state, except at packet 0.
         """
         numbers: dict[bytes, int] = {b"": 0}
-        if extra:  # random access points behind these packets would need them
+        if extra:  # random access points behind the fed packets need this state
             numbers[self._joined(extra)] = 1
         state = np.zeros(self._packets, np.int32)
         for start in starts:
@@ -250,7 +249,9 @@ class NalScanner:
             nals += extra if start else []
             state[start] = numbers.setdefault(self._joined(nals), len(numbers))
             if len(numbers) > MAX_STATES:
-                raise BitstreamError("parameter_sets", f"start points need more than {MAX_STATES} decoder states")
+                raise BitstreamError(
+                    "parameter_sets", f"random access points need more than {MAX_STATES} decoder states"
+                )
         return tuple(numbers), state
 
     def _joined(self, nals: Iterable[bytes]) -> bytes:

@@ -12,17 +12,18 @@ from framedex.indexer.bitstream.base import (
     BitColumns,
     BitstreamError,
     Pictures,
+    check_shown,
     pictures_of,
     segments,
 )
 
-TAG_BYTES, KEY_HEADER_BYTES = 3, 10  # 9.1: the frame tag alone, and in key frames with start code and size
+TAG_BYTES, KEY_HEADER_BYTES = 3, 10  # 9.1: the frame tag; in key frames, with the start code and the size
 START_CODE = b"\x9d\x01\x2a"
 FIRST_PARTITION_SHIFT = 5
 YUV420 = 1  # chroma_format_idc; VP8 has no other
 
 INTER, SHOWN = 1, 16  # bits of the tag's first byte
-DAMAGED = 2  # marks a packet that is no frame, in a bit of the version, which is not needed
+DAMAGED = 2  # marks a packet that is no frame; the bit is one of the version, which is not used
 
 
 def parse_key_frame(data: bytes) -> tuple[int, ...]:
@@ -37,16 +38,17 @@ def parse_key_frame(data: bytes) -> tuple[int, ...]:
     if not width or not height:
         raise ValueError(f"the key frame states {width}x{height} pixels")
     first, second = data[KEY_HEADER_BYTES], data[KEY_HEADER_BYTES + 1]
-    if first < 128:  # range 255 has its split at 128; the remaining range 128 has its split at 64
+    if first < 128:  # the range 255 is split at 128, the remaining range 128 is split at 64
         return width, height, 0, int(first >= 64)
-    # Range 127, doubled, has its split at 127.
+    # The remaining range 127 is doubled, and split at 127.
     return width, height, 1, int((first - 128) << 9 | second << 1 >= 127 << 8)
 
 
 class Vp8Scanner:
     """A collector of frame tags. See `base.Scanner`; VP8 has no configuration.
 
-    Every frame is needed: even a frame that is no reference passes on probabilities, segments and filter levels (19.2).
+    Every frame is needed: even a frame that is not a reference passes probabilities, segments and filter levels to
+    later frames (19.2).
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -115,8 +117,8 @@ def split_superframe(data: bytes) -> list[tuple[int, int]]:
 class Vp9Scanner:
     """A collector of the heads of uncompressed headers. See `base.Scanner`; VP9 needs no configuration.
 
-    Every frame is kept: even a frame that refreshes no reference passes on probabilities (refresh_probs(), 6.1.2),
-    motion vectors and segments.
+    Every frame is needed: even a frame that refreshes no reference passes probabilities (refresh_probs(), 6.1.2),
+    motion vectors and segments to later frames.
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -146,15 +148,12 @@ class Vp9Scanner:
         damaged = np.isin(np.arange(n), list(self._damaged))
         damaged |= np.bincount(packet[headers.damaged], minlength=n) > 0
         shown = np.bincount(packet[headers.shown], minlength=n)
-        crowded = np.flatnonzero((shown > 1) & ~damaged)
-        if len(crowded):
-            number = int(crowded[0])
-            raise BitstreamError("packing", f"packet {number} holds {int(shown[number])} shown frames")
-        first = np.ones(len(packet), np.bool_)
-        first[1:] = packet[1:] != packet[:-1]
+        check_shown(shown, damaged)
+        first = np.diff(packet, prepend=-1) != 0
         begins = (np.bincount(packet[headers.key & first], minlength=n) > 0) & ~damaged
         start = np.where(begins, CLOSED_START, NO_START).astype(np.uint8)
-        # Before the first start, nothing is output until an intra frame comes; what follows it may lack references.
+        # Before the first random access point, decoders output nothing until an intra frame comes. Frames behind that
+        # may lack references.
         orphan = segments(start) < 0
         intra = np.bincount(packet[headers.key | headers.intra_only], minlength=n) > 0
         waiting = ~np.logical_or.accumulate(intra | begins)
@@ -175,9 +174,9 @@ class FrameHeaders:
 
     Attributes:
         key: bool [n], key frames, including hidden ones.
-        intra_only: bool [n].
+        intra_only: bool [n], frames that refer to no other frame and are not key frames.
         shown: bool [n], frames that are output.
-        damaged: bool [n].
+        damaged: bool [n], frames with invalid or incomplete headers.
         has_format: bool [n], frames whose header states its own color_config().
         has_size: bool [n], frames whose header states its own frame_size(). A size that is taken from a reference is
             listed for that reference.
@@ -197,7 +196,7 @@ class FrameHeaders:
         intra_only = bits.u(1, where=~existing & ~key & ~shown) != 0
         bits.u(2, where=~existing & ~key & ~resilient)
         synced = bits.u(24, where=key | intra_only)
-        self.has_format = key | (intra_only & (profile > 0))  # others are 4:2:0 of 8 bits, as profile 0 is throughout
+        self.has_format = key | (intra_only & (profile > 0))  # other frames are 4:2:0 of 8 bits, as is all of profile 0
         formats, format_reserved = _color_config(bits, profile, self.has_format)
         inter = ~existing & ~key & ~intra_only
         bits.u(8, where=intra_only | inter)

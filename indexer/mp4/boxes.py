@@ -1,15 +1,13 @@
 """Boxes of an ISO BMFF file (ISO/IEC 14496-12 4.2), and detection of files that are cut off.
 
-Boxes are read from a file or from bytes that were read before. Some containers state where they end: for these, headers
+Boxes are read from a file or from bytes that were read before. Some containers state where they end, so that headers
 alone show whether a file is cut off.
 """
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
 
-MAX_BOXES = 1_000_000  # at the top level: a fragment has two boxes
+MAX_BOXES = 1_000_000  # at the top level, where a fragment has two boxes
 MAX_CHILDREN = 100_000  # a box with more children is an attack, not a video
 SEGMENT_ID = 0x18538067  # Matroska's Segment (RFC 9559 5.1)
 # ISO/IEC 13818-1; M2TS has 4 bytes before each packet, DVB-ASI 16 bytes after it.
@@ -18,27 +16,19 @@ FLV_TAG_HEADER = 11  # bytes; Adobe FLV 10.1 E.4.1
 
 Read = Callable[[int, int], bytes]  # (offset, length) → that many bytes of the file, or fewer at its end
 Span = tuple[int, int]  # start and end of a box's payload, half-open
+Box = tuple[bytes, int, int]  # four-character type, start and end of the payload (ISO/IEC 14496-12 4.2)
 
 
 class TruncatedError(ValueError):
     """A box or element claims bytes past the end of the file."""
 
 
-class UntrustedTables(ValueError):  # noqa: N818 - it says what was found, as a reason for a refusal
-    """The sample tables are malformed, or contain something whose exact meaning only a demuxer can tell."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """One ISO BMFF box (ISO/IEC 14496-12 4.2): its four-character type, and where its payload lies (half-open)."""
-
-    kind: bytes
-    start: int
-    end: int
+class UntrustedTables(ValueError):  # noqa: N818 - the name states the reason for a refusal
+    """The sample tables are malformed, or only a demuxer knows their exact meaning."""
 
 
 def iter_boxes(read: Read, start: int, end: int) -> Iterator[Box]:
-    """Yield at most MAX_BOXES boxes between two offsets of a file.
+    """Yield (type, payload start, payload end) of at most MAX_BOXES boxes between two offsets of a file.
 
     Raises:
         TruncatedError: if a box does not fit, or the file ends within a header.
@@ -53,12 +43,12 @@ def iter_boxes(read: Read, start: int, end: int) -> Iterator[Box]:
         elif size == 0:
             size = end - start
         if size < payload - start:
-            return  # padding or garbage after the last box is ignored, as players do
+            return  # like players, ignore padding or garbage after the last box
         if start + size > end:
             raise TruncatedError(
                 f"box {kind.decode('latin-1')!r} at byte {start} ends at {start + size}, past the end at {end}"
             )
-        yield Box(kind=kind, start=payload, end=start + size)
+        yield kind, payload, start + size
         start += size
 
 
@@ -70,13 +60,13 @@ def read_exactly(read: Read, offset: int, length: int) -> bytes:
     return data
 
 
-def child_boxes(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int]]:
+def child_boxes(data: bytes, start: int, end: int) -> list[Box]:
     """Return (type, payload start, payload end) of the boxes inside data[start:end].
 
     Raises:
         UntrustedTables: if a box does not fit into its parent, or there are more than MAX_CHILDREN.
     """
-    found: list[tuple[bytes, int, int]] = []
+    found: list[Box] = []
     while start + 8 <= end:
         size = int.from_bytes(data[start : start + 4], "big")
         payload = start + 8
@@ -97,32 +87,21 @@ def child_boxes(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int
     return found
 
 
-def file_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
-    """Yield the ISO BMFF boxes between two offsets. Raises TruncatedError if a box does not fit."""
-
-    def read(offset: int, length: int) -> bytes:
-        file.seek(offset)
-        return file.read(length)
-
-    return iter_boxes(read, start, end)
-
-
-def mp4_ending(file: BinaryIO, size: int) -> str | None:
+def mp4_ending(read: Read, size: int) -> str | None:
     """Return a message if a box claims bytes past the end of the file, or None."""
     try:
-        for _ in file_boxes(file, 0, size):
+        for _ in iter_boxes(read, 0, size):
             pass
     except TruncatedError as error:
         return str(error)
     return None
 
 
-def matroska_ending(file: BinaryIO, size: int) -> str | None:
+def matroska_ending(read: Read, size: int) -> str | None:
     """Return how the Segment element (RFC 9559 5.1) exceeds the file, or None. An unknown size (live) is accepted."""
     at = 0
     for _ in range(16):
-        file.seek(at)
-        head = file.read(16)
+        head = read(at, 16)
         id_length = _vint_length(head[:1])
         size_length = _vint_length(head[id_length : id_length + 1])
         if not id_length or not size_length:
@@ -144,15 +123,14 @@ def _vint_length(first: bytes) -> int:
     return 9 - first[0].bit_length() if first and first[0] else 0
 
 
-def avi_ending(file: BinaryIO, size: int) -> str | None:
+def avi_ending(read: Read, size: int) -> str | None:
     """Return how the list of packets exceeds the file, or None.
 
     A size of 0 or all ones is accepted: recorders that were stopped leave such a size.
     """
     at = 12
     for _ in range(64):
-        file.seek(at)
-        head = file.read(12)
+        head = read(at, 12)
         if len(head) < 12:
             return None
         length = int.from_bytes(head[4:8], "little")
@@ -164,23 +142,19 @@ def avi_ending(file: BinaryIO, size: int) -> str | None:
     return None
 
 
-def flv_ending(file: BinaryIO, size: int) -> str | None:
+def flv_ending(read: Read, size: int) -> str | None:
     """Return a message if the last tag is incomplete, or None if it agrees with the size that must follow it."""
     if size < FLV_TAG_HEADER + 4:
         return None
-    file.seek(size - 4)
-    length = int.from_bytes(file.read(4), "big")
-    begin = size - 4 - length
-    if length >= FLV_TAG_HEADER and begin > 0:
-        file.seek(begin)
-        if int.from_bytes(file.read(4)[1:], "big") + FLV_TAG_HEADER == length:
-            return None
-    return "the last tag is incomplete"
+    length = int.from_bytes(read(size - 4, 4), "big")
+    stated = int.from_bytes(read(size - 4 - length + 1, 3), "big") if length < size - 4 else -1
+    is_whole = length >= FLV_TAG_HEADER and stated == length - FLV_TAG_HEADER
+    return None if is_whole else "the last tag is incomplete"
 
 
-def transport_stream_ending(file: BinaryIO, size: int) -> str | None:
+def transport_stream_ending(read: Read, size: int) -> str | None:
     """Return how many bytes an incomplete last packet has, or None if whole packets fill the file."""
-    head = file.read(5 * max(TS_PACKET_SIZES))
+    head = read(0, 5 * max(TS_PACKET_SIZES))
     for length in TS_PACKET_SIZES:
         lead = 4 if length == 192 else 0
         if len(head) > lead + 3 * length and all(head[lead + length * n] == TS_SYNC for n in range(4)):

@@ -7,53 +7,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.mp4.boxes import UntrustedTables, child_boxes
-from framedex.indexer.mp4.tracks import Movie, Track, TrackDefaults
+from framedex.indexer.mp4.boxes import Box, UntrustedTables, child_boxes
+from framedex.indexer.mp4.tracks import MAX_TIME, Layout, Samples, Track, TrackDefaults
 
-MAX_SAMPLE_BYTES = 0x3FFFFFFF  # the most that libavformat's index holds
-FREE_SAMPLES = 1 << 20  # headers or tables may claim so many samples without bytes of their own
-MAX_TIME = 1 << 60
+MAX_SAMPLE_BYTES = 0x3FFFFFFF  # the largest size in libavformat's index
+FREE_SAMPLES = 1 << 20  # so many samples may be claimed without bytes of headers or tables for each
 BASE_OFFSET, BASE_IS_MOOF = 1, 0x20000  # flags of tfhd (8.8.7)
 OVERRIDES = {2: "description", 8: "duration", 0x10: "size", 0x20: "flags"}  # fields of TrackDefaults by flags of tfhd
 DATA_OFFSET, FIRST_FLAGS, SAMPLE_FIELDS = 1, 4, (0x100, 0x200, 0x400, 0x800)  # flags of trun (8.8.8)
 OWN_SIZE, OWN_FLAGS = 0x200, 0x400
 NOT_SYNC = 0x01010000  # sample_is_non_sync_sample, or sample_depends_on is 1
-
-
-@dataclass(slots=True, kw_only=True)
-class Samples:
-    """Samples of a track in decode order, as tables or fragments list them.
-
-    Attributes:
-        offset: int64 [samples], where the sample lies in the file.
-        size: int64 [samples], bytes.
-        time: int64 [samples], decode times before any edit. Those of tables begin at 0.
-        composition: int64 [samples], composition offsets, None if there are none.
-        duration: int64 [samples].
-        sync: bool [samples], sync samples.
-        hidden: bool [samples], samples that a demuxer marks as discarded.
-        entry: int32 [samples], number of the sample entry, from 0.
-    """
-
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
-    time: NDArray[np.int64]
-    composition: NDArray[np.int64] | None
-    duration: NDArray[np.int64]
-    sync: NDArray[np.bool_]
-    hidden: NDArray[np.bool_]
-    entry: NDArray[np.int32]
-
-    def keep(self, samples: slice | NDArray[np.bool_]) -> None:
-        """Keep only these samples."""
-        for name in self.__slots__:
-            column = getattr(self, name)
-            if column is not None:
-                setattr(self, name, column[samples])
-
-    def shift_needed(self, count: int) -> int:
-        """Return by how much timestamps move up for negative composition offsets of the first `count` samples."""
-        return 0 if self.composition is None else max(0, -int(self.composition[:count].min(initial=0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +28,7 @@ class _Run:
         start: where its rows start in `data`.
         count: number of samples.
         flags: of the box.
-        first_flags: flags of the first sample, None if the box does not state them.
+        first_flags: flags of the first sample. If None, the box does not state them.
         offset: where the data of its samples starts in the file.
         defaults: the fields that its rows do not state.
     """
@@ -78,12 +41,18 @@ class _Run:
     offset: int
     defaults: TrackDefaults
 
+    def rows(self) -> tuple[list[int], NDArray[np.uint32]]:
+        """Return (fields, [samples, fields]): which of `SAMPLE_FIELDS` the rows state, and their values."""
+        chosen = [number for number, bit in enumerate(SAMPLE_FIELDS) if self.flags & bit]
+        stated = np.frombuffer(self.data, ">u4", self.count * len(chosen), self.start)
+        return chosen, stated.reshape(self.count, len(chosen))
+
 
 class _Collector:
     """A reader of moof boxes in file order, which keeps the runs of one track."""
 
-    def __init__(self, movie: Movie, track: Track, has_sidx: bool, size_bytes: int) -> None:
-        self.movie, self.track, self.has_sidx, self.size_bytes = movie, track, has_sidx, size_bytes
+    def __init__(self, layout: Layout, track: Track) -> None:
+        self.layout, self.track = layout, track
         self.runs: list[_Run] = []
         self.run_moofs: list[int] = []
         self.samples = 0
@@ -122,15 +91,14 @@ class _Collector:
             stated = dict(zip(names, struct.unpack_from(f">{len(names)}I", payload, at), strict=True))
         except struct.error:
             raise UntrustedTables(f"a tfhd box has {len(payload)} bytes, too few") from None
-        if track_id not in self.movie.defaults or track_id not in self.movie.tracks:
+        movie = self.layout.movie
+        if track_id not in movie.defaults or track_id not in movie.tracks:
             raise UntrustedTables(f"a fragment is for track {track_id}, which moov does not announce")
         if base >= MAX_TIME:
             raise UntrustedTables(f"a fragment's data starts at byte {base}")
-        return track_id, flags, base, replace(self.movie.defaults[track_id], **stated)
+        return track_id, flags, base, replace(movie.defaults[track_id], **stated)
 
-    def _keep(
-        self, number: int, data: bytes, boxes: Sequence[tuple[bytes, int, int]], runs: list[_Run], start: int
-    ) -> None:
+    def _keep(self, number: int, data: bytes, boxes: Sequence[Box], runs: list[_Run], start: int) -> None:
         kinds = [kind for kind, _, _ in boxes]
         if b"senc" in kinds:
             raise UntrustedTables("the track is encrypted")
@@ -139,45 +107,33 @@ class _Collector:
             if kinds.count(b"tfdt") > 1 or b"trun" in kinds[:at]:
                 raise UntrustedTables(f"the moof at byte {start} has two tfdt boxes, or one after its runs")
             self.chains.append((len(self.runs), _decode_time(data[boxes[at][1] : boxes[at][2]])))
-        elif self.has_sidx:
+        elif self.layout.has_sidx:
             raise UntrustedTables(f"the moof at byte {start} has no tfdt, and a sidx stands in for it")
         for run in runs:
             if run.count:
                 self.samples += run.count
                 self.runs.append(run)
                 self.run_moofs.append(number)
-        if self.samples > self.size_bytes:
+        if self.samples > self.layout.size_bytes:
             raise UntrustedTables(f"the fragments claim {self.samples} samples, more than the file has bytes")
 
 
-def read_fragments(
-    movie: Movie,
-    track: Track,
-    moofs: Sequence[tuple[int, bytes]],
-    *,
-    has_sidx: bool,
-    size_bytes: int,
-    start_time: int,
-    last_time: int | None,
-) -> tuple[Samples, int]:
-    """Return the samples of one track in all fragments, and the shift that the first fragment with samples needs.
+def read_fragments(layout: Layout, track: Track, *, start_time: int, last_time: int | None) -> tuple[Samples, int]:
+    """Return the samples of one track in all fragments, and the shift needed by the first fragment with samples.
 
     Args:
-        movie: the moov box.
+        layout: the boxes of the file.
         track: the track.
-        moofs: (byte where the box starts, its payload), in file order.
-        has_sidx: whether the file has segment indexes.
-        size_bytes: size of the file.
         start_time: decode time after the samples of the moov, used if a fragment has no tfdt.
-        last_time: decode time of the last sample of the moov, None if the moov has no samples.
+        last_time: decode time of the last sample of the moov. If None, the moov has no samples.
 
     Raises:
         UntrustedTables: if the fragments are malformed or their meaning is not certain.
     """
-    collector = _Collector(movie, track, has_sidx, size_bytes)
-    for number, (start, data) in enumerate(moofs):
+    collector = _Collector(layout, track)
+    for number, (start, data) in enumerate(layout.moofs):
         collector.add_moof(number, start, data)
-    header_bytes = sum(len(data) for _, data in moofs)
+    header_bytes = sum(len(data) for _, data in layout.moofs)
     if collector.samples > max(FREE_SAMPLES, header_bytes):
         raise UntrustedTables(f"{header_bytes} bytes of fragment headers claim {collector.samples} samples")
     runs = collector.runs
@@ -208,9 +164,7 @@ def read_fragments(
     return samples, samples.shift_needed(in_first)
 
 
-def _add_runs(
-    data: bytes, boxes: Sequence[tuple[bytes, int, int]], base: int, defaults: TrackDefaults, start: int
-) -> list[_Run]:
+def _add_runs(data: bytes, boxes: Sequence[Box], base: int, defaults: TrackDefaults, start: int) -> list[_Run]:
     """Return the runs of one traf.
 
     Args:
@@ -252,12 +206,11 @@ def _rows(runs: list[_Run], firsts: NDArray[np.int64], total: int) -> NDArray[np
     table = np.zeros((total, 4), np.int64)
     for run, first in zip(runs, firsts.tolist(), strict=True):
         part = table[first : first + run.count]
-        chosen = [number for number, bit in enumerate(SAMPLE_FIELDS) if run.flags & bit]
+        chosen, stated = run.rows()
         if len(chosen) < 4:
             part[:, :3] = (run.defaults.duration, run.defaults.size, run.defaults.flags)
         if chosen:
-            stated = np.frombuffer(run.data, ">u4", run.count * len(chosen), run.start)
-            part[:, chosen] = stated.reshape(run.count, len(chosen))
+            part[:, chosen] = stated
         if run.first_flags is not None and not run.flags & OWN_FLAGS:
             part[0, 2] = run.first_flags
     return table
@@ -283,9 +236,8 @@ def _end_of(run: _Run) -> int:
     """Return the first byte after a run's data."""
     if not run.flags & OWN_SIZE:
         return run.offset + run.count * run.defaults.size
-    chosen = [bit for bit in SAMPLE_FIELDS if run.flags & bit]
-    rows = np.frombuffer(run.data, ">u4", run.count * len(chosen), run.start).reshape(run.count, len(chosen))
-    return run.offset + int(rows[:, chosen.index(OWN_SIZE)].sum(dtype=np.int64))
+    chosen, rows = run.rows()
+    return run.offset + int(rows[:, chosen.index(SAMPLE_FIELDS.index(OWN_SIZE))].sum(dtype=np.int64))
 
 
 def _decode_time(payload: bytes) -> int:

@@ -1,12 +1,12 @@
 """The packets of a track from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
 
 Columns equal the packets that libavformat's demuxer returns. Where they might differ, because tables are malformed or
-demuxers read them in ways of their own, UntrustedTables is raised with the reason. Only box headers, `moov` and `moof`
+demuxers read them in their own ways, UntrustedTables is raised with the reason. Only box headers, `moov` and `moof`
 are read, so the cost depends on their size and not on the size of the media.
 
 The functions for the tables of a `stbl` box (ISO/IEC 14496-12 8.5 to 8.7) take the bytes of the moov, the track and the
-number of samples, and return columns. Their cost depends on the entries that tables hold, not on the number that these
-claim.
+number of samples, and return columns. Their cost depends on the entries that tables have, not on the number of entries
+that they claim.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,16 @@ from framedex.indexer.mp4.boxes import (
     iter_boxes,
     read_exactly,
 )
-from framedex.indexer.mp4.fragments import FREE_SAMPLES, MAX_SAMPLE_BYTES, Samples, read_fragments
+from framedex.indexer.mp4.fragments import FREE_SAMPLES, MAX_SAMPLE_BYTES, read_fragments
 from framedex.indexer.mp4.tracks import (
-    Movie,
+    Layout,
+    SampleEntries,
+    Samples,
     Track,
+    apply_edits,
     entry_table,
     read_movie,
     read_sample_entries,
-    rewrite,
     time_offset,
 )
 
@@ -160,7 +162,7 @@ def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
             continue
         numbers = entry_table(data, track.tables[name], 1, name.decode())[:, 0].astype(np.int64)
         if name == b"stss" and not len(numbers) and count:
-            raise UntrustedTables("stss names no sample, so that only the pictures can tell")
+            raise UntrustedTables("stss names no sample, so only the pictures show where decoding may start")
         if len(numbers) and (numbers[0] < 1 or not (np.diff(numbers) > 0).all()):
             raise UntrustedTables(f"{name.decode()} does not name samples in order")
         sync[numbers[numbers <= count] - 1] = True
@@ -175,70 +177,32 @@ def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
     return sync
 
 
-MAX_HEADER_BYTES = 1 << 30  # all headers are held in memory
+MAX_HEADER_BYTES = 1 << 30  # all headers are in memory at once
 VIDEO = b"vide"
 INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}  # demuxers read these anywhere
-# For some codecs, libavformat's parsers drop samples without data. Without a parser, these become empty packets.
+# libavformat's parsers of these codecs drop samples without data. Without a parser, such samples become empty packets.
 SWALLOWED = {b"avc1", b"avc2", b"avc3", b"avc4", b"av01", b"vp09", b"apch", b"apcn", b"apcs", b"apco", b"ap4h", b"ap4x"}
 PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTable:
-    """The packets of a video track in decode order, with timestamps in 1 / timescale seconds.
+    """The packets of a video track in decode order, with timestamps in units of the track's timescale.
 
     Attributes:
-        offset: int64 [packets], where the packet lies in the file.
-        size: int64 [packets], bytes.
+        track: the track.
+        entries: its sample entries.
+        samples: the packets. Their times are dts, after the edit list. If libavformat gives no dts, or one of its own,
+            these are the dts that the tables state. If `sync_stated` is false, `sync` is all True.
         pts: int64 [packets], after the edit list.
-        dts: int64 [packets], after the edit list. If libavformat gives no dts, or one of its own, this is the dts that
-            the tables state.
-        duration: int64 [packets], from stts or trun.
-        sync: bool [packets], from stss, stps, sbgp `rap ` or fragments' sample flags. All True if sync_stated is False.
-        hidden: bool [packets], decoded but cut off by the edit list, or overlapping the fragment before.
-        sample_entry: int32 [packets], number from 0 of the entry of `configurations` that decodes the packet.
         sync_stated: whether the file has a stss box, a stps box or fragments.
-        sample_entries: number of sample entries.
-        configurations: one extradata per sample entry.
-        rotation_degrees: counterclockwise.
     """
 
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
+    track: Track
+    entries: SampleEntries
+    samples: Samples
     pts: NDArray[np.int64]
-    dts: NDArray[np.int64]
-    duration: NDArray[np.int64]
-    sync: NDArray[np.bool_]
-    hidden: NDArray[np.bool_]
-    sample_entry: NDArray[np.int32]
     sync_stated: bool
-    sample_entries: int
-    configurations: list[bytes]
-    timescale: int
-    track_id: int
-    codec_tag: bytes
-    width: int
-    height: int
-    rotation_degrees: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """The boxes at the top level of a file.
-
-    Attributes:
-        movie: the moov box.
-        moofs: (byte where the box starts, its payload) of each moof box.
-        media: start and end of the payload of each mdat box.
-        has_sidx: whether the file has a sidx box.
-        size_bytes: size of the file.
-    """
-
-    movie: Movie
-    moofs: list[tuple[int, bytes]]
-    media: list[Span]
-    has_sidx: bool
-    size_bytes: int
 
 
 def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
@@ -260,11 +224,7 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     shift = decode_shift(movie.data, track)
     if len(columns.time) and track.edits:
         if track.rewrites:
-            edited = rewrite(track, columns.time, columns.composition, columns.sync, shift)
-            if edited.first and columns.entry.any():
-                raise UntrustedTables("the edit list cuts a track of several sample entries")
-            columns.keep(slice(edited.first, edited.end))
-            columns.time, columns.hidden = edited.time, edited.hidden
+            apply_edits(track, columns)
         else:
             columns.time = columns.time - time_offset(track)
     columns.time = columns.time - shift
@@ -277,23 +237,11 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
         raise UntrustedTables(f"a sample has entry {columns.entry.max()} of {len(entries.configurations)}")
     pts = columns.time + shift
     return SampleTable(
-        offset=columns.offset,
-        size=columns.size,
+        track=track,
+        entries=entries,
+        samples=columns,
         pts=pts if columns.composition is None else pts + columns.composition,
-        dts=columns.time,
-        duration=columns.duration,
-        sync=columns.sync,
-        hidden=columns.hidden,
-        sample_entry=columns.entry,
         sync_stated=bool(layout.moofs) or not track.tables.keys().isdisjoint((b"stss", b"stps")),
-        sample_entries=len(entries.configurations),
-        configurations=entries.configurations,
-        timescale=track.timescale,
-        track_id=track.track_id,
-        codec_tag=entries.codec_tag,
-        width=entries.width,
-        height=entries.height,
-        rotation_degrees=track.rotation_degrees,
     )
 
 
@@ -331,23 +279,23 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
     moofs: list[tuple[int, bytes]] = []
     media: list[Span] = []
     has_sidx, budget, boxes = False, MAX_HEADER_BYTES, 0
-    for box in iter_boxes(read, 0, size_bytes):
+    for kind, start, end in iter_boxes(read, 0, size_bytes):
         boxes += 1
-        if box.kind in (b"moov", b"moof"):
-            budget -= box.end - box.start
+        if kind in (b"moov", b"moof"):
+            budget -= end - start
             if budget < 0:
                 raise UntrustedTables(f"moov and moof boxes have more than {MAX_HEADER_BYTES} bytes")
-        if box.kind == b"moov":
+        if kind == b"moov":
             if moov is not None or moofs:
                 raise UntrustedTables("the file has two moov boxes, or one after its fragments")
-            moov = read_exactly(read, box.start, box.end - box.start)
-        elif box.kind == b"moof":
-            moofs.append((box.start - 8, read_exactly(read, box.start, box.end - box.start)))
-        elif box.kind == b"mdat":
-            media.append((box.start, box.end))
-        elif box.kind in INNER_BOXES:
-            raise UntrustedTables(f"box {box.kind.decode()} stands at the top level, at byte {box.start}")
-        has_sidx |= box.kind == b"sidx"
+            moov = read_exactly(read, start, end - start)
+        elif kind == b"moof":
+            moofs.append((start - 8, read_exactly(read, start, end - start)))
+        elif kind == b"mdat":
+            media.append((start, end))
+        elif kind in INNER_BOXES:
+            raise UntrustedTables(f"box {kind.decode()} stands at the top level, at byte {start}")
+        has_sidx |= kind == b"sidx"
     if boxes >= MAX_BOXES:
         raise UntrustedTables(f"the file has {MAX_BOXES} boxes or more")
     if moov is None:
@@ -381,15 +329,8 @@ def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) 
             entry_table(layout.movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).prod(axis=1).sum()
         )
     offset = time_offset(track)
-    more, first_shift = read_fragments(
-        layout.movie,
-        track,
-        layout.moofs,
-        has_sidx=layout.has_sidx,
-        size_bytes=layout.size_bytes,
-        start_time=total,
-        last_time=int(columns.time[-1]) + offset if listed else None,
-    )
+    last_time = int(columns.time[-1]) + offset if listed else None
+    more, first_shift = read_fragments(layout, track, start_time=total, last_time=last_time)
     needed = more.shift_needed(len(more.time))
     if needed > shift:
         if listed:
@@ -422,7 +363,7 @@ def _check_media(columns: Samples, layout: Layout) -> None:
 
 def _check_durations(columns: Samples) -> None:
     if not columns.duration[:-1].all():
-        raise UntrustedTables("samples have no duration, from which demuxers derive other timestamps")
+        raise UntrustedTables("samples have no duration, so demuxers derive other timestamps")
 
 
 def _drop_empty(columns: Samples, codec_tag: bytes) -> None:

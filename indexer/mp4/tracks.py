@@ -2,10 +2,10 @@
 
 Boxes that a demuxer might read differently (doubled, misplaced, external data) raise UntrustedTables.
 
-Edit lists (8.6.6) are applied to a track's samples as libavformat does it: it starts at the last sync sample that is
-shown before the edit, and ends one or two sync samples after the edit. It marks samples that are shown outside of the
-edit as discarded, and moves all timestamps so that the first picture shown is at the end of the empty edits. An edit
-list may have only one edit that shows media. Empty edits may precede it.
+Edit lists (8.6.6) are applied to a track's samples as libavformat applies them. It starts at the last sync sample that
+is shown before the edit, and ends one or two sync samples after the edit. It marks samples that are shown outside of
+the edit as discarded, and moves all timestamps so that the first picture shown is at the end of the empty edits. Only
+one edit of a list may show media. Empty edits may precede it.
 """
 
 import math
@@ -21,8 +21,8 @@ NESTED = {b"edts": b"trak", b"mdia": b"trak", b"minf": b"mdia", b"dinf": b"minf"
 PARENTS = {b"tkhd": b"trak", b"elst": b"edts", b"mdhd": b"mdia", b"dref": b"dinf"} | dict.fromkeys(
     (b"stsd", b"stts", b"ctts", b"stss", b"stps", b"stsc", b"stsz", b"stz2", b"stco", b"co64"), b"stbl"
 )
-RECORDS = (b"avcC", b"hvcC", b"av1C", b"vvcC", b"glbl")  # configuration records that are extradata as they stand
-VISUAL_HEADER_BYTES = 78  # of a VisualSampleEntry (12.1.3) before its boxes
+RECORDS = (b"avcC", b"hvcC", b"av1C", b"vvcC", b"glbl")  # boxes whose payload is the extradata
+VISUAL_HEADER_BYTES = 78  # bytes that a VisualSampleEntry (12.1.3) has before its boxes
 ALIAS_WITH_PATH_BYTES = 150
 MAX_TIMESCALE = (1 << 31) - 1
 MPEG4_VISUAL = 0x20  # objectTypeIndication (ISO/IEC 14496-1 7.2.6.6.2)
@@ -36,8 +36,8 @@ class Edit:
     """One entry of an edit list (8.6.6).
 
     Attributes:
-        duration: in movie time units.
-        media_time: in media time units, or -1.
+        duration: duration in movie time units.
+        media_time: where the edit begins, in media time units. -1 stands for an empty edit.
     """
 
     duration: int
@@ -62,10 +62,10 @@ class Track:
     """One `trak`: its headers, and where each sample table lies in the bytes of the moov.
 
     Attributes:
-        duration: of the media, in its time units.
+        duration: duration of the media, in its time units.
         rotation_degrees: counterclockwise, -180 … 180, as a frame's display matrix states it.
-        rewrites: whether a demuxer rewrites the samples after the edit list. In fragmented movies it does not; there it
-            shifts all timestamps.
+        rewrites: whether a demuxer rewrites the samples by the edit list. In a fragmented movie, it only shifts all
+            timestamps.
     """
 
     track_id: int
@@ -90,8 +90,63 @@ class Movie:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The boxes at the top level of a file.
+
+    Attributes:
+        movie: the moov box.
+        moofs: (byte where the box starts, its payload) of each moof box.
+        media: start and end of the payload of each mdat box.
+        has_sidx: whether the file has a sidx box.
+        size_bytes: size of the file.
+    """
+
+    movie: Movie
+    moofs: list[tuple[int, bytes]]
+    media: list[Span]
+    has_sidx: bool
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Samples:
+    """Samples of a track in decode order, as tables or fragments list them.
+
+    Attributes:
+        offset: int64 [samples], where the sample lies in the file.
+        size: int64 [samples], bytes.
+        time: int64 [samples], decode times before any edit. Those of tables begin at 0.
+        composition: int64 [samples], composition offsets. If None, there are none.
+        duration: int64 [samples].
+        sync: bool [samples], sync samples.
+        hidden: bool [samples], samples that a demuxer marks as discarded.
+        entry: int32 [samples], number of the sample entry, from 0.
+    """
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    time: NDArray[np.int64]
+    composition: NDArray[np.int64] | None
+    duration: NDArray[np.int64]
+    sync: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
+    entry: NDArray[np.int32]
+
+    def keep(self, samples: slice | NDArray[np.bool_] | NDArray[np.int64]) -> None:
+        """Keep only these samples, given by a slice, a mask or their numbers."""
+        for name in self.__slots__:
+            column = getattr(self, name)
+            if column is not None:
+                setattr(self, name, column[samples])
+
+    def shift_needed(self, count: int) -> int:
+        """Return by how much timestamps move up for negative composition offsets of the first `count` samples."""
+        return 0 if self.composition is None else max(0, -int(self.composition[:count].min(initial=0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleEntries:
-    """A `stsd` of a video track: one codec tag, and one decoder configuration per entry (b"" if the entry has none)."""
+    """The `stsd` of a video track: a codec tag, and the decoder configuration of each entry, b"" if it has none."""
 
     codec_tag: bytes
     width: int
@@ -325,24 +380,7 @@ def _decoder_specific(payload: bytes) -> bytes:
     return b""
 
 
-MAX_TIME = 1 << 60  # sums of two of these are still int64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edited:
-    """The samples that remain after the edit list was applied.
-
-    Attributes:
-        first: the first of them.
-        end: the sample after the last of them.
-        time: int64 [remaining samples], decode times before the shift.
-        hidden: bool [remaining samples], discarded.
-    """
-
-    first: int
-    end: int
-    time: NDArray[np.int64]
-    hidden: NDArray[np.bool_]
+MAX_TIME = 1 << 60  # the sum of two such times fits int64
 
 
 def time_offset(track: Track) -> int:
@@ -362,25 +400,13 @@ def rescale(duration: int, track: Track) -> int:
     return scaled
 
 
-def rewrite(
-    track: Track,
-    time: NDArray[np.int64],
-    composition: NDArray[np.int64] | None,
-    sync: NDArray[np.bool_],
-    shift: int,
-) -> Edited:
-    """Apply the edit list to a track's samples.
-
-    Args:
-        track: the track, with its edit list.
-        time: int64 [samples], decode times that begin at 0.
-        composition: int64 [samples], offsets from ctts, None without ctts.
-        sync: bool [samples], sync samples.
-        shift: by how much all decode times are moved down so that no offset is negative.
+def apply_edits(track: Track, samples: Samples) -> None:
+    """Apply a track's edit list to its samples, whose decode times begin at 0. Samples that are cut off are dropped.
 
     Raises:
         UntrustedTables: if the edit list is not covered.
     """
+    time, composition, sync = samples.time, samples.composition, samples.sync
     # Only the last edit may show media; empty edits may stand before it.
     shown = [number for number, edit in enumerate(track.edits) if edit.media_time != -1]
     if shown != [len(track.edits) - 1]:
@@ -398,16 +424,20 @@ def rewrite(
     duration = np.diff(time[first:], append=time[-1] + length)
     shown_at = shown_at[first:]
     after = np.flatnonzero(sync[first:] & (shown_at + duration >= end_time))
-    spare = 0 if composition is None else 1  # one more sync sample, for pictures that follow it and are shown before it
+    spare = 0 if composition is None else 1  # one more sync sample: pictures behind it may be shown before it
     last = int(after[spare]) + 1 if len(after) > spare else len(shown_at)
     shown_at = shown_at[:last]
     hidden = (shown_at < edit.media_time) | (shown_at >= end_time)
     if hidden.all():
         raise UntrustedTables("the edit list shows no sample")
+    if first and samples.entry.any():
+        raise UntrustedTables("the edit list cuts a track of several sample entries")
     moved = time[first : first + last] - time[first + int(np.argmin(hidden))] + empty
-    earliest = moved if composition is None else moved + composition[first : first + last]
-    late = _earliest(earliest[~hidden]) - empty
-    return Edited(first=first, end=first + last, time=moved - max(late, 0), hidden=hidden)
+    presented = (moved if composition is None else moved + composition[first : first + last])[~hidden]
+    # As in libavformat, the search for the earliest time restarts behind each negative time.
+    begin = np.flatnonzero(np.append(-1, presented[:-1]) < 0)[-1]
+    samples.keep(slice(first, first + last))
+    samples.time, samples.hidden = moved - max(int(presented[begin:].min()) - empty, 0), hidden
 
 
 def _first_sample(
@@ -422,11 +452,3 @@ def _first_sample(
     if len(starts):
         return int(starts[-1])
     return 0 if composed else max(before - 1, 0)
-
-
-def _earliest(shown_at: NDArray[np.int64]) -> int:
-    """Return the earliest time as libavformat finds it: after a negative time, the search restarts at the next one."""
-    negative = np.flatnonzero(shown_at < 0)
-    if len(negative) and negative[-1] == len(shown_at) - 1:
-        return int(shown_at[-1])
-    return int(shown_at[negative[-1] + 1 if len(negative) else 0 :].min())

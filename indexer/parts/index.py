@@ -1,9 +1,10 @@
-"""Reads an index. Everything downstream sees an index through this module, `packets` and `schema`."""
+"""Read an index. The later stages see an index through this module, `packets` and `schema` alone."""
 
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_row, reading, wrong_rows
 from framedex.core.limits import usual_clip_bytes
-from framedex.errors import INTERNAL_ERROR, FormatError
+from framedex.errors import FormatError
 from framedex.files.headers import is_since
 from framedex.files.parquet_parts import check_bytes, part_numbers, part_path, read_all, read_file, read_group
+from framedex.indexer import schema
 from framedex.indexer.parts.packets import (
     AUDIO_COLUMNS,
     VIDEO_COLUMNS,
@@ -25,21 +27,6 @@ from framedex.indexer.parts.packets import (
     audio_packets_of,
     check_video,
     packets_of,
-)
-from framedex.indexer.schema import (
-    FRAMES,
-    FRAMES_FOLDER,
-    LISTING,
-    LISTING_NAME,
-    NO_VIDEO,
-    PROVES,
-    REMEDY,
-    SCANNED,
-    UNPROVEN,
-    VIDEO_RULES,
-    VIDEOS,
-    VIDEOS_FOLDER,
-    read_header,
 )
 from framedex.records.medium import EVERY_FRAME, GONE, MAX_PIXELS, OK, REFUSED, VIDEO, AudioPackets
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, parquet_file, place, read_each, state_of
@@ -52,41 +39,41 @@ UNPROVEN_MESSAGE = (
     "an earlier version indexed it by its packets alone; frames of this codec count as a full decode shows them: run "
     "framedex index again"
 )
-SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
+SCHEMAS = {schema.VIDEOS_FOLDER: schema.VIDEOS, schema.FRAMES_FOLDER: schema.FRAMES}
 
 
 class Index:
     """An index directory, opened for reading. Raises FormatError if the directory is not an index.
 
-    A medium that was probed again appears in several parts. Its row in the latest part counts; if that row says that
-    the medium is gone, no row counts.
+    A medium that was probed again has rows in several parts. Only its row in the latest part counts. If the status of
+    that row is `gone`, the medium is not in the index.
 
     Args:
-        path: the directory.
-        before: parts from this number on do not count.
-        access: which sources may be read.
+        path: The directory.
+        before: Ignore parts from this number on.
+        access: The sources that may be read.
 
     Attributes:
-        access: which sources may be read.
-        locations: where the sources lie.
-        generation: how many runs have written the index.
-        ffmpeg: the versions of FFmpeg's libraries with which its media were probed; empty in an index that framedex 0.1
-            wrote.
+        access: The sources that may be read.
+        locations: Finds the places of sources.
+        generation: The number of runs that have written the index.
+        ffmpeg: The versions of FFmpeg's libraries that probed its media. Empty in an index of framedex 0.1.
+        parts: The numbers of the parts, ascending.
     """
 
     def __init__(self, path: str | Place, *, before: int | None = None, access: Access = OWN_STORE) -> None:
         self.path: Place = place(path)
-        header = read_header(self.path)
+        header = schema.read_header(self.path)
         self.root: str = header["root"]
         self.access = access
         self.locations = Locations(str(self.path), self.root, access)
         self.ffmpeg: list[str] = header.get("ffmpeg") or []
         self.generation: int = header["generation"]
-        numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
-        self._parts = [number for number in numbers if before is None or number < before]
-        tables = read_each(self.path, lambda number: self._read_part(number, ["media_id", "status"]), self._parts)
+        numbers = part_numbers(self.path / schema.VIDEOS_FOLDER)  # once: a run may add parts meanwhile
+        self.parts = [number for number in numbers if before is None or number < before]
+        tables = read_each(self.path, lambda number: self._read_part(number, ["media_id", "status"]), self.parts)
         identities = [table["media_id"].to_pylist() for table in tables]
-        self._part = np.repeat(self._parts, [len(part) for part in identities]).astype(np.int64)
+        self._part = np.repeat(self.parts, [len(part) for part in identities]).astype(np.int64)
         self._row = np.concatenate([np.arange(len(part)) for part in identities] or [np.zeros(0, np.int64)])
         last = {media_id: number for number, media_id in enumerate(itertools.chain(*identities))}
         gone = np.concatenate(
@@ -108,18 +95,13 @@ class Index:
         table = self.columns(["uri", "status"])
         return table["uri"].filter(pc.equal(table["status"], OK))
 
-    @property
-    def parts(self) -> list[int]:
-        """The numbers of the parts, ascending."""
-        return list(self._parts)
-
     def __len__(self) -> int:
         """Return the number of media."""
         return len(self._numbers)
 
     @property
     def rows(self) -> int:
-        """Number of rows in all parts, including superseded ones."""
+        """The number of rows in all parts, including superseded ones."""
         return len(self._part)
 
     def counting_rows(self, number: int) -> NDArray[np.int64]:
@@ -129,102 +111,97 @@ class Index:
         rows: NDArray[np.int64] = mine - first
         return rows
 
-    def _videos_part(self, number: int) -> pq.ParquetFile:
-        return self._opened(VIDEOS_FOLDER, number)
-
     def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:
         """Return columns of a part of `videos`; columns that its minor version lacks are null."""
-        part = part_path(self.path / VIDEOS_FOLDER, number)
-        where, file = str(part), self._videos_part(number)
-        with reading(where, REMEDY):
+        part = part_path(self.path / schema.VIDEOS_FOLDER, number)
+        where, file = str(part), self._opened(schema.VIDEOS_FOLDER, number)
+        with reading(where, schema.REMEDY):
             needed = names if _proves(file.schema_arrow) else [*names, *(set(PROOF_COLUMNS) - set(names))]
             table = as_videos(read_file(file, part, needed, row_bytes=ROW_BYTES), needed)
             table.validate(full=True)  # texts that are not UTF-8 among them
             table = table.select(names)
-        for name in names:
-            if not VIDEOS.field(name).nullable and table[name].null_count:
-                row = int(np.argmax(table[name].is_null().to_numpy()))
-                raise RowAt(file=where, row=row, remedy=REMEDY).wrong(name, "null", "a value")
+        _check_not_null(table, map(schema.VIDEOS.field, names), where)
         return table
 
     def _opened(self, folder: str, number: int) -> pq.ParquetFile:
         part = part_path(self.path / folder, number)
         try:
             file = parquet_file(part)
-            schema = file.schema_arrow
+            found = file.schema_arrow
         except FileNotFoundError:
             raise FormatError(
                 "the index was compacted since it was opened", where=str(self.path), remedy="open it again"
             ) from None
         except (OSError, pa.ArrowException, ValueError) as error:
-            raise FormatError("a part of the index is damaged", where=str(part), found=error, remedy=REMEDY) from error
-        check_columns(schema, SCHEMAS[folder], str(part), REMEDY)
+            what = "a part of the index is damaged"
+            raise FormatError(what, where=str(part), found=error, remedy=schema.REMEDY) from error
+        check_columns(found, SCHEMAS[folder], str(part), schema.REMEDY)
         return file
 
     @functools.cached_property
     def videos(self) -> pa.Table:
         """The columns of `schema.VIDEOS`, one row per medium, all at once; `some_videos` yields them in pieces."""
-        return self.columns(VIDEOS.names)
+        return self.columns(schema.VIDEOS.names)
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Return some columns of `videos`, one row per medium."""
         parts: list[pa.Table] = []
         size_bytes = 0
-        with reading(str(self.path / VIDEOS_FOLDER), REMEDY):
-            for number in self._parts:
+        with reading(str(self.path / schema.VIDEOS_FOLDER), schema.REMEDY):
+            for number in self.parts:
                 parts.append(self._read_part(number, names))
                 size_bytes += parts[-1].nbytes
                 check_bytes(size_bytes, usual_clip_bytes(), "it")
-        return (pa.concat_tables(parts) if parts else VIDEOS.empty_table().select(names)).take(self._numbers)
+        return (pa.concat_tables(parts) if parts else schema.VIDEOS.empty_table().select(names)).take(self._numbers)
 
     def some_videos(self, most: int) -> Iterator[pa.Table]:
         """Yield the rows of `videos` in order, at most `most` at a time, never rows of two parts together."""
-        for number in self._parts:
+        for number in self.parts:
             rows, done = self.counting_rows(number), 0
-            for table in self._groups(number, rows):
-                table = as_videos(table)
-                self._check_videos(table, number, rows[done : done + len(table)])
-                done += len(table)
-                for first in range(0, len(table), most):
-                    yield table.slice(first, most)
+            where = str(part_path(self.path / schema.VIDEOS_FOLDER, number))
+            with reading(where, schema.REMEDY):
+                for group in rows_by_group(self._opened(schema.VIDEOS_FOLDER, number), rows):
+                    table = as_videos(group)
+                    table.validate(full=True)
+                    self._check_videos(table, where, rows[done : done + len(table)])
+                    done += len(table)
+                    for first in range(0, len(table), most):
+                        yield table.slice(first, most)
 
-    def _groups(self, number: int, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
-        """Yield some rows of a part of `videos`, one table for each row group that has any."""
-        with reading(str(part_path(self.path / VIDEOS_FOLDER, number)), REMEDY):
-            yield from rows_by_group(self._videos_part(number), rows)
-
-    def _check_videos(self, table: pa.Table, number: int, rows: NDArray[np.int64]) -> None:
-        """Check rows of `videos`: usable rows must hold what reading them relies on. Raises FormatError."""
-        where = str(part_path(self.path / VIDEOS_FOLDER, number))
-        with reading(where, REMEDY):
-            table.validate(full=True)
+    def _check_videos(self, table: pa.Table, where: str, rows: NDArray[np.int64]) -> None:
+        """Check the values of usable rows of `videos` by their rules. Raises FormatError."""
         usable = np.flatnonzero(pc.equal(table["status"], OK).to_numpy())
         chosen = table.take(usable)
-        for name, rule in VIDEO_RULES.items():
+        for name, rule in schema.VIDEO_RULES.items():
             wrong = wrong_rows(chosen[name], rule)
             if len(wrong):
-                at = RowAt(file=where, row=int(rows[usable[wrong[0]]]), remedy=REMEDY)
+                at = RowAt(file=where, row=int(rows[usable[wrong[0]]]), remedy=schema.REMEDY)
                 raise at.wrong(name, chosen[name][int(wrong[0])].as_py(), rule.allowed())
         pixels = chosen["width"].to_numpy().astype(np.float64) * chosen["height"].to_numpy()
         if len(pixels) and pixels.max() > MAX_PIXELS:
             place = int(np.argmax(pixels))
-            at = RowAt(file=where, row=int(rows[usable[place]]), remedy=REMEDY)
+            at = RowAt(file=where, row=int(rows[usable[place]]), remedy=schema.REMEDY)
             raise at.wrong("width", f"{pixels[place]:,.0f} pixels", f"up to {MAX_PIXELS:,} in all")
 
     def video(self, media_id: str) -> dict[str, Any]:
         """Return one medium's row of `videos`. Raises KeyError for an unknown medium."""
-        number = int(self._numbers[self._row_of[media_id]])
-        part, place = int(self._part[number]), int(self._row[number])
-        at = RowAt(file=str(part_path(self.path / VIDEOS_FOLDER, part)), row=place, remedy=REMEDY)
-        _, first_rows = self._file(VIDEOS_FOLDER, part)
-        group = int(np.searchsorted(first_rows, place, side="right")) - 1
-        block, within = divmod(place - int(first_rows[group]), ROWS_TOGETHER)
-        with reading(f"{at.file}, row {place}", REMEDY):
+        part, at = self._find(schema.VIDEOS_FOLDER, media_id)
+        _, first_rows = self._file(schema.VIDEOS_FOLDER, part)
+        group = int(np.searchsorted(first_rows, at.row, side="right")) - 1
+        block, within = divmod(at.row - int(first_rows[group]), ROWS_TOGETHER)
+        with reading(f"{at.file}, row {at.row}", schema.REMEDY):
             row = dict(self._some_rows(part, group, block)[within])
         if row["status"] == OK:
-            check_row(row, VIDEO_RULES, at)
+            check_row(row, schema.VIDEO_RULES, at)
             check_video(row, at)
         return row
+
+    def _find(self, folder: str, media_id: str) -> tuple[int, RowAt]:
+        """Return (part, position) of a medium's row of a table. Raises KeyError for an unknown medium."""
+        number = int(self._numbers[self._row_of[media_id]])
+        part = int(self._part[number])
+        file = str(part_path(self.path / folder, part))
+        return part, RowAt(file=file, row=int(self._row[number]), remedy=schema.REMEDY)
 
     @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
     def _some_rows(self, part: int, group: int, block: int) -> list[dict[str, Any]]:
@@ -236,38 +213,28 @@ class Index:
 
     @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
     def _videos_group(self, part: int, group: int) -> pa.Table:
-        file, _ = self._file(VIDEOS_FOLDER, part)
-        with reading(str(part_path(self.path / VIDEOS_FOLDER, part)), REMEDY):
+        file, _ = self._file(schema.VIDEOS_FOLDER, part)
+        with reading(str(part_path(self.path / schema.VIDEOS_FOLDER, part)), schema.REMEDY):
             return as_videos(read_group(file, group, kept=KEPT_GROUPS))
 
     @functools.cached_property
+    def problems(self) -> Counter[tuple[str, str]]:
+        """The number of media that are refused or failed, by (status, error kind)."""
+        columns = self.columns(["status", "error_kind"])
+        columns = columns.filter(pc.not_equal(columns["status"], OK))
+        return Counter(zip(columns["status"].to_pylist(), columns["error_kind"].to_pylist(), strict=True))
+
+    @property
     def unusable(self) -> int:
-        """Number of media that are refused or failed."""
-        return sum(status != OK for status in self.columns(["status"])["status"].to_pylist())
-
-    @functools.cached_property
-    def without_video(self) -> int:
-        """Number of files that were skipped because they have no video stream; they are among the unusable ones."""
-        columns = self.columns(["status", "error_kind"]).to_pylist()
-        return sum((row["status"], row["error_kind"]) == (REFUSED, NO_VIDEO) for row in columns)
-
-    @functools.cached_property
-    def unproven(self) -> int:
-        """Number of media that must be indexed again; they are among the unusable ones."""
-        return sum(kind == UNPROVEN for kind in self.columns(["error_kind"])["error_kind"].to_pylist())
-
-    @functools.cached_property
-    def internal_errors(self) -> int:
-        """Number of media at which framedex itself failed; they are among the unusable ones."""
-        return sum(kind == INTERNAL_ERROR for kind in self.columns(["error_kind"])["error_kind"].to_pylist())
+        """The number of media that are refused or failed."""
+        return self.problems.total()
 
     def state(self) -> str:
         """Return 32 hex digits that change when anything is indexed again."""
-        files = [
-            part_path(self.path / folder, number) for folder in (VIDEOS_FOLDER, FRAMES_FOLDER) for number in self._parts
-        ]
+        folders = (self.path / schema.VIDEOS_FOLDER, self.path / schema.FRAMES_FOLDER)
+        files = [part_path(folder, number) for folder in folders for number in self.parts]
         digest = hashlib.blake2b(digest_size=16)
-        listing = self.path / LISTING_NAME
+        listing = self.path / schema.LISTING_NAME
         for path in [*files, *([listing] if listing.exists() else [])]:
             digest.update(f"{path.name} {state_of(path)}\n".encode())
         return digest.hexdigest()
@@ -286,19 +253,15 @@ class Index:
     @functools.cached_property
     def listing(self) -> pa.Table:
         """The rows of listings that mention media, with the user's columns."""
-        path = self.path / LISTING_NAME
+        path = self.path / schema.LISTING_NAME
         if not path.exists():
-            return LISTING.empty_table()
-        with reading(str(path), REMEDY):
+            return schema.LISTING.empty_table()
+        with reading(str(path), schema.REMEDY):
             table = read_all(path)
             table.validate(full=True)
-        check_columns(table.schema, LISTING, str(path), REMEDY)
-        for field in LISTING:
-            if field.name not in table.column_names:  # an earlier minor version
-                table = table.append_column(field, pa.nulls(len(table), field.type))
-            if not field.nullable and table[field.name].null_count:
-                row = int(np.argmax(table[field.name].is_null().to_numpy()))
-                raise RowAt(file=str(path), row=row, remedy=REMEDY).wrong(field.name, "null", "a value")
+        check_columns(table.schema, schema.LISTING, str(path), schema.REMEDY)
+        table = _with_missing(table, schema.LISTING)
+        _check_not_null(table, schema.LISTING, str(path))
         return table
 
     def packets(self, media_id: str) -> Packets:
@@ -320,31 +283,25 @@ class Index:
 
     def _record(self, media_id: str, columns: tuple[str, ...]) -> tuple[pa.RecordBatch, RowAt]:
         """Return some columns of one medium's row of `frames`, and where that row lies."""
-        number = int(self._numbers[self._row_of[media_id]])
-        file, first_rows = self._file(FRAMES_FOLDER, int(self._part[number]))
-        row = int(self._row[number])
-        at = RowAt(file=str(part_path(self.path / FRAMES_FOLDER, int(self._part[number]))), row=row, remedy=REMEDY)
-        if row >= file.metadata.num_rows:
+        part, at = self._find(schema.FRAMES_FOLDER, media_id)
+        file, first_rows = self._file(schema.FRAMES_FOLDER, part)
+        if at.row >= file.metadata.num_rows:
             raise at.wrong("media_id", "no such row", "as many rows as the part of videos has")
-        group = int(np.searchsorted(first_rows, row, side="right")) - 1
+        group = int(np.searchsorted(first_rows, at.row, side="right")) - 1
         # Small media share a group, and most callers read one after the other. A long medium has its own group.
         shared = file.metadata.row_group(group).num_rows > 1
         read = self._shared_group if shared else self._read_group
-        with reading(at.file, REMEDY):
-            table = read(int(self._part[number]), group, columns)
-            [record] = table.slice(row - int(first_rows[group]), 1).combine_chunks().to_batches()
+        with reading(at.file, schema.REMEDY):
+            table = read(part, group, columns)
+            [record] = table.slice(at.row - int(first_rows[group]), 1).combine_chunks().to_batches()
             found = record["media_id"][0].as_py()
         if found != media_id:
             raise at.wrong("media_id", found, f"{media_id}, as in the part of videos")
         return record, at
 
     def _read_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
-        file, _ = self._file(FRAMES_FOLDER, part)
-        table = read_group(file, group, ["media_id", *columns])
-        for name in columns:
-            if name not in table.schema.names:  # of an earlier minor version
-                table = table.append_column(FRAMES.field(name), pa.nulls(len(table), FRAMES.field(name).type))
-        return table
+        file, _ = self._file(schema.FRAMES_FOLDER, part)
+        return _with_missing(read_group(file, group, ["media_id", *columns]), map(schema.FRAMES.field, columns))
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
     def _shared_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
@@ -359,35 +316,47 @@ class Index:
         return file, np.cumsum([0, *rows])[:-1]
 
 
-def _proves(schema: pa.Schema) -> bool:
+def _proves(found: pa.Schema) -> bool:
     """Return whether the version that wrote a file proves every codec that needs it."""
-    version = (schema.metadata or {}).get(b"framedex.schema_version", b"")
-    return is_since(version.decode("ascii", "replace"), PROVES)
+    version = (found.metadata or {}).get(b"framedex.schema_version", b"")
+    return is_since(version.decode("ascii", "replace"), schema.PROVES)
 
 
-def as_videos(table: pa.Table, names: Sequence[str] = tuple(VIDEOS.names)) -> pa.Table:
-    """Return columns of `videos`; columns that the part's minor version of the format lacks are null.
+def _with_missing(table: pa.Table, fields: Iterable[pa.Field]) -> pa.Table:
+    """Return a table with columns of null for those that an earlier minor version of the format lacks."""
+    there = set(table.column_names)  # pyarrow makes this list anew each time
+    for field in fields:
+        if field.name not in there:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table
 
-    With the columns of `PROOF_COLUMNS`, videos that lack a proof which their codec needs become refused ones.
+
+def _check_not_null(table: pa.Table, fields: Iterable[pa.Field], where: str) -> None:
+    """Raise FormatError if a column has a null that it must not have."""
+    for field in fields:
+        if not field.nullable and table[field.name].null_count:
+            row = int(np.argmax(table[field.name].is_null().to_numpy()))
+            raise RowAt(file=where, row=row, remedy=schema.REMEDY).wrong(field.name, "null", "a value")
+
+
+def as_videos(table: pa.Table, names: Sequence[str] = tuple(schema.VIDEOS.names)) -> pa.Table:
+    """Return columns of `videos`. Columns that the part's minor version of the format lacks are null.
+
+    With the columns of `PROOF_COLUMNS`, usable videos that lack a proof which their codec needs become refused.
     """
-    columns = {
-        name: table[name] if name in table.schema.names else pa.nulls(len(table), VIDEOS.field(name).type)
-        for name in names
-    }
+    fields = [schema.VIDEOS.field(name).remove_metadata() for name in names]
+    table = _with_missing(table, fields)
+    columns = {name: table[name] for name in names}
     if columns.keys() >= set(PROOF_COLUMNS):
-        unproven = _unproven(*(columns[name] for name in PROOF_COLUMNS))
+        kind, codec, proof, status = (columns[name] for name in PROOF_COLUMNS)
+        needs = pc.invert(pc.is_in(codec, pa.array(sorted(schema.SCANNED), pa.string())))
+        has = pc.fill_null(pc.equal(proof, EVERY_FRAME), False)
+        usable = pc.and_(pc.equal(status, OK), pc.equal(kind, VIDEO))
+        unproven = pc.and_(pc.fill_null(usable, False), pc.and_(needs, pc.invert(has)))
         if pc.any(unproven).as_py():
-            said = {"status": REFUSED, "error_kind": UNPROVEN, "error_message": UNPROVEN_MESSAGE}
+            said = {"status": REFUSED, "error_kind": schema.UNPROVEN, "error_message": UNPROVEN_MESSAGE}
             columns |= {name: pc.if_else(unproven, said[name], columns[name]) for name in said.keys() & columns.keys()}
-    return pa.table(list(columns.values()), schema=pa.schema([VIDEOS.field(name).remove_metadata() for name in names]))
-
-
-def _unproven(kind: pa.ChunkedArray, codec: pa.ChunkedArray, proof: pa.ChunkedArray, status: pa.ChunkedArray) -> Any:
-    """Return the rows of usable videos that need a proof and have none: booleans, never null."""
-    needs = pc.invert(pc.is_in(codec, pa.array(sorted(SCANNED), pa.string())))
-    has = pc.fill_null(pc.equal(proof, EVERY_FRAME), False)
-    usable = pc.and_(pc.equal(status, OK), pc.equal(kind, VIDEO))
-    return pc.and_(pc.fill_null(usable, False), pc.and_(needs, pc.invert(has)))
+    return pa.table(list(columns.values()), schema=pa.schema(fields))
 
 
 def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.Table]:

@@ -1,6 +1,6 @@
 """The packets of one medium: a row of `frames` as numpy columns.
 
-Checks that the columns of a usable row of `videos`, or of a row of `frames`, agree with each other.
+Check that the columns of a usable row of `videos`, or of a row of `frames`, agree with each other.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import RowAt
 from framedex.indexer.timeline import START, STATED, USED_SHIFT
 from framedex.records import medium
-from framedex.records.columns import columns_of, values_of_row
+from framedex.records.columns import columns_of, values_of, values_of_row
 
 Row = Mapping[str, Any]
 
@@ -28,37 +28,30 @@ def check_video(row: Row, at: RowAt) -> None:
     if not row["states"] or None in row["states"]:
         raise at.wrong("states", row["states"], "one or more, of which the first is empty")
     if row["audio_stream_index"] is not None and row["audio_problem"] is None:
-        for name in (
-            "audio_codec",
-            "audio_rate",
-            "audio_channels",
-            "audio_layout",
-            "audio_first_sample",
-            "audio_end_sample",
-        ):
-            if row[name] is None:
-                raise at.wrong(name, "null", "a value, as its medium has audio")
+        for name in ("codec", "rate", "channels", "layout", "first_sample", "end_sample"):
+            if row[f"audio_{name}"] is None:
+                raise at.wrong(f"audio_{name}", "null", "a value, as its medium has audio")
         if row["audio_end_sample"] < row["audio_first_sample"]:
             raise at.unlike("audio_end_sample", "audio_first_sample", str(row["audio_end_sample"]))
 
 
 def check_packets(row: Row, at: RowAt) -> None:
-    """Check the lists in a row of `frames`.
+    """Check that the lists in a row of `frames` agree.
 
-    Timestamps cannot be checked against anything here, because they alone say which frame is which.
+    Timestamps cannot be checked here, because nothing else in the row identifies frames.
 
     Args:
-        row: numpy arrays or lists, None for null.
-        at: where the row is, for the error.
+        row: The lists, as numpy arrays or Python lists. None for null.
+        at: The position of the row, for the error.
 
     Raises:
-        FormatError: if lists do not agree.
+        FormatError: Lists do not agree.
     """
     _same_length(row, "pts", PER_PACKET, at)
     if row["start_state"] is not None:
         starts = int(np.count_nonzero(row["flags"] & START))
         if len(row["start_state"]) != starts:
-            raise at.unlike("start_state", "flags", f"{len(row['start_state'])} for {starts} start points")
+            raise at.unlike("start_state", "flags", f"{len(row['start_state'])} for {starts} random access points")
     if row["gap"] is not None:
         _check_offsets(row["gap"], row["size"], "gap", at)
 
@@ -67,16 +60,16 @@ def check_audio_packets(row: Row, at: RowAt) -> None:
     """Check the lists of audio packets in a row of `frames`. Raises FormatError."""
     _same_length(row, "audio_sample", ("audio_gap", "audio_size"), at)
     if (row["audio_sample"][1:] < row["audio_sample"][:-1]).any():
-        raise at.wrong("audio_sample", "positions that turn back", "ascending ones")
+        raise at.wrong("audio_sample", "positions that descend", "ascending positions")
     if row["audio_gap"] is not None:
         _check_offsets(row["audio_gap"], row["audio_size"], "audio_gap", at)
 
 
 def _check_offsets(gap: NDArray[np.int64], size: NDArray[np.int64], name: str, at: RowAt) -> None:
-    """Check that packets can lie in a file: no packet begins at a negative offset or past what int64 holds."""
+    """Check that packets can lie in a file: no packet begins at a negative offset or at one too large for int64."""
     begins = np.cumsum(gap.astype(np.float64) + size) - size
     if len(begins) and not 0 <= begins.min() <= begins.max() <= float(1 << 61):
-        raise at.wrong(name, "packets that begin before their file, or far behind any")
+        raise at.wrong(name, "packets that begin before their file, or after the end of any file")
 
 
 def _same_length(row: Row, name: str, others: tuple[str, ...], at: RowAt) -> None:
@@ -94,14 +87,14 @@ class Packets:
     """The packets of one medium in decode order: a row of `frames` as numpy columns.
 
     Attributes:
-        pts: int64 [packets], `timeline.NO_PTS` where null.
-        offset: int64 [packets], None if the medium is not addressable by bytes.
-        size: int64 [packets].
-        flags: int32 [packets], 0 where not read, with the bits of `slots` as in `timeline.packet_flags`.
+        pts: int64 [packets], the timestamps; `timeline.NO_PTS` for null.
+        offset: int64 [packets], the positions in the file. None if packets are not byte ranges of the file.
+        size: int64 [packets], the numbers of bytes.
+        flags: int32 [packets], with the bits of `slots` as in `timeline.packet_flags`. 0 for flags that were not read.
         read: bool [packets], whether flags were read.
-        state: int32 [packets], which of the medium's decoder states a start point needs.
-        md5: 16 bytes or None for each packet, or None for all.
-        path: the file of each packet for loose images, else None.
+        state: int32 [packets], the number of the decoder state that a random access point needs; 0 for other packets.
+        md5: The hash of each packet's frame, 16 bytes, or None for a packet. None if no frame was hashed.
+        path: The file of each packet for loose images, else None.
         crc32: int64 [packets] for images, else None.
     """
 
@@ -116,14 +109,13 @@ class Packets:
     crc32: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(column) for column in (self.pts, self.size, self.flags, self.read, self.state)}
-        lengths |= {len(column) for column in (self.offset, self.md5, self.path, self.crc32) if column is not None}
+        lengths = {len(column) for column in values_of(self).values() if column is not None}
         if len(lengths) != 1:
             raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
 
 
 def packets_of(record: pa.RecordBatch, at: RowAt) -> Packets:
-    """Return the packets of a row of `frames`. Raises FormatError if its lists do not belong together."""
+    """Return the packets of a row of `frames`. Raises FormatError if its lists do not agree."""
     row = values_of_row(medium.PacketRecord, record, at)
     is_read = row["flags"] != medium.UNREAD
     stored = np.where(is_read, row["flags"], 0)
@@ -152,7 +144,7 @@ def audio_packets_of(record: pa.RecordBatch, at: RowAt) -> medium.AudioPackets |
     """Return the audio packets of a row of `frames`, or None if it has none.
 
     Raises:
-        FormatError: if its lists do not belong together.
+        FormatError: Its lists do not agree.
     """
     row = values_of_row(medium.AudioPacketRecord, record, at, prefix=medium.AUDIO)
     sample, gap, size = row["sample"], row["gap"], row["size"]

@@ -1,6 +1,6 @@
-"""Writes the rows of media as pairs of parts of an index.
+"""Write the rows of media as pairs of parts of an index.
 
-The listing of an index: which media were listed, with the user's own columns.
+Make the listing of an index: the mentions of media, with the user's columns.
 """
 
 import itertools
@@ -12,89 +12,101 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from framedex.errors import OutputError, SourceError
-from framedex.files.parquet_parts import UNSTORABLE, PartWriter, part_numbers, part_path, table_of, write_part
+from framedex.files.outputs import Output
+from framedex.files.parquet_parts import UNSTORABLE, PartWriter, part_numbers, part_path, table_of
 from framedex.indexer import schema
 from framedex.indexer.facts import Row
 from framedex.indexer.sources import named_medium
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.records.medium import gaps_of
-from framedex.storage.outputs import Output
 from framedex.storage.places import Place
 from framedex.storage.uris import relative
 
-FILES_A_PART = 256  # what a killed run loses at most, and what one task of many does at least
-VERIFIED_FILES_A_PART = 32  # where every frame is decoded, too
+FILES_A_PART = 256  # the most files that a killed run loses, and the fewest that one task of many probes
+VERIFIED_FILES_A_PART = 32  # if every frame is decoded, too
+VIDEOS_A_ROW_GROUP = 8192  # looking up one video reads one row group (decision 0019)
 
 
 class PartPairs:
     """Writes rows as pairs of parts: frames first, then videos, which makes the pair visible.
 
-    A part holds the rows of a fixed number of files, so that the same files give the same parts, whoever probes them
-    and however fast.
+    A part has the rows of a fixed number of files. So the same files become the same parts, whichever processes probe
+    them and however fast.
 
     Args:
-        index: the index directory.
-        numbers: numbers of the parts to write; None for the numbers after the index's own parts.
-        files_a_part: files per part; None for FILES_A_PART.
+        index: The index directory.
+        numbers: The numbers of the parts to write. Default: those after the index's own parts.
+        files_a_part: The number of files of a part.
     """
 
     def __init__(
-        self, index: Path | Output, *, numbers: Iterable[int] | None = None, files_a_part: int | None = None
+        self, index: Path | Output, *, numbers: Iterable[int] | None = None, files_a_part: int = FILES_A_PART
     ) -> None:
         self._output = index if isinstance(index, Output) else Output(index)
         self._folders = self._output.local / schema.VIDEOS_FOLDER, self._output.local / schema.FRAMES_FOLDER
         self._numbers = iter(itertools.count(next_part(self._output.where)) if numbers is None else numbers)
-        self._files_a_part = files_a_part or FILES_A_PART
+        self._files_a_part = files_a_part
         self._clear()
 
     def _clear(self) -> None:
         self._writer: PartWriter | None = None
         self._number = -1
-        self._videos: list[Row] = []
-        self._group: list[Row] = []
-        self._packets = self._files = 0
+        self._videos: list[Any] = []
+        self._group: list[Any] = []
+        self._group_packets = self._packets = self._files = 0
+
+    @staticmethod
+    def _table(rows: list[Any], columns: pa.Schema) -> pa.Table:
+        return table_of(rows, columns)
 
     def add(self, rows: Sequence[tuple[Row, Row]], files: int = 1) -> None:
-        """Add the rows of `videos` and `frames` of the media of one file; write a pair of parts if it is full.
+        """Add the rows of `videos` and `frames` of the media of one file. Write a pair of parts if it is full.
 
         Args:
-            rows: of the media.
-            files: how many files they count as.
+            rows: The rows of the media.
+            files: The number of files that they count as.
         """
         for video, frames in rows:
-            if self._group and self._packets + len(frames["size"]) > schema.FRAMES_PER_ROW_GROUP:
-                self._write_group()
-            self._videos.append(video)
-            self._group.append(frames | _gaps(frames))
-            self._packets += len(frames["size"])
+            self._add_frames(frames | _gaps(frames), len(frames["size"]))
+            self._videos.append(video)  # an interrupt while frames are written must not leave a video without frames
         self._files += files
         if self._files >= self._files_a_part:
             self.flush()
+
+    def _add_frames(self, frames: Any, packets: int) -> None:
+        """Add rows of `frames` to the row group. Write the rows before them if the group would get too large."""
+        if self._group and self._group_packets + packets > schema.FRAMES_PER_ROW_GROUP:
+            self._write_group()
+        self._group.append(frames)
+        self._group_packets += packets
+        self._packets += packets
 
     def flush(self) -> None:
         """Write the rows added since the last pair of parts."""
         if not self._files:
             return
-        self._write_group()
-        if self._writer is not None:
-            self._writer.commit()
-            self._output.publish(part_path(self._folders[1], self._number))
-        videos = part_path(self._folders[0], self._number)
-        write_part(videos, table_of(self._videos, schema.VIDEOS), version=schema.SCHEMA_VERSION)
-        self._output.publish(videos)
+        self._write_group().commit()
+        self._output.publish(part_path(self._folders[1], self._number))
+        videos, path = self._table(self._videos, schema.VIDEOS), part_path(self._folders[0], self._number)
+        writer = PartWriter(path, schema.VIDEOS, version=schema.SCHEMA_VERSION)
+        for first in range(0, max(1, len(videos)), VIDEOS_A_ROW_GROUP):
+            writer.write(videos.slice(first, VIDEOS_A_ROW_GROUP).combine_chunks())
+        writer.commit()
+        self._output.publish(path)
         self._clear()
 
-    def _write_group(self) -> None:
+    def _write_group(self) -> PartWriter:
         if self._writer is None:
             self._number = next(self._numbers)
             path = part_path(self._folders[1], self._number)
             self._writer = PartWriter(path, schema.FRAMES, version=schema.SCHEMA_VERSION, delta=schema.DELTA_COLUMNS)
-        self._writer.write(table_of(self._group, schema.FRAMES))
-        self._group, self._packets = [], 0
+        self._writer.write(self._table(self._group, schema.FRAMES).combine_chunks())
+        self._group, self._group_packets = [], 0
+        return self._writer
 
 
 def next_part(index: Place) -> int:
-    """Return the number after those of all existing parts, including halves of pairs that a killed run left."""
+    """Return the number of the next part: one more than the highest number of a part of either table."""
     return (
         max([*part_numbers(index / schema.VIDEOS_FOLDER), *part_numbers(index / schema.FRAMES_FOLDER)], default=-1) + 1
     )
@@ -108,7 +120,7 @@ def _gaps(frames: Row) -> Row:
     }
 
 
-MAX_COLUMNS = 500  # of sidecars; if they have more keys, their objects stay JSON texts
+MAX_COLUMNS = 500  # if the objects in sidecars have more keys, they stay JSON texts
 
 
 def listing_table(
@@ -120,20 +132,20 @@ def listing_table(
 ) -> pa.Table:
     """Return the new listing: this run's mentions, and earlier mentions of media that this run does not name.
 
-    A mention without user columns does not replace earlier mentions that have some: adding a file by naming its folder
-    must not remove the labels of the other files.
+    A mention without user columns does not replace earlier mentions that have user columns. So adding a file by naming
+    its folder keeps the labels of the other files.
 
     Args:
-        old: the listing so far.
-        listed: the media that this run names.
-        root: uris of media are relative to it.
-        members: the media in each tar, by the tar's uri, and the sidecars of each as JSON; a mention of a tar counts as
-            a mention of each medium.
-        sidecars: kinds of sidecars that become columns.
+        old: The previous listing.
+        listed: The mentions of this run.
+        root: The folder that uris of media are relative to.
+        members: The media in each tar by the tar's uri, and the sidecars of each medium as JSON. A mention of a tar
+            counts as a mention of each of its media.
+        sidecars: The kinds of sidecars that become columns.
 
     Raises:
-        SourceError: if columns cannot be stored.
-        OutputError: if a column changed its type.
+        SourceError: A column cannot be stored.
+        OutputError: A column changed its type.
     """
     rows, of_sidecars = _rows(listed, root, members, sidecars, flat=True)
     if len(of_sidecars) > MAX_COLUMNS:
@@ -178,7 +190,7 @@ def _rows(
     """Return (the rows of mentions, the columns that come from sidecars). For arguments, see `listing_table`.
 
     Args:
-        flat: as for `sidecar_columns`.
+        flat: See `sidecar_columns`.
     """
     rows: list[Row] = []
     of_sidecars: set[str] = set()
@@ -201,18 +213,18 @@ def _rows(
 
 
 def _frame_table(item: named_medium.NamedMedium, root: str) -> Row:
-    """Return the columns that say where the rows of a mention's frames are."""
+    """Return the columns with the place of the rows about the frames of a mention."""
     table = item.frame_table
     return {} if table is None else {schema.FRAME_TABLE: relative(table.path, root), schema.FRAME_ROW: table.row}
 
 
 def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str | None]) -> list[Row]:
-    """Return rows in which mentions without user columns keep those that earlier mentions gave to videos inside files.
+    """Return the rows of this run. Videos inside files keep the user columns of their earlier rows.
 
     Args:
-        rows: of this run.
-        old: the listing so far.
-        inside: the sidecars of videos inside files as JSON, by media id; None for other media inside files.
+        rows: The rows of this run.
+        old: The previous listing.
+        inside: The sidecars of videos inside files as JSON, by media id. None for images inside files.
     """
     texts = {identity: text for identity, text in inside.items() if text is not None}
     known = old.filter(pc.is_in(old["media_id"], pa.array(list(texts), pa.string()))).to_pylist()
@@ -236,7 +248,7 @@ def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str |
 
 
 def _of_one_type(old: pa.Table, new: pa.Table, names: Iterable[str]) -> tuple[pa.Table, pa.Table]:
-    """Return two listings with columns of sidecars as texts where they have no type in common."""
+    """Return two listings whose columns of sidecars have common types. If there is none, values become texts."""
     for name in names:
         if name not in old.column_names:
             continue

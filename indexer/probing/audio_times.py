@@ -1,6 +1,6 @@
-"""Positions of audio packets on the medium's own sample grid: counted durations, checked against stated times.
+"""Positions of audio packets on the medium's own sample grid, from counted samples and stated times.
 
-Packets' sample counts come from their headers where a codec's headers state them. Otherwise packets are decoded, with
+If a codec's headers state the number of samples of a packet, the headers are read. Otherwise packets are decoded, with
 a decoder that is set up only from the recorded facts of the stream.
 """
 
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from framedex.indexer.containers import decode_packet, packet_with
 from framedex.records.clip import NO_PTS
 
-TOLERANCE_SECONDS = Fraction(2, 1000)  # timestamps of remuxed audio carry the rounding of the container before
+TOLERANCE_SECONDS = Fraction(2, 1000)  # timestamps of remuxed audio keep the rounding of the earlier container
 TOLERANCE_TICKS = 2
-# Audio with more gaps than one in ten packets, and ten more, has timestamps that cannot be relied on.
+# Timestamps are irregular if more than ten gaps, and one more for every ten packets, lie between packets.
 PACKETS_PER_GAP, FREE_GAPS = 10, 10
 
 
-class AudioProblem(ValueError):  # noqa: N818 - it says what was found, as a reason for having no audio
+class AudioProblem(ValueError):  # noqa: N818 - the name states the reason for missing audio
     """The reason why the audio of a medium is not available sample by sample."""
 
 
 def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fraction, rate: int) -> NDArray[np.int64]:
-    """Return int64 [packets]: the position of each packet's first decoded sample, sample n being at n / rate seconds.
+    """Return int64 [packets]: the position of each packet's first decoded sample. Sample n is at n / rate seconds.
 
     Positions are the timestamps if the time base counts samples or whole packets, and each packet either follows the
     one before it exactly or leaves a gap that is larger than rounding explains. Otherwise samples are counted. Then
@@ -37,9 +37,9 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
 
     Args:
         pts: int64 [packets], in `time_base`, NO_PTS where missing.
-        samples: int64 [packets], how many samples each packet decodes to.
-        time_base: in seconds.
-        rate: in Hz.
+        samples: int64 [packets], the number of samples that each packet decodes to.
+        time_base: the unit of timestamps, in seconds.
+        rate: the sample rate, in Hz.
 
     Raises:
         AudioProblem: if timestamps turn back, are too irregular, or are missing.
@@ -54,22 +54,22 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
 def _positions(
     pts: NDArray[np.int64], samples: NDArray[np.int64], tick: Fraction, rate: int, numbers: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the positions of packets that all hold samples. tick: the time base in samples."""
+    """Return the positions of packets that all have samples. `tick` is the time base in samples."""
     stated = pts != NO_PTS
     if not stated[0]:
         raise AudioProblem("the first audio packet has no timestamp")
     if int(np.abs(pts[stated]).max()) * tick >= 1 << 52:
-        raise AudioProblem("timestamps of the audio are absurd")
+        raise AudioProblem("timestamps of the audio are too large")
     counted = np.cumsum(samples) - samples
     if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
         steps = np.diff(exact) - samples[:-1]
-        # A smaller step is no gap: Matroska's first Opus packet begins between two milliseconds (RFC 9559 5.1.4.1.25,
-        # CodecDelay), all others on one. MP4 files made from Matroska have its milliseconds, in samples.
+        # A smaller step is not a gap: Matroska's first Opus packet begins between two milliseconds (CodecDelay,
+        # RFC 9559 5.1.4.1.25), and all others at a millisecond. MP4 files made from Matroska keep these times.
         if ((steps == 0) | (steps > float(TOLERANCE_SECONDS * rate))).all():
             _check_gaps(int(np.count_nonzero(steps)), len(pts))
             return exact
-    # The distance of stated times from counted ones, in samples; a missing one is that of the packet before.
+    # The distance of stated times from counted times, in samples. For a missing time, it is the last distance before.
     late = np.where(stated, pts, 0) * float(tick) - counted
     late = late[np.maximum.accumulate(np.where(stated, np.arange(len(pts)), 0))]
     tolerance = max(TOLERANCE_TICKS * float(tick), float(TOLERANCE_SECONDS * rate), 1.0)
@@ -92,9 +92,9 @@ def _positions(
 
 
 def _without_outliers(late: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
-    """Return the distances of stated times from counted ones, with single packets that stand out corrected.
+    """Return the distances of stated times from counted times, with those of single outliers corrected.
 
-    Such a packet differs from the one before it, while the packet after it does not, and gets the distance of the one
+    An outlier differs from the packet before it, while the packet after it does not. It gets the distance of the packet
     before. libavformat states such times in Ogg, for Vorbis whose block size changes at the beginning of a page.
     """
     if len(late) < 3:
@@ -111,7 +111,7 @@ def _check_gaps(gaps: int, packets: int) -> None:
 
 
 def _first_position(late: NDArray[np.float64], tick: float) -> int:
-    """Return the first packet's position, as near to its stated time as the rounding of all others to ticks allows."""
+    """Return the first packet's position, as near to its stated time as the rounding of all packets to ticks allows."""
     low, high = float(late.max()) - tick / 2, float(late.min()) + tick / 2
     return round(min(max(float(late[0]), low), high) if low <= high + 1e-6 else float(late[0]))
 
@@ -128,9 +128,9 @@ def presented(
     Args:
         sample: int64 [packets], positions.
         samples: int64 [packets], how many samples packets hold.
-        skip: by packet number, how many samples are dropped from there on, and at the packet's end.
-        discarded: bool [packets], cut away by an edit list; their samples count towards those that are dropped.
-        multiplier: factor of the samples that are dropped from a packet on.
+        skip: by packet number, the numbers of samples to drop from there on, and at the packet's end.
+        discarded: bool [packets], cut away by an edit list. Their samples count as dropped, too.
+        multiplier: factor of the number of samples to drop from a packet on.
 
     Raises:
         AudioProblem: if samples in between are cut away, or all of them.
@@ -171,9 +171,9 @@ def presented(
     return begin, kept[last][1] if last in kept else int(sample[last] + samples[last])
 
 
-# Floating-point decoders of codecs whose canonical name is that of a fixed-point decoder. FFmpeg's players use the same
-# decoder for MP3. For MP1 and MP2 they use the 16-bit decoder, whose rounding carries over from sample to sample and
-# thus depends on where decoding began.
+# Floating-point decoders of codecs whose canonical name belongs to a fixed-point decoder. FFmpeg's players decode MP3
+# with the same decoder. For MP1 and MP2, they use the 16-bit decoder. Its rounding carries over from sample to sample,
+# so its output depends on where decoding began.
 DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float", "mp3adu": "mp3adufloat"}
 
 
@@ -182,10 +182,10 @@ class AudioCoding:
     """The parameters that a decoder of a stream must be given, and its output format.
 
     Attributes:
-        codec: FFmpeg's canonical name.
-        rate: in Hz.
-        layout: channel layout.
-        sample_format: FFmpeg's name.
+        codec: the codec by FFmpeg's canonical name.
+        rate: the sample rate in Hz.
+        layout: the channel layout by FFmpeg's name.
+        sample_format: the sample format by FFmpeg's name.
     """
 
     codec: str
@@ -200,11 +200,11 @@ def make_decoder(coding: AudioCoding) -> AudioCodecContext:
     """Return a fresh decoder that trims no samples by itself.
 
     Raises:
-        av.error.FFmpegError, ValueError: if there is no decoder for the codec.
+        av.error.FFmpegError, ValueError: FFmpeg does not have a decoder for the codec.
     """
     context = av.CodecContext.create(DECODERS.get(coding.codec, coding.codec), "r")
     if not isinstance(context, AudioCodecContext):
-        raise ValueError(f"{coding.codec} is no codec of audio")
+        raise ValueError(f"{coding.codec} is not an audio codec")
     context.extradata = coding.extradata
     context.sample_rate = coding.rate
     context.layout = coding.layout
@@ -212,7 +212,7 @@ def make_decoder(coding: AudioCoding) -> AudioCodecContext:
         context.format = coding.sample_format
     if coding.codec_tag:
         context.codec_tag = coding.codec_tag
-    # Otherwise a fresh decoder drops what the header says to drop at the beginning of the stream (Opus' pre-skip).
+    # Otherwise a fresh decoder drops the samples that the header skips at the beginning of the stream (Opus' pre-skip).
     context.flags2 |= Flags2.skip_manual
     context.thread_count = 1
     return context
@@ -304,6 +304,6 @@ HEADERS = {"opus": opus_samples, "flac": flac_samples, "eac3": eac3_samples}
 
 
 def fixed_header(codec: str, packet: bytes) -> bytes:
-    """Return the bits of a packet's header that must not change within a stream, b"" if no such bits are known."""
+    """Return the bits of a packet's header that must not change within a stream, b"" for codecs without such bits."""
     fixed = bytes(byte & bit for byte, bit in zip(packet, FIXED_BITS.get(codec, b""), strict=False))
     return b"" if codec == "aac" and fixed[:2] != b"\xff\xf0" else fixed  # only ADTS has such a header

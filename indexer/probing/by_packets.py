@@ -25,7 +25,7 @@ from framedex.records.clip import NO_PTS
 from framedex.storage.reader import Read
 
 PAYLOAD_OFFSETS = (0, 4, 12, 16)  # from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV
-SEARCH_BYTES = 64  # how far after packet.pos a payload may begin otherwise
+SEARCH_BYTES = 64  # other payloads begin at most so many bytes after packet.pos
 
 
 class PayloadFinder:
@@ -39,12 +39,12 @@ class PayloadFinder:
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        self._delta = 0  # distance from packet.pos to the last payload; most packets of a file have the same
+        self._delta = 0  # from packet.pos to the payload of the last packet; most packets have the same distance
         self._position, self._end = -1, 0
         self.found_all = True
 
     def find(self, position: int | None, data: bytes) -> int:
-        """Return the offset of a packet's payload, or -1 from the first packet on that was not found."""
+        """Return the offset of a packet's payload, or -1 if it, or a packet before, was not found."""
         if not self.found_all or position is None or position < 0:
             self.found_all = False
             return -1
@@ -71,21 +71,23 @@ class Demuxed:
         pts: int64 [n], `NO_PTS` where missing.
         dts: int64 [n], `NO_PTS` where missing.
         duration: int64 [n], 0 where missing.
-        offset: int64 [n]. None if some packet is not one byte range of the file.
+        offset: int64 [n], valid if `addressable`.
         size: int64 [n].
-        hidden: bool [n], cut away by an edit list.
-        resets: bool [n], the decoder configuration changes here, out of band.
-        broken: bool [n], the demuxer reports damage.
+        hidden: bool [n], packets that an edit list cuts away.
+        resets: bool [n], packets at which the container changes the decoder configuration.
+        broken: bool [n], packets that the demuxer reports as damaged.
+        addressable: whether each packet is one byte range of the file.
     """
 
     pts: NDArray[np.int64]
     dts: NDArray[np.int64]
     duration: NDArray[np.int64]
-    offset: NDArray[np.int64] | None
+    offset: NDArray[np.int64]
     size: NDArray[np.int64]
     hidden: NDArray[np.bool_]
     resets: NDArray[np.bool_]
     broken: NDArray[np.bool_]
+    addressable: bool
 
 
 def demux(
@@ -137,9 +139,9 @@ def demux(
         if packet.has_sidedata("encryption_info"):
             raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
         if packet.has_sidedata("palette"):
-            raise BitstreamError("palette", f"packet {number} brings its palette from outside of the bitstream")
-        pts, dts = (NO_PTS if time is None else time for time in (packet.pts, packet.dts))
-        rows.append((pts, dts, packet.duration or 0, finder.find(packet.pos, data), len(data)))
+            raise BitstreamError("palette", f"the container, not the bitstream, has the palette of packet {number}")
+        times = (NO_PTS if time is None else time for time in (packet.pts, packet.dts))
+        rows.append((*times, packet.duration or 0, finder.find(packet.pos, data), len(data)))
         if packet.is_discard:
             hidden.append(number)
         if packet.is_corrupt:
@@ -147,17 +149,18 @@ def demux(
         feed(packet, data)
     if not rows:
         raise MediaError("empty", "the video stream has no packets")
-    columns = np.array(rows, np.int64).T.copy()
+    pts, dts, duration, offset, size = np.array(rows, np.int64).T.copy()
     flagged = [np.isin(np.arange(len(rows)), numbers) for numbers in (hidden, resets, broken)]
     return Demuxed(
-        pts=columns[0],
-        dts=columns[1],
-        duration=columns[2],
-        offset=columns[3] if finder.found_all else None,
-        size=columns[4],
+        pts=pts,
+        dts=dts,
+        duration=duration,
+        offset=offset,
+        size=size,
         hidden=flagged[0],
         resets=flagged[1],
         broken=flagged[2],
+        addressable=finder.found_all,
     )
 
 
@@ -174,15 +177,12 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
         configuration: the extradata that the demuxer reports.
 
     Raises:
-        UntrustedTables: the tables may differ from what a demuxer reports.
+        UntrustedTables: a demuxer may give other packets.
         BitstreamError: the scanner rejects a packet.
     """
     try:
         table = read_sample_table(read_layout(file.read, file.size_bytes), track_id)
-        demuxed = demuxed_of(table)
-        if table.configurations[int(table.sample_entry[0])] != configuration:
-            raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
-        assert demuxed.offset is not None  # tables always locate the samples
+        demuxed = demuxed_of(table, configuration)
         buffer = np.zeros(PIECE_BYTES, np.uint8)
         for first, last in pieces(demuxed.offset, demuxed.size):
             offset, size = demuxed.offset[first:last], demuxed.size[first:last]
@@ -196,32 +196,43 @@ def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configura
     return demuxed
 
 
-def demuxed_of(table: SampleTable) -> Demuxed:
-    """Return the packets that a demuxer gives for a track's samples. Raises UntrustedTables if that is uncertain."""
+def demuxed_of(table: SampleTable, configuration: bytes | None) -> Demuxed:
+    """Return the packets that a demuxer gives for a track's samples.
+
+    Args:
+        table: the samples.
+        configuration: the extradata that the demuxer reports. If None, it does not matter.
+
+    Raises:
+        UntrustedTables: the demuxer may give other packets.
+    """
+    samples, configurations = table.samples, table.entries.configurations
     # Demuxers give no packet for an empty sample.
-    data = slice(None) if table.size.all() else np.flatnonzero(table.size > 0)
-    n = len(table.size[data])
+    data = slice(None) if samples.size.all() else np.flatnonzero(samples.size > 0)
+    n = len(samples.size[data])
     if not n:
         raise UntrustedTables("the track has no samples")
-    if (table.sample_entry[data] != table.sample_entry[data][0]).any():
+    if (samples.entry[data] != samples.entry[data][0]).any():
         raise UntrustedTables("samples have several sample entries")
+    if configuration is not None and configurations[int(samples.entry[0])] != configuration:
+        raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
     return Demuxed(
         pts=table.pts[data],
-        dts=table.dts[data],
-        duration=table.duration[data],
-        offset=table.offset[data],
-        size=table.size[data],
-        hidden=table.hidden[data],
+        dts=samples.time[data],
+        duration=samples.duration[data],
+        offset=samples.offset[data],
+        size=samples.size[data],
+        hidden=samples.hidden[data],
         resets=np.zeros(n, np.bool_),
         broken=np.zeros(n, np.bool_),
+        addressable=True,
     )
 
 
 def pieces(offset: NDArray[np.int64], size: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield (first, end) of runs of consecutive packets to read at once. `end` is exclusive.
 
-    Packets of a run ascend in the file without overlap, and lie within `PIECE_BYTES`; a larger packet is a run of its
-    own.
+    Packets of a run ascend in the file without overlap, and lie within `PIECE_BYTES`. A larger packet is its own run.
 
     Args:
         offset: int64 [packets].

@@ -3,47 +3,30 @@
 The amount of data read does not grow with the bit rate.
 """
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer import facts
+from framedex.indexer import facts, timeline
 from framedex.indexer.bitstream import base as picture_facts
 from framedex.indexer.containers import Probed, ProbedFile
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
-from framedex.indexer.mp4.sample_tables import Layout, SampleTable, read_sample_table
+from framedex.indexer.mp4.sample_tables import SampleTable, read_sample_table
+from framedex.indexer.mp4.tracks import Layout
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.probing import packet_facts
 from framedex.indexer.probing.by_packets import Demuxed, demuxed_of
-from framedex.indexer.probing.packet_headers import SCANNERS, UnreadHeaders, find_lasting, flags_of, scan, scan_gop
-from framedex.indexer.proofs.runs import differing_samples, drawn, needed_for, packets_in_ranges, stream_of
+from framedex.indexer.probing.packet_headers import SCANNERS, UnreadHeaders, find_lasting, flags_of, scan
+from framedex.indexer.proofs.runs import differing_samples, drawn, packets_in_ranges, stream_of
 from framedex.indexer.reach import drops_leading
 from framedex.indexer.schema import INTRA
-from framedex.indexer.timeline import (
-    CLOSED,
-    CONTAINER,
-    CONTINUES,
-    DAMAGED,
-    FIELD_CODED,
-    HIDDEN,
-    NON_REFERENCE,
-    OPEN,
-    START,
-    STATED,
-    UNSHOWN,
-    Flags,
-    check_ranks,
-    has_unordered_hidden,
-    presentation_order,
-    ranks,
-)
 from framedex.records.medium import SAMPLED
 from framedex.storage.reader import Read
 
-MAX_LOOKED_AT = 16  # packets read of the first GOP: every kind of reordering in a GOP appears within its first 16
+MAX_LOOKED_AT = 16  # packets of the first GOP that are read: each kind of reordering appears within the first 16
 # If the tables call every sample a sync sample, the headers of all samples are read. The mean sample must have at least
 # this many bytes, so that headers are a small part of the file.
 MIN_MEAN_BYTES = 20_000
@@ -62,27 +45,18 @@ class Tabulated:
     Attributes:
         demuxed: the packets.
         flags: int32 [packets].
-        read: bool [packets], packets whose flags come from their own headers.
+        read: bool [packets], packets whose headers were read.
         pictures: facts of the random access points that were read, [starts].
-        rotation_degrees: counterclockwise rotation that a player applies.
     """
 
     demuxed: Demuxed
-    flags: Flags
+    flags: timeline.Flags
     read: NDArray[np.bool_]
     pictures: picture_facts.Pictures
-    rotation_degrees: int
 
 
 def tabulate(
-    read: Read,
-    layout: Layout,
-    track_id: int,
-    *,
-    codec: str,
-    configuration: bytes,
-    reorder_depth: int,
-    file: ProbedFile | None,
+    read: Read, layout: Layout, track_id: int, stream: facts.StreamFacts, file: ProbedFile | None
 ) -> Tabulated:
     """Return a track's packets from the sample tables of an MP4, MOV or 3GP file.
 
@@ -90,62 +64,45 @@ def tabulate(
         read: reads ranges of the file or object.
         layout: the boxes of the file.
         track_id: number of the track.
-        codec: FFmpeg's canonical name of the codec.
-        configuration: the extradata that the demuxer reports.
-        reorder_depth: number of frames that the decoder holds back.
+        stream: the stream, as headers describe it.
         file: the open file. If None, an object is read, and only the headers of its first packets. The other random
             access points get the flag `STATED`, and a plan that needs one of them reads its headers.
 
     Raises:
-        UntrustedTables: the tables may contradict the demuxer or the bitstream; packets must be read instead.
+        UntrustedTables: the tables may contradict the demuxer or the bitstream, so packets must be read instead.
     """
     try:
         table = read_sample_table(layout, track_id)
-        demuxed = demuxed_of(table)
-        if codec in INTRA:
-            return _tabulate_intra(table, demuxed)
-        if table.configurations[int(table.sample_entry[0])] != configuration:
-            raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
+        if stream.codec in INTRA:
+            return _tabulate_intra(demuxed_of(table, None))
+        demuxed = demuxed_of(table, stream.extradata or b"")
         if not table.sync_stated and demuxed.size.mean() < MIN_MEAN_BYTES:
             raise UntrustedTables("the tables do not list sync samples")
-        return _tabulate_predicted(read, table, demuxed, codec, configuration, reorder_depth, file)
+        return _tabulate_predicted(read, table, demuxed, stream, file)
     except (picture_facts.BitstreamError, TruncatedError) as error:
         raise UntrustedTables(str(error)) from error
 
 
-def _tabulate_intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
+def _tabulate_intra(demuxed: Demuxed) -> Tabulated:
     """Return the packets of an intra codec. Each is a random access point, so headers are not read."""
     n = len(demuxed.size)
-    flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32) | CLOSED | NON_REFERENCE
+    flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32) | timeline.CLOSED | timeline.NON_REFERENCE
     _check_order(np.sort(demuxed.pts), flags)
     if (np.diff(demuxed.pts[~demuxed.hidden]) < 0).any():
-        raise UntrustedTables(
-            "samples are not in the order of their timestamps, and decoders of this codec do not reorder"
-        )
-    return Tabulated(
-        demuxed=demuxed,
-        flags=flags,
-        read=np.ones(n, np.bool_),
-        pictures=picture_facts.pictures_of(np.full(n, picture_facts.CLOSED_START, np.uint8)),
-        rotation_degrees=table.rotation_degrees,
-    )
+        raise UntrustedTables("samples are not in the order of their timestamps, and their decoder does not reorder")
+    pictures = picture_facts.pictures_of(np.full(n, picture_facts.CLOSED_START, np.uint8))
+    return Tabulated(demuxed=demuxed, flags=flags, read=np.ones(n, np.bool_), pictures=pictures)
 
 
 def _tabulate_predicted(
-    read: Read,
-    table: SampleTable,
-    demuxed: Demuxed,
-    codec: str,
-    configuration: bytes,
-    reorder_depth: int,
-    file: ProbedFile | None,
+    read: Read, table: SampleTable, demuxed: Demuxed, stream: facts.StreamFacts, file: ProbedFile | None
 ) -> Tabulated:
     """Return the packets of a codec with inter prediction. For arguments, see `tabulate`."""
+    codec, configuration = stream.codec, stream.extradata or b""
     if codec not in SCANNERS:
         raise UntrustedTables(f"packets of {codec} have to be read")
-    offset, size = demuxed.offset, demuxed.size
-    assert offset is not None  # tables always locate the samples
-    sync = np.flatnonzero(table.sync[table.size > 0])
+    size = demuxed.size
+    sync = np.flatnonzero(table.samples.sync[table.samples.size > 0])
     if not len(sync) or sync[0]:
         raise UntrustedTables("the first sample is not a sync sample")
     if file is None:
@@ -154,39 +111,38 @@ def _tabulate_predicted(
         pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration, file)
     is_unclear = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
     if is_unclear or pictures.begins_amid or pictures.forgets.any() or pictures.carries_over:
-        raise UntrustedTables("the stream has features that only reading every packet shows")
+        raise UntrustedTables("the stream has features whose effects only reading every packet shows")
     if pictures.inband_sets and codec == "hevc":
-        raise UntrustedTables("packets bring parameter sets, by which pictures may be reordered further than stated")
+        raise UntrustedTables("packets bring parameter sets, so pictures may be reordered further than stated")
     if codec == "h264" and (pictures.start[1:] == picture_facts.OPEN_START).any():
         raise UntrustedTables("only the pictures after a recovery point show whether they refer to earlier pictures")
-    flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
+    flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32)
     seen = len(pictures.start)  # of the random access points, the first `seen` were read
-    flags[sync] |= CLOSED
-    flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, CLOSED | OPEN).astype(np.int32)
-    flags[sync[seen:]] |= STATED
+    flags[sync] |= timeline.CLOSED
+    other = timeline.CLOSED | timeline.OPEN
+    flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, other).astype(np.int32)
+    flags[sync[seen:]] |= timeline.STATED
     is_read = np.zeros(len(size), np.bool_)
     first = slice(0, len(beginning.start))
     flags[first] = flags_of(beginning, flags[first], demuxed.pts[first], at_first_start=True)
-    if (flags[first] & CONTINUES).any():
+    if (flags[first] & timeline.CONTINUES).any():
         raise UntrustedTables("samples hold single fields, two of which make a frame")
     is_read[first] = True
     # All packets of GOPs with hidden packets are read: their pictures may be output in another order than stated.
     edges = np.append(sync, len(size))
     for gop in np.unique(np.searchsorted(sync, np.flatnonzero(demuxed.hidden), side="right") - 1).tolist():
         part = slice(int(edges[gop]), int(edges[gop + 1]))
-        if file is None and gop:  # its random access point was not read, and may differ from the first one
+        if file is None and gop:  # its random access point was not read, and may differ from the first
             raise UntrustedTables("an edit list hides samples after the first GOP")
-        times = demuxed.pts[part]
-        flags[part] = scan_gop(
-            read, codec, configuration, offset[part], size[part], flags[part], times, at_first_start=gop == 0
-        )
+        found = scan(read, codec, configuration, demuxed.offset[part], size[part], in_middle=gop > 0)
+        flags[part] = flags_of(found, flags[part], demuxed.pts[part], at_first_start=gop == 0)
         is_read[part] = True
-    flags[is_read] &= ~STATED
-    if not np.array_equal(np.flatnonzero(flags & START), sync):  # reading headers may have found others
+    flags[is_read] &= ~timeline.STATED
+    if not np.array_equal(np.flatnonzero(flags & timeline.START), sync):  # headers may show other random access points
         raise UntrustedTables("a sample that is not a sync sample is a random access point")
-    order = presentation_order(demuxed.pts, flags & ~HIDDEN if demuxed.hidden.any() else flags)
+    order = timeline.presentation_order(demuxed.pts, flags & ~timeline.HIDDEN if demuxed.hidden.any() else flags)
     _check_order(demuxed.pts[order], flags)
-    check_ranks(ranks(order, len(flags)), reorder_depth)
+    timeline.check_ranks(timeline.ranks(order, len(flags)), stream.reorder_depth)
     if codec == "hevc" and seen == len(sync):
         place = np.full(len(flags), -1, np.int64)
         place[order] = np.arange(len(order))
@@ -194,9 +150,7 @@ def _tabulate_predicted(
     is_read[sync[:seen]] = True
     if seen < len(sync) and len(pictures.states) > 1:
         raise UntrustedTables("random access points need decoder states that only reading all of them shows")
-    return Tabulated(
-        demuxed=demuxed, flags=flags, read=is_read, pictures=pictures, rotation_degrees=table.rotation_degrees
-    )
+    return Tabulated(demuxed=demuxed, flags=flags, read=is_read, pictures=pictures)
 
 
 def _scan_some(
@@ -205,13 +159,15 @@ def _scan_some(
     """Return the facts of the sync samples, [starts], and of the beginning of the first GOP.
 
     The first GOP shows whether leading pictures are dropped, and whether its timestamps are wrong. Some other samples
-    are read, too: samples with parameter sets, because random access points after them need these; the largest samples,
-    because intra pictures are large; and one sample in full, because some cameras wrap several units in one length.
+    are read, too:
+
+    - samples with parameter sets, because random access points after them need these sets
+    - the largest samples, because intra pictures are large
+    - one sample in full, because some cameras wrap several units in one length
 
     Raises:
         UntrustedTables: the sync samples are not the random access points.
     """
-    assert demuxed.offset is not None  # tables always locate the samples
     n = len(demuxed.size)
     first = min(MAX_LOOKED_AT, int(sync[1]) if len(sync) > 1 else n)
     chosen = np.zeros(n, np.bool_)
@@ -239,11 +195,10 @@ def _scan_some(
 def _scan_beginning(
     read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
 ) -> tuple[picture_facts.Pictures, picture_facts.Pictures]:
-    """Return the facts of the first random access point, [1], and of as much of its GOP as one read covers."""
-    assert demuxed.offset is not None  # tables always locate the samples
+    """Return the facts of the first random access point, [1], and of the part of its GOP that one read covers."""
     if codec == "h264" and configuration[1:2] == HIGH_444:
-        # Decoders of such streams behave like the version of x264 that an SEI message names. It may come later.
-        raise UntrustedTables("the decoder may need the name of the encoder")
+        # Decoders of such streams imitate the x264 version that an SEI message names. The message may come later.
+        raise UntrustedTables("the decoder may need the x264 version, which a later SEI message may state")
     most = min(MAX_LOOKED_AT, int(sync[1]) if len(sync) > 1 else len(demuxed.size))
     begin = demuxed.offset[: most + 1]
     near = np.abs(begin - begin[1:2].sum()) < READ_AT_ONCE if most > 1 else np.ones(1, np.bool_)
@@ -258,8 +213,8 @@ def _scan_beginning(
 def _check_counts(pictures: picture_facts.Pictures, rank: NDArray[np.int64]) -> None:
     """Check the number of pictures between random access points of HEVC against their picture order counts.
 
-    Only open random access points continue the counts before them. Counts of pictures that lie far apart are only known
-    up to a multiple of the stream's MaxPicOrderCntLsb, which COUNT_MODULUS divides.
+    Only open random access points continue the counts before them. If pictures lie far apart, the difference of their
+    counts is known only modulo the stream's MaxPicOrderCntLsb, which is a multiple of COUNT_MODULUS.
 
     Args:
         pictures: facts of the random access points, [starts].
@@ -271,15 +226,15 @@ def _check_counts(pictures: picture_facts.Pictures, rank: NDArray[np.int64]) -> 
     continued = (np.diff(pictures.period) == 0) & (pictures.start[1:] == picture_facts.OPEN_START)
     counted, there = np.diff(pictures.order)[continued], np.diff(rank)[continued]
     if not any(((counted - step * there) % COUNT_MODULUS == 0).all() for step in COUNT_STEPS):
-        raise UntrustedTables("between random access points lie more or fewer pictures than they count")
+        raise UntrustedTables("the order counts of random access points contradict the number of pictures between them")
 
 
-def _check_order(times: NDArray[np.int64], flags: Flags) -> None:
+def _check_order(times: NDArray[np.int64], flags: timeline.Flags) -> None:
     """Raise UntrustedTables if all packets are hidden, or if sorted times repeat.
 
     If two times are the same, only the pictures show which comes first.
     """
-    if ((flags & UNSHOWN) != 0).all():
+    if ((flags & timeline.UNSHOWN) != 0).all():
         raise UntrustedTables("no sample is presented")
     if not np.diff(times).all():
         raise UntrustedTables("samples share a timestamp")
@@ -296,106 +251,78 @@ def probe_tables(
         file: the file or object.
         medium: the facts known so far.
         described: the stream, as headers describe it.
-        prove: number of frames to reach as clips reach them, and to compare with a decode from further back.
+        prove: number of frames to decode as clips decode them, and to compare with a decode from further back.
 
     Raises:
         UntrustedTables: packets have to be read.
     """
-    found = tabulate(
-        file.read,
-        layout,
-        track_id,
-        codec=described.codec,
-        configuration=described.extradata or b"",
-        reorder_depth=described.reorder_depth,
-        file=file if isinstance(file, ProbedFile) else None,
-    )
+    whole = file if isinstance(file, ProbedFile) else None
+    found = tabulate(file.read, layout, track_id, described, whole)
     demuxed, pts, flags, pictures = found.demuxed, found.demuxed.pts, found.flags, found.pictures
     summary = packet_facts.summary_of(described, demuxed, pts, flags)
     problem = packet_facts.remarks(summary, flags, None)
-    proof = None
-    if prove:
-        differs = _drawn_differing(found, file, described, prove)
-        if differs.any():
-            raise UntrustedTables("a clip's decoder gives another picture than a decode from further back")
-        proof = packet_facts.proof_facts(SAMPLED, differs, pts, flags)
-    # Some facts are only known if all packets, or all random access points, were read.
-    has_read_all, stated = bool(found.read.all()), (flags & STATED) != 0
+    # Some facts are known only if all packets, or all random access points, were read.
+    has_read_all, stated = bool(found.read.all()), (flags & timeline.STATED) != 0
     if not has_read_all:
         summary = replace(summary, non_reference_share=None)
     if stated.any():
         summary = replace(summary, open_gop_count=None)
     field_coded: bool | None = bool(pictures.field_coded.any())
     if pictures.may_hold_fields and not has_read_all:
-        field_coded = field_coded or bool((flags & FIELD_CODED).any()) or None
+        field_coded = field_coded or bool((flags & timeline.FIELD_CODED).any()) or None
+    coding = packet_facts.coding_of(demuxed, pictures, field_coded, _hides_unordered(found))
+    proof = None
+    if prove:
+        differs = _drawn_differing(found, file, described, coding, prove)
+        if differs.any():
+            raise UntrustedTables("a clip's decoder gives another picture than a decode from further back")
+        proof = packet_facts.proof_facts(SAMPLED, differs, pts, flags)
     return replace(
         medium,
         stream=described,
-        coding=packet_facts.coding_of(demuxed, pictures, field_coded, _hide_unordered(found)),
-        timeline=packet_facts.timeline_of("tables", CONTAINER, demuxed, summary, hashed=False),
+        coding=coding,
+        timeline=packet_facts.timeline_of("tables", timeline.CONTAINER, demuxed, summary, hashed=False),
         proof=proof,
-        rotation_degrees=found.rotation_degrees,
+        rotation_degrees=layout.movie.tracks[track_id].rotation_degrees,
         problem=problem,
-        # `pictures` has random access points alone, so `state` has one element for each.
+        # `pictures` has only random access points, so `state` has one element for each.
         packets=packet_facts.packet_columns(
             demuxed, pictures.state, pts, np.ma.masked_array(flags, ~(found.read | stated))
         ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Headers:
-    """The facts of a medium that `UnreadHeaders` needs."""
-
-    path: str
-    codec: str
-    extradata: bytes | None
-    states: Sequence[bytes]
-    inband_parameter_sets: bool
-    reorder_depth: int
-
-
-def _drawn_differing(found: Tabulated, file: Probed, described: facts.StreamFacts, count: int) -> NDArray[np.bool_]:
+def _drawn_differing(
+    found: Tabulated, file: Probed, described: facts.StreamFacts, coding: facts.CodingFacts, count: int
+) -> NDArray[np.bool_]:
     """Return bool [packets]: the frames, out of `count` drawn ones, that differ when clips reach them.
 
     Raises:
         UntrustedTables: the headers of packets contradict the tables.
     """
-    demuxed, pictures = found.demuxed, found.pictures
-    codec, depth = described.codec, described.reorder_depth
-    starts = np.flatnonzero(found.flags & START)
+    demuxed, starts = found.demuxed, np.flatnonzero(found.flags & timeline.START)
     state = np.zeros(len(found.flags), np.int32)
     # The first random access points were read; the others have the first state.
-    state[starts[: len(pictures.state)]] = pictures.state
+    state[starts[: len(found.pictures.state)]] = found.pictures.state
     packets = Packets(
         pts=demuxed.pts, offset=demuxed.offset, size=demuxed.size, flags=found.flags, read=found.read, state=state
     )
-    medium = _Headers(
-        path=file.name,
-        codec=codec,
-        extradata=described.extradata,
-        states=pictures.states,
-        inband_parameter_sets=pictures.inband_sets,
-        reorder_depth=depth,
-    )
-    targets = drawn(found.flags, count, drop_leading=drops_leading(codec))
-    headers = UnreadHeaders(packets, medium, file.read)
+    targets = drawn(found.flags, count, drop_leading=drops_leading(described.codec))
+    headers = UnreadHeaders(packets, described, coding, file.read, where=file.name)
     try:
         headers.read(targets)
     except PolicyError as error:
         raise UntrustedTables(error.what) from error
     flags = headers.packets.flags
-    assert demuxed.offset is not None  # tables always locate the samples
-    needed = needed_for(flags, targets, depth, drop_leading=drops_leading(codec))
-    states = state[(flags & START) != 0]
-    ordered = not _hide_unordered(found)
-    stream = stream_of(described, pictures.states, states, demuxed.pts, flags, where=file.name, ordered=ordered)
-    return differing_samples(stream, flags, targets, packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed))
+    states, ordered = state[(flags & timeline.START) != 0], not coding.hidden_unordered
+    stream = stream_of(described, coding.states, states, demuxed.pts, flags, where=file.name, ordered=ordered)
+    packets_of = functools.partial(packets_in_ranges, file.read, demuxed.offset, demuxed.size)
+    return differing_samples(stream, flags, targets, packets_of)
 
 
-def _hide_unordered(found: Tabulated) -> bool:
-    """Return whether hidden packets are output in another order than their timestamps have."""
-    if len(found.pictures.start) == len(found.flags):  # facts of all packets, not of random access points alone
-        return has_unordered_hidden(found.demuxed.pts, found.flags, found.pictures)
+def _hides_unordered(found: Tabulated) -> bool:
+    """Return whether the output order of hidden packets differs from the order of their timestamps."""
+    if len(found.pictures.start) == len(found.flags):  # `pictures` has all packets
+        return timeline.has_unordered_hidden(found.demuxed.pts, found.flags, found.pictures)
     # All headers of GOPs with hidden packets were read. `flags_of` rejects a wrong order, unless packets are damaged.
-    return bool((found.flags & HIDDEN).any() and (found.flags & DAMAGED).any())
+    return bool((found.flags & timeline.HIDDEN).any() and (found.flags & timeline.DAMAGED).any())

@@ -1,14 +1,13 @@
 """Depth `packets`: get the facts of a stream from all of its packets.
 
-Packets of some codecs are parsed by a scanner. If parsing does not show everything, or the codec has no scanner, the
-whole stream is decoded, too.
+A scanner parses the packets of some codecs. If parsing does not show all facts, or the codec has no scanner, the whole
+stream is decoded, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +33,6 @@ from framedex.indexer.proofs.runs import crossing_shapes, shapes_of
 from framedex.indexer.reach import Numbers, drops_leading
 from framedex.indexer.schema import IN_NO_FILE, SCANNED
 from framedex.records.medium import EVERY_FRAME, MAX_REORDERED, SAMPLED
-from framedex.storage.reader import RangedFile
 
 SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
     "h264": H264Scanner,
@@ -61,10 +59,10 @@ class IntraScanner:
         return pictures_of(start, non_reference=np.ones(self._packets, np.bool_))
 
 
-UNSPECIFIED = 2  # a matrix that is not stated (ISO/IEC 23091-2 8.3)
+UNSPECIFIED = 2  # code point of a matrix that is not stated (ISO/IEC 23091-2 8.3)
 # Containers that state no presentation timestamps, or unreliable ones. libavformat invents some.
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
-# Decoders that read from the stream how many pictures to hold back, and drop pictures if that number is too small.
+# Codecs whose streams state how many pictures a decoder holds back. If the number is too small, decoders drop pictures.
 REORDERING = frozenset({"h264", "hevc"})
 
 
@@ -99,16 +97,14 @@ class _StreamProof:
 
     def _packets(self, needed: Numbers) -> Iterator[tuple[int, bytes]]:
         """Yield (number, bytes) of packets in decode order, at least of those needed."""
-        if self.demuxed.offset is None:
+        if not self.demuxed.addressable:
             return runs.demuxed_packets(self.file, self.stream_index)
         return runs.packets_in_ranges(self.file.read, self.demuxed.offset, self.demuxed.size, needed)
 
     def drawn_differing(self, pictures: Pictures, flags: timeline.Flags, count: int) -> NDArray[np.bool_]:
-        """Return bool [packets]: the frames, out of `count` drawn ones, that differ when clips reach them."""
-        drop_leading = drops_leading(self.described.codec)
-        targets = runs.drawn(flags, count, drop_leading=drop_leading)
-        needed = runs.needed_for(flags, targets, self.described.reorder_depth, drop_leading=drop_leading)
-        return runs.differing_samples(self._stream(pictures, flags), flags, targets, self._packets(needed))
+        """Return bool [packets]: the frames, out of `count` drawn ones, that differ when clips decode them."""
+        targets = runs.drawn(flags, count, drop_leading=drops_leading(self.described.codec))
+        return runs.differing_samples(self._stream(pictures, flags), flags, targets, self._packets)
 
     def differing(
         self, pictures: Pictures, decoded: full_decode.Decoded, flags: timeline.Flags, starts: Numbers | None
@@ -149,8 +145,8 @@ def probe_packets(
         file: the file.
         medium: the facts known so far.
         described: the stream, as headers describe it.
-        verify: decode every frame, keep the hashes, and compare with every frame as clips reach it.
-        prove: number of frames to compare in this way if not all are decoded. If one of them differs, all are decoded.
+        verify: decode every frame, keep the hashes, and compare with every frame as clips decode it.
+        prove: number of frames to compare in this way if not all are decoded. If one differs, all are decoded.
 
     Raises:
         BitstreamError: the bitstream is damaged, or uses a feature that framedex does not reproduce.
@@ -180,12 +176,9 @@ def probe_packets(
         pictures,
         stated=container not in TIMELESS,
     )
-    truncation = None
-    if container in ENDINGS:
-        with io.BufferedReader(RangedFile(file.read, file.size_bytes, file.name)) as opened:
-            truncation = ENDINGS[container](opened, file.size_bytes)
+    truncation = ENDINGS[container](file.read, file.size_bytes) if container in ENDINGS else None
     pictures.damaged[demuxed.broken] = True
-    if demuxed.offset is None:  # libavformat's parsers may mark lost transport packets at the picture before
+    if not demuxed.addressable:  # libavformat's parsers may mark the picture before lost transport packets
         pictures.damaged[1:][demuxed.broken[:-1]] = True
     pictures.damaged[-1] |= truncation is not None
     flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets)
@@ -228,7 +221,7 @@ def probe_packets(
         shown = (flags & timeline.UNSHOWN) == 0
         md5 = [digest if is_shown else None for digest, is_shown in zip(decoded.md5, shown.tolist(), strict=True)]
     if (flags & timeline.NOT_REPRODUCIBLE)[(flags & timeline.UNSHOWN) == 0].all():
-        raise BitstreamError("not_reproducible", "a clip's decoder gives none of the frames as a full decode does")
+        raise BitstreamError("not_reproducible", "all frames of clips differ from those of a full decode")
     summary = packet_facts.summary_of(described, demuxed, pts, flags)
     fields, unordered = bool(pictures.field_coded.any()), timeline.has_unordered_hidden(pts, flags, pictures)
     state = pictures.state[(flags & timeline.START) != 0]
@@ -242,7 +235,7 @@ def probe_packets(
             flags,
             truncation,
             proof,
-            unpackable=codec if demuxed.offset is None and codec in IN_NO_FILE else None,
+            unpackable=codec if not demuxed.addressable and codec in IN_NO_FILE else None,
         ),
         packets=replace(packet_facts.packet_columns(demuxed, state, pts, flags), md5=md5),
         rotation_degrees=None if decoded is None else decoded.rotation,
@@ -255,10 +248,10 @@ def _as_decoded(described: facts.StreamFacts, decoded: full_decode.Decoded) -> f
     Raises:
         BitstreamError: pictures are reordered further than a decoder may hold them back.
     """
-    depth = max(described.reorder_depth, full_decode.reorder_depth_of(decoded))
+    depth = max(described.reorder_depth, timeline.reorder_depth_needed(decoded.place[decoded.came]))
     if depth > MAX_REORDERED:
         raise BitstreamError("output_order", f"pictures are reordered over {depth} places; {MAX_REORDERED} are covered")
-    if len(decoded.colours) > 1:  # without stated colours, those of each picture are taken
+    if len(decoded.colours) > 1:  # if no colour is stated, each picture's own is taken
         described = replace(described, color_range=None, color_matrix=UNSPECIFIED)
     return replace(described, reorder_depth=depth)
 

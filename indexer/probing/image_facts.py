@@ -1,23 +1,22 @@
-"""The facts that one image file states, read without decoding it, and the hash of its pixels.
+"""Facts of an image file, read without decoding it, and its pixels as RGB.
 
-Checks whether an image file is complete, from its bytes and without decoding it. Pure.
-
-Converts one image file's bytes to RGB, by rules that do not depend on the file's own mode.
+The bytes alone show whether a file is complete. Pixels are converted to RGB by the same rules for all modes of files.
 """
 
+import contextlib
 import hashlib
 import io
 import re
 import warnings
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from framedex.errors import MediaError
+from framedex.indexer.facts import StreamFacts
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # In entropy-coded data, 0xFF is followed by 0x00 or a restart marker. Fill bytes may precede a marker (ITU-T T.81
@@ -30,7 +29,7 @@ def image_format(data: bytes) -> str | None:
     """Return the format of an image by its first bytes.
 
     Returns:
-        `jpeg`, `png` or `webp`; `gif`, which is refused as such; None for other data.
+        `jpeg`, `png`, `webp` or `gif`; None for other data.
     """
     if data[:3] == b"\xff\xd8\xff":
         return "jpeg"
@@ -47,7 +46,7 @@ def jpeg_problem(data: bytes) -> str | None:
     They must reach EOI; any bytes may follow it (ITU-T T.81 B.2).
     """
     at, scans = 2, 0
-    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # as nearly all files are: no need to search their scans
+    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # then scans, which are long, are not searched
     while match := JPEG_MARKER.search(data, at):
         marker, at = match[1][0], match.end()
         if marker == EOI:
@@ -113,37 +112,40 @@ def rgb_of(data: bytes) -> NDArray[np.uint8]:
     file holds several pictures (CIPA DC-007), the first one counts.
 
     Raises:
-        ValueError: with the reason, if these rules do not cover the image.
-        OSError: if the data is not a whole JPEG, PNG or WebP.
+        ValueError: these rules do not cover the image. The message is the reason.
+        OSError: the data is not a whole JPEG, PNG or WebP.
     """
-    try:
+    with _pillow_errors(_broken):
         image = Image.open(io.BytesIO(data), formats=FORMATS)
-    except Image.DecompressionBombError as error:
-        raise ValueError(str(error)) from error
-    except MemoryError:
-        raise
-    except Exception as error:  # Pillow's parsers raise almost anything for broken files
-        raise _broken(error) from error
     with image:
         check_covered(image)
-        try:
+        with _pillow_errors(_broken):
             if image.mode in SIXTEEN_BIT_GREY:
                 grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
                 return np.repeat(grey[:, :, None], 3, axis=2)
             if lacks_palette(image):
                 raise OSError("its palette is missing")
             image.load()
-            image.info.pop("transparency", None)  # dropped as all alpha is; Pillow warns of palettes that have some
+            image.info.pop("transparency", None)  # all alpha is dropped; Pillow warns of palettes with transparency
             return np.asarray(image.convert("RGB"))
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise _broken(error) from error
 
 
-def _broken(error: Exception) -> OSError:
-    said = re.sub(r" ?<[^>]* at 0x[0-9a-f]+>", "", str(error))  # an address differs from run to run
-    return OSError(f"is no whole image: {said or type(error).__name__}")
+@contextlib.contextmanager
+def _pillow_errors(wrap: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Raise `wrap(error)` for any error but MemoryError: Pillow's parsers raise almost anything for broken files."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise wrap(error) from error
+
+
+def _broken(error: Exception) -> Exception:
+    if isinstance(error, Image.DecompressionBombError):
+        return ValueError(str(error))
+    message = re.sub(r" ?<[^>]* at 0x[0-9a-f]+>", "", str(error))  # an address differs from run to run
+    return OSError(f"is not a whole image: {message or type(error).__name__}")
 
 
 def check_covered(image: Image.Image) -> None:
@@ -176,7 +178,7 @@ def rgb_md5(rgb: NDArray[np.uint8]) -> str:
 
 
 CODECS = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}
-# FFmpeg's names for what Pillow's modes hold; of PNG with 16 bits a sample, Pillow reads the high 8.
+# FFmpeg's pixel formats by Pillow's modes. Of a PNG with 16 bits per sample, Pillow reads the high 8 bits.
 PIXEL_FORMATS = {
     "1": "monob",
     "L": "gray",
@@ -189,32 +191,21 @@ PIXEL_FORMATS = {
 }
 DEEP_PIXEL_FORMATS = {"LA": "ya16be", "RGB": "rgb48be", "RGBA": "rgba64be"}
 ORIENTATION = 274  # EXIF 2.3, 4.6.4
-# Counterclockwise; what EXIF mirrors besides is not said. EXIF 2.3, 4.6.4, Orientation.
+# Counterclockwise, by EXIF's Orientation (EXIF 2.3, 4.6.4). That some of these images are mirrored, too, is ignored.
 ROTATIONS = {3: 180, 4: 180, 5: -90, 6: -90, 7: 90, 8: 90}
-BT601, RGB_MATRIX = 5, 0
+BT601, RGB_MATRIX, UNSPECIFIED = 5, 0, 2  # ISO/IEC 23091-2
 
 
 class BrokenImageError(Exception):
-    """One image cannot be decoded as it is; the message says why."""
+    """An image cannot be decoded as it is. The message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFacts:
-    """An image's columns of `videos`, and `problem`: what is broken or cut off in it, or None."""
+def facts_of(data: bytes) -> tuple[StreamFacts, str | None]:
+    """Return the facts of an image file by its content, whatever its name is, and its damage in words, if any.
 
-    codec: str
-    pixel_format: str
-    width: int
-    height: int
-    color_range: str
-    color_matrix: int
-    problem: str | None
-
-
-def facts_of(data: bytes) -> ImageFacts:
-    """Return the facts of an image file by its content, whatever it is named.
-
-    Raises BrokenImageError where they are not available, MediaError for an image whose RGB is not defined here.
+    Raises:
+        BrokenImageError: the facts are not available.
+        MediaError: the RGB of such an image is not defined here.
     """
     if not data:
         raise BrokenImageError("the file is empty")
@@ -225,14 +216,8 @@ def facts_of(data: bytes) -> ImageFacts:
         raise BrokenImageError("it is no JPEG, PNG or WebP")
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        try:
+        with _pillow_errors(_broken_header):
             image = Image.open(io.BytesIO(data), formats=FORMATS)
-        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-            raise BrokenImageError(str(error)) from error
-        except MemoryError:
-            raise
-        except Exception as error:  # Pillow's parsers raise whatever broken files lead them to
-            raise BrokenImageError("its header is broken") from error
         with image:
             mode, width, height = image.mode, image.width, image.height
             try:
@@ -242,15 +227,25 @@ def facts_of(data: bytes) -> ImageFacts:
             if lacks_palette(image):
                 raise BrokenImageError("its palette is missing")
     coded_as_rgb = kind == "png" or data[12:16] == b"VP8L"
-    return ImageFacts(
+    stream = StreamFacts(
         codec=CODECS[kind],
         pixel_format=_pixel_format(kind, mode, data),
         width=width,
         height=height,
         color_range="limited" if kind == "webp" and not coded_as_rgb else "full",
         color_matrix=RGB_MATRIX if coded_as_rgb else BT601,
-        problem=PROBLEMS[kind](data),
+        color_primaries=UNSPECIFIED,
+        color_transfer=UNSPECIFIED,
+        time_base_num=None,
+        time_base_den=None,
+        reorder_depth=0,
     )
+    return stream, PROBLEMS[kind](data)
+
+
+def _broken_header(error: Exception) -> BrokenImageError:
+    is_bomb = isinstance(error, Image.DecompressionBombWarning | Image.DecompressionBombError)
+    return BrokenImageError(str(error) if is_bomb else "its header is broken")
 
 
 def _pixel_format(kind: str, mode: str, data: bytes) -> str:
@@ -262,20 +257,20 @@ def _pixel_format(kind: str, mode: str, data: bytes) -> str:
 
 
 def rotation_of(data: bytes) -> int:
-    """Return the counterclockwise rotation in degrees that an image's EXIF orientation asks for, or 0."""
+    """Return the counterclockwise rotation in degrees that an image's EXIF orientation states, or 0."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if "exif" not in image.info:  # PNG: anything behind the pixels would cost their decoding
+            if "exif" not in image.info:  # of a PNG, EXIF behind the pixels would cost decoding them
                 return 0
             return ROTATIONS.get(image.getexif().get(ORIENTATION, 1), 0)
     except MemoryError:
         raise
-    except Exception:  # EXIF of any brokenness; it is only a hint
+    except Exception:  # broken EXIF data is ignored, because it is only a hint
         return 0
 
 
 def pixels_md5(data: bytes) -> bytes:
-    """Return the MD5 of an image's RGB, as in `frames.md5`. Raises BrokenImageError where it does not decode."""
+    """Return the MD5 of an image's RGB, as in `frames.md5`. Raises BrokenImageError if it does not decode."""
     try:
         return bytes.fromhex(rgb_md5(rgb_of(data)))
     except (OSError, ValueError) as error:

@@ -27,7 +27,7 @@ def summary_of(described: StreamFacts, demuxed: Demuxed, pts: timeline.Pts, flag
 
 
 def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: timeline.Summary, *, hashed: bool) -> TimelineFacts:
-    """Return a stream's timeline and how it was determined. For depth and source, see `TimelineFacts`."""
+    """Return a stream's timeline and its origin. For `depth` and `source`, see `TimelineFacts`."""
     return TimelineFacts(
         depth=depth,
         pts_source=source,
@@ -40,7 +40,7 @@ def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: timeline.Sum
 
 
 def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hidden_unordered: bool) -> CodingFacts:
-    """Return what packets show about a stream's coding. For field_coded, hidden_unordered, see `CodingFacts`."""
+    """Return the facts about a stream's coding. For `field_coded` and `hidden_unordered`, see `CodingFacts`."""
     return CodingFacts(
         states=list(pictures.states),
         inband_parameter_sets=pictures.inband_sets,
@@ -48,20 +48,20 @@ def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hi
         varying_shape=pictures.varying_shape,
         field_coded=field_coded,
         hidden_unordered=hidden_unordered,
-        byte_addressable=demuxed.offset is not None,
+        byte_addressable=demuxed.addressable,
         chroma_format=pictures.chroma_format,
         max_ref_frames=pictures.max_ref_frames,
     )
 
 
 def proof_facts(proof: str, differs: NDArray[np.bool_], pts: timeline.Pts, flags: timeline.Flags) -> ProofFacts:
-    """Return what a proof has shown.
+    """Return the result of a proof.
 
     Args:
         proof: EVERY_FRAME or SAMPLED.
-        differs: bool [packets], pictures that runs do not give as a decode from further back does.
+        differs: bool [packets], pictures of runs that differ from those of a decode from further back.
         pts: int64 [packets].
-        flags: int32 [packets], with the bits that say what differs.
+        flags: int32 [packets], in which `NOT_REPRODUCIBLE` is set.
     """
     frames = timeline.presentation_order(pts, flags)
     return ProofFacts(
@@ -82,14 +82,14 @@ def remarks(
     *,
     unpackable: str | None = None,
 ) -> Problem | None:
-    """Return the damage of a usable stream and the limits of its use, or None.
+    """Return the damage of a usable stream and the limits of its use. None stands for neither.
 
     Args:
         summary: the summary of its timeline.
         flags: int32 [packets].
-        truncation: the part that is cut off at its end, in words.
+        truncation: how its end is cut off, in words. If None, it is whole.
         proof: the proof of its frames.
-        unpackable: its codec, if no clip can be read from its file or from a tiny file.
+        unpackable: its codec if clips can be read neither from its file nor from tiny files.
     """
     found = []
     before = int(np.argmax((flags & timeline.START) != 0))
@@ -120,14 +120,14 @@ def packet_columns(
 
     Args:
         demuxed: the packets.
-        state: int32 [starts], which state a decoder must be given at each start point.
+        state: int32 [starts], the state that a decoder must be given at each random access point.
         pts: int64 [packets].
         flags: int32 [packets].
     """
-    slots = np.ma.filled(flags, 0) >> timeline.USED_SHIFT  # of packets that were not read, nothing is known
+    slots = np.ma.filled(flags, 0) >> timeline.USED_SHIFT  # slots of packets that were not read are unknown
     return PacketColumns(
         pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
-        offset=demuxed.offset,
+        offset=demuxed.offset if demuxed.addressable else None,
         size=demuxed.size,
         flags=flags & timeline.FLAGS,
         slots=slots if slots.any() else None,

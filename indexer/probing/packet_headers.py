@@ -1,4 +1,4 @@
-"""Read the headers of some packets instead of whole packets, of H.264 and HEVC in length-prefixed form.
+"""Read packet headers instead of whole packets, for length-prefixed H.264 and HEVC.
 
 An index of depth `tables` has the headers of random access points only. A plan reads further headers when it needs
 them: from a random access point to the last target, and on until the target's place in output order is certain.
@@ -9,9 +9,8 @@ that decoders keep.
 import functools
 import mmap
 import os
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +22,24 @@ from framedex.indexer.bitstream.h264_sets import SEI as H264_SEI
 from framedex.indexer.bitstream.hevc import PREFIX_SEI, SEQUENCE_ENDS, HevcScanner, is_slice
 from framedex.indexer.bitstream.nal import FILM_GRAIN, heads_at, is_other_message
 from framedex.indexer.bitstream.scanner import NalScanner
-from framedex.indexer.containers import ProbedFile
+from framedex.indexer.containers import Coded, ProbedFile
+from framedex.indexer.facts import CodingFacts
 from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.timeline import DAMAGED, HIDDEN, LEADING, SKIPPED, START, UNSHOWN, Flags, packet_flags
+from framedex.records.medium import MediumRecord
 from framedex.storage.reader import ObjectReader, Read
 
 NalScanners = type[H264Scanner] | type[HevcScanner]
 
 # The codecs whose packets can be read in part.
 SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}
-CHEAP_BYTES = 4096  # mean packet size up to which whole packets cost less to read than their headers
+CHEAP_BYTES = 4096  # up to this mean packet size, whole packets cost less to read than their headers
 MAX_AT_ONCE = 64 << 20
 FIRST_BYTES = 192  # read first from each packet; most have their first slice's header within so many bytes
-SLICE_BYTES = 80  # kept of each slice: two bytes of NAL header, and more than any slice header field read here needs
-MAX_WHOLE_BYTES = 1 << 15  # kept of a slice instead where further units behind start codes are searched for
-MAX_UNIT_BYTES = 1 << 16  # a larger unit that is no slice has several units behind one length
+SLICE_BYTES = 80  # kept of each slice: the NAL header and all slice header fields that are read here fit
+MAX_WHOLE_BYTES = 1 << 15  # kept of a slice instead if start codes are searched in it
+MAX_UNIT_BYTES = 1 << 16  # a larger unit that is not a slice has several units behind one length
 
 
 def condense(
@@ -49,14 +50,14 @@ def condense(
     is_slice: Callable[[int], bool],
     slice_bytes: int = SLICE_BYTES,
 ) -> bytes:
-    """Return a length-prefixed packet whose slices are cut down to their headers, reading little more than those.
+    """Return a length-prefixed packet with slices cut to their headers. Little more than the headers is read.
 
     Args:
         read: reads ranges of the file.
         offset: the packet's first byte.
         size: the packet's size in bytes.
         length_size: bytes of each unit's length.
-        is_slice: returns whether the first byte of a NAL unit is that of a coded slice.
+        is_slice: returns whether a NAL unit is a coded slice, by its first byte.
         slice_bytes: bytes to keep of each slice.
 
     Raises:
@@ -72,18 +73,18 @@ def condense(
         head = window[at - begin : at - begin + length_size + slice_bytes]
         length = int.from_bytes(head[:length_size], "big")
         if at + length_size + length > end or len(head) <= length_size:
-            return window  # the lengths do not add up to the packet: the scanner reports damage
+            return window  # the lengths do not tile the packet, so the scanner reports damage
         unit = head[length_size : length_size + length]
         if len(unit) < length and not is_slice(unit[0]):
             if length > MAX_UNIT_BYTES:
-                raise BitstreamError("large_unit", f"a unit of {length} bytes is no slice")
+                raise BitstreamError("large_unit", f"a unit of {length} bytes is not a slice")
             unit = read(at + length_size, length)
         parts.append(len(unit).to_bytes(length_size, "big") + unit)
         at += length_size + length
     return b"".join(parts)
 
 
-# Whether the first byte of a NAL unit is that of a slice (H.264 table 7-1, HEVC table 7-1).
+# Functions that return whether a NAL unit is a slice, by its first byte (H.264 table 7-1, HEVC table 7-1).
 IS_SLICE: dict[str, Callable[[int], bool]] = {
     "h264": lambda header: 1 <= header & 31 <= 5,
     "hevc": lambda header: header >> 1 & 63 <= 31,
@@ -101,7 +102,7 @@ def scan(
     in_middle: bool = False,
     consecutive: bool = True,
 ) -> Pictures:
-    """Return the facts of some packets. Small packets that lie together are read whole, at once, which is cheaper.
+    """Return the facts of some packets. Small packets that lie together are read whole, because that is cheaper.
 
     Args:
         read: reads ranges of the file.
@@ -129,7 +130,8 @@ def scan(
         if len(data) == end - begin:
             scanner.feed_many(data, offset - begin, size)
             return scanner.finish()
-    prepare(read, offset, np.minimum(size, FIRST_BYTES))
+    if isinstance(read, ObjectReader):  # concurrent requests are cheaper than one after the other
+        read.prepare(offset, np.minimum(size, FIRST_BYTES))
     slices = np.where(False if more is None else more, MAX_WHOLE_BYTES, SLICE_BYTES)
     rows = zip(offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True)
     condensed = [condense(read, at, length, scanner.length_size, IS_SLICE[codec], kept) for at, length, kept in rows]
@@ -139,7 +141,7 @@ def scan(
 
 
 def ends_sequence(read: Read, codec: str, configuration: bytes, end: int) -> bool:
-    """Return whether the packet that ends at byte `end` closes with a unit that ends an HEVC sequence.
+    """Return whether the last unit of the packet that ends at byte `end` ends an HEVC sequence.
 
     Such a unit is two bytes long.
     """
@@ -149,12 +151,6 @@ def ends_sequence(read: Read, codec: str, configuration: bytes, end: int) -> boo
     tail = read(end - length_size - 2, length_size + 2)
     length, unit = int.from_bytes(tail[:length_size], "big"), tail[length_size:]
     return length == len(unit) == 2 and HevcScanner.unit_type(unit[0]) in SEQUENCE_ENDS
-
-
-def prepare(read: Read, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:
-    """Read ranges, int64 [ranges] each, concurrently if that is cheaper than one after the other (object storage)."""
-    if isinstance(read, ObjectReader):
-        read.prepare(offset, length)
 
 
 def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
@@ -170,7 +166,7 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
     done = {
         "carry parameter sets of their own": pictures.inband_sets and not inband_sets,
         "need another state of the decoder": len(pictures.states) > 1,
-        "hold several units behind one length": pictures.inner_start_codes,
+        "have several units behind one length": pictures.inner_start_codes,
         "differ in size or format": pictures.varying_shape,
         "may hide pictures": pictures.may_hide,
         "drop their leading pictures": pictures.drops_leading,
@@ -178,52 +174,35 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
     }
     found = [what for what, is_so in done.items() if is_so]
     if found:
-        raise BitstreamError("promise", f"start points {' and '.join(found)}")
+        raise BitstreamError("promise", f"random access points {' and '.join(found)}")
 
 
-def scan_gop(
-    read: Read,
-    codec: str,
-    configuration: bytes,
-    offset: NDArray[np.int64],
-    size: NDArray[np.int64],
-    known: Flags,
-    pts: NDArray[np.int64],
-    *,
-    at_first_start: bool,
-) -> Flags:
+def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
     """Return the flags, int32 [packets], of consecutive packets, the first of which is a random access point.
 
     Args:
-        read, codec, configuration, offset, size: as for `scan`.
+        pictures: facts of the packets.
         known: int32 [packets], the flags known so far, of which `HIDDEN` stays.
         pts: int64 [packets].
         at_first_start: whether the first packet is the stream's first random access point, whose leading pictures are
             never output.
 
     Raises:
-        BitstreamError: a ValueError. The pictures contradict the tables: in their order, or because some are not
-            output.
+        BitstreamError: a ValueError. The pictures contradict the tables: their order differs, or some are not output.
     """
-    pictures = scan(read, codec, configuration, offset, size, in_middle=not at_first_start)
-    return flags_of(pictures, known, pts, at_first_start=at_first_start)
-
-
-def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
-    """Return the flags of consecutive packets from the facts of their pictures. For arguments, see `scan_gop`."""
     if pictures.carries_over:
-        raise BitstreamError("promise", "decoders carry film grain or parameter sets of other layers over start points")
+        raise BitstreamError("promise", "decoders keep film grain or parameter sets of other layers")
     flags = packet_flags(pictures, (known & HIDDEN) != 0)
     if not at_first_start:
         # A decoder that starts here drops the leading pictures; one that started before does not.
         first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)
         flags[first_leading] &= ~SKIPPED
-        # A picture that is not output because of damage has a frame number anyway: the tables gave it one.
+        # The tables gave a frame number even to a picture that is not output because of damage.
         flags[(flags & DAMAGED) != 0] &= ~SKIPPED
         if ((flags & SKIPPED) != 0).any():
             raise BitstreamError("output_order", "a picture in the middle of the stream is not output")
     if not flags[0] & START:
-        raise BitstreamError("no_start", "a sample that the tables call a sync sample is no start point")
+        raise BitstreamError("no_start", "a sync sample of the tables is no random access point")
     shown = np.flatnonzero((flags & SKIPPED) == 0)
     by_bitstream = shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
     if not np.array_equal(by_bitstream, shown[np.argsort(pts[shown], kind="stable")]) and not pictures.damaged.any():
@@ -238,10 +217,10 @@ def _table_of_types(scanner: type[NalScanner], types: Container[int]) -> NDArray
 
 SEI = {"h264": _table_of_types(H264Scanner, {H264_SEI}), "hevc": _table_of_types(HevcScanner, {PREFIX_SEI})}
 ENDING = {"h264": np.zeros(256, np.bool_), "hevc": _table_of_types(HevcScanner, SEQUENCE_ENDS)}
-# All units that change how later pictures are decoded: those above, and parameter sets.
+# Parameter sets, and units that end a sequence: they change how later pictures are decoded.
 LASTING = {codec: _table_of_types(scanner, scanner.set_parsers) | ENDING[codec] for codec, scanner in SCANNERS.items()}
-MAX_UNITS = 4096  # a sample with more units counts as found, so that a malicious file does not loop for long
-SPARSE_BYTES = 64 << 10  # mean sample size; of larger samples, single pages are read concurrently
+MAX_UNITS = 4096  # a sample with more units counts as found, which limits the time for malicious files
+SPARSE_BYTES = 64 << 10  # of samples with a larger mean size, single pages are read concurrently
 
 
 def find_lasting(
@@ -312,24 +291,7 @@ def _read_apart(file: ProbedFile, offset: NDArray[np.int64], count: int) -> NDAr
     return np.frombuffer(data, np.uint8).reshape(len(places), count)
 
 
-MAX_BYTES = 16 << 20  # GOPs that follow each other are read together up to this size, which bounds memory
-
-
-class HeaderSource(Protocol):
-    """The columns of `videos` that reading headers of a medium needs, and its path."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def codec(self) -> str: ...
-    @property
-    def extradata(self) -> bytes | None: ...
-    @property
-    def states(self) -> Sequence[bytes]: ...
-    @property
-    def inband_parameter_sets(self) -> bool: ...
-    @property
-    def reorder_depth(self) -> int: ...
+MAX_BYTES = 16 << 20  # GOPs that follow each other are read together up to this size, which limits the memory
 
 
 def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: int) -> NDArray[np.int64]:
@@ -359,23 +321,41 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
     return ends
 
 
+def _join_gops(unread: list[tuple[int, int, int]], offset: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MAX_BYTES.
+
+    The rest of a GOP between two stretches is read as well, which costs less than two reads.
+    """
+    before, begin, until = unread[0]
+    for gop, first, end in unread[1:]:
+        if gop > before + 1 or offset[end - 1] - offset[begin] > MAX_BYTES:
+            yield begin, until
+            begin = first
+        before, until = gop, max(until, end)
+    yield begin, until
+
+
 class UnreadHeaders:
-    """The packets of one medium, whose flags are read when they are needed.
+    """The packets of one medium, with flags that are read when they are needed.
 
     Args:
         packets: the packets, as indexed.
-        medium: the medium's columns of `videos`.
+        coded: the codec parameters.
+        coding: the decoder states of random access points.
         read: (offset, length) → bytes of the source.
+        where: the source, for messages.
     """
 
-    def __init__(self, packets: Packets, medium: HeaderSource, read: Read) -> None:
-        self._medium = medium
+    def __init__(
+        self, packets: Packets, coded: Coded, coding: CodingFacts | MediumRecord, read: Read, *, where: str
+    ) -> None:
+        self._coded, self._coding, self._where = coded, coding, where
         self.packets = packets
         self._starts = np.flatnonzero(packets.flags & START)
         self._read = read
 
     def read(self, targets: NDArray[np.int64]) -> bool:
-        """Read everything that planning needs to know about some packets; return whether anything was new.
+        """Read the flags that planning needs for some packets, and return whether any were unread before.
 
         A leading picture also needs the GOP before its own. Only its header shows that it is a leading picture.
         """
@@ -384,7 +364,7 @@ class UnreadHeaders:
         return self._fill(leading, starts_back=2) or new
 
     def read_between(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
-        """Read all packets of some stretches that begin at random access points; return whether anything was new."""
+        """Read the flags of stretches from random access points on, and return whether any were unread before."""
         starts = self._starts
         new = False
         for first, last in zip(begin.tolist(), end.tolist(), strict=True):
@@ -393,7 +373,7 @@ class UnreadHeaders:
         return new
 
     def _fill(self, targets: NDArray[np.int64], *, starts_back: int) -> bool:
-        """Read packets up to where each target is certain; return whether anything was new.
+        """Read flags up to where each target's place is certain, and return whether any were unread before.
 
         Args:
             targets: int64, numbers of packets.
@@ -403,7 +383,7 @@ class UnreadHeaders:
         starts = self._starts
         number = np.maximum(np.searchsorted(starts, targets, side="right") - starts_back, 0)
         last = np.full(len(starts), -1)
-        np.maximum.at(last, number, settled(packets.pts, targets, self._medium.reorder_depth) - 1)
+        np.maximum.at(last, number, settled(packets.pts, targets, self._coded.reorder_depth) - 1)
         unread = [
             (gop, int(starts[gop]), int(last[gop]) + 1)
             for gop in np.unique(number).tolist()
@@ -412,41 +392,26 @@ class UnreadHeaders:
         if not unread:
             return False
         self.packets = replace(packets, flags=packets.flags.copy(), read=packets.read.copy())
-        for first, end in self._join_gops(unread):
-            self._read_flags(first, end, at_first_start=first == starts[0])
+        assert packets.offset is not None  # sample tables always say where samples lie
+        for first, end in _join_gops(unread, packets.offset):
+            self._read_flags(first, end, packets.offset, at_first_start=first == starts[0])
         self._starts = np.flatnonzero(self.packets.flags & START)
         if isinstance(self._read, ObjectReader):
             self._read.forget()  # the bytes are not needed again, since the flags are kept
         return True
 
-    def _join_gops(self, unread: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MAX_BYTES.
-
-        The rest of a GOP between two stretches is read as well, which costs less than two reads.
-        """
-        offset = self.packets.offset
-        assert offset is not None  # sample tables always say where samples lie
-        before, begin, until = unread[0]
-        for gop, first, end in unread[1:]:
-            if gop > before + 1 or offset[end - 1] - offset[begin] > MAX_BYTES:
-                yield begin, until
-                begin = first
-            before, until = gop, max(until, end)
-        yield begin, until
-
-    def _read_flags(self, first: int, end: int, *, at_first_start: bool) -> None:
+    def _read_flags(self, first: int, end: int, offset: NDArray[np.int64], *, at_first_start: bool) -> None:
         """Read the headers of packets, check them against the index, and set their flags."""
         packets, part = self.packets, slice(first, end)
-        codec, extradata = self._medium.codec, self._medium.extradata or b""
-        offset, size = packets.offset, packets.size
-        assert offset is not None  # sample tables always say where samples lie
+        codec, extradata = self._coded.codec, self._coded.extradata or b""
+        size = packets.size
         try:
-            state = self._medium.states[packets.state[first]]
+            state = self._coding.states[packets.state[first]]
             pictures = scan(
                 self._read, codec, extradata, offset[part], size[part], state=state, in_middle=not at_first_start
             )
             if not packets.read[part][(packets.flags[part] & START) != 0].all():
-                check_promises(pictures, inband_sets=self._medium.inband_parameter_sets)
+                check_promises(pictures, inband_sets=self._coding.inband_parameter_sets)
                 if first and ends_sequence(self._read, codec, extradata, int(offset[first - 1] + size[first - 1])):
                     raise ValueError(f"a sequence ends before packet {first}")
             found = flags_of(pictures, packets.flags[part], packets.pts[part], at_first_start=at_first_start)
@@ -456,7 +421,7 @@ class UnreadHeaders:
         except ValueError as error:
             raise PolicyError(
                 f"the pictures contradict the sample tables: {error}",
-                where=self._medium.path,
+                where=self._where,
                 found=f"packets {first} to {end - 1}",
                 remedy="index it again with --depth packets",
             ) from error

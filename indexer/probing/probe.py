@@ -19,12 +19,12 @@ from av.video.codeccontext import VideoCodecContext
 from framedex.core.pyav import fraction_of
 from framedex.errors import MediaError
 from framedex.indexer import containers
-from framedex.indexer.bitstream.base import BitstreamError
-from framedex.indexer.bitstream.h264_sets import SPS, Sequence, parse_configuration, parse_sequence
+from framedex.indexer.bitstream.base import NO_ASPECT, BitstreamError
+from framedex.indexer.bitstream.h264_sets import SPS, Sps, parse_configuration, parse_sps
 from framedex.indexer.facts import Identity, MediumFacts, Problem, Stated, StreamFacts, problem_of
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
 from framedex.indexer.mp4.sample_tables import read_layout
-from framedex.indexer.mp4.tracks import Movie, Track, entry_table, read_sample_entries
+from framedex.indexer.mp4.tracks import VISUAL_HEADER_BYTES, Movie, Track, entry_table, read_sample_entries
 from framedex.indexer.probing.by_tables import probe_tables
 from framedex.indexer.probing.every_packet import probe_packets
 from framedex.indexer.probing.probe_audio import describe_audio
@@ -51,8 +51,8 @@ def with_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 
 def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
-    """Return a medium whose packets were found in a member, with positions in the file that holds it."""
-    assert member.part is not None  # others are values of compressed columns (`in_cell`)
+    """Return a medium that was probed inside a file, with positions of packets in that file."""
+    assert member.part is not None  # only values of compressed columns have no part (`in_cell`)
     begin = member.part.offset
     return replace(
         with_member(medium, member),
@@ -63,7 +63,7 @@ def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 
 def in_cell(medium: MediumFacts, member: FileMember, size_bytes: int) -> MediumFacts:
-    """Return a medium that was probed from a copy of a value of a compressed column, without positions of packets."""
+    """Return a medium that was probed from a copy of a compressed column's value, without positions of packets."""
     audio = medium.audio
     return replace(
         with_member(medium, member),
@@ -91,8 +91,8 @@ def _with_remark(problem: Problem | None, remark: str | None) -> Problem | None:
 
 # Containers whose headers state how long a stream is. For others, libavformat guesses.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
-CLOCKED = frozenset({"h263"})  # codecs that state the rate of a clock instead of a frame rate
-MAX_STATED_RATE = 1000  # frames per second; streams of variable rate state their clock, such as 90 000
+CLOCKED = frozenset({"h263"})  # codecs whose streams state the rate of a clock instead of a frame rate
+MAX_STATED_RATE = 1000  # frames per second; streams of variable rate state the rate of their clock, such as 90 000
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 
@@ -169,8 +169,8 @@ def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
 def codec_tag_of(context: VideoCodecContext) -> str | None:
     """Return the codec tag, or None without one.
 
-    A tag may be a number instead of letters. Some codecs that are not parsed need such a tag: with 3 (bit fields of
-    AVI), FFmpeg flips raw pictures. For parsed codecs, it has no effect and is left out.
+    A tag may be a number instead of letters. Decoders of some codecs that are not parsed need such a tag: with 3 (bit
+    fields of AVI), FFmpeg flips raw pictures. For parsed codecs, such a tag has no effect and is left out.
     """
     try:
         tag = context.codec_tag
@@ -189,11 +189,10 @@ def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> 
     )
 
 
-VISUAL_ENTRY_BYTES = 78  # a VisualSampleEntry has so many bytes before its boxes (ISO/IEC 14496-12 12.1.3)
-# Boxes of a sample entry that change no fact beyond those described here. A colr box, for instance, overrides colours.
+# Boxes of a sample entry that change no other facts than those read here. Others do: a colr box overrides colours.
 PLAIN_BOXES = frozenset({b"avcC", b"pasp", b"btrt"})
-COLOR_DEPTH = 24  # libavformat reports it as bits_per_coded_sample; with another depth, pictures may have a palette
-MAX_DURATION = 1 << 62  # stands for a duration that is not stated, so that a stated one is the minimum
+COLOR_DEPTH = 24  # becomes bits_per_coded_sample; with another depth, pictures may have a palette
+MAX_DURATION = 1 << 62  # stands for a duration that is not stated; stated durations are shorter
 PROFILES = {66: "Baseline", 77: "Main", 100: "High"}
 CONSTRAINED = 0b010000  # constraint_set1_flag
 
@@ -217,59 +216,55 @@ def _describe_track(movie: Movie, track: Track) -> tuple[int, StreamFacts, State
     boxes = _entry_boxes(movie.data, track)
     if len(sets) != 1 or boxes is None:
         return None
-    sequence = parse_sequence(sets[0])
-    aspect = struct.unpack(">II", boxes[b"pasp"]) if b"pasp" in boxes else (0, 1)
+    _, sps = parse_sps(sets[0])
+    aspect = struct.unpack(">II", boxes[b"pasp"]) if b"pasp" in boxes else NO_ASPECT
+    left, right, top, bottom = sps.window
     plain = (
-        sequence.profile_idc in PROFILES
-        and (sequence.chroma_format, sequence.bit_depth) == (1, 8)
-        and sequence.frames_only
-        and sequence.reorder_depth is not None
-        and (sequence.width, sequence.height) == (entries.width, entries.height)
-        and aspect == sequence.sample_aspect
+        sps.profile in PROFILES
+        and sps.shape[:2] == (1, 0)  # 4:2:0 of 8 bits
+        and sps.frames_only
+        and (sps.width - left - right, sps.height - top - bottom) == (entries.width, entries.height)
+        and aspect == sps.sample_aspect
     )
-    if not plain:
+    if not plain or sps.reorder_depth is None:
         return None
-    return track.track_id, _h264_facts(sequence, track, configuration), _stated_in_tables(sequence, movie, track)
+    profile = PROFILES[sps.profile]
+    if sps.profile == 66 and sps.constraints & CONSTRAINED:
+        profile = "Constrained Baseline"
+    width, height = sps.sample_aspect
+    full_range, primaries, transfer, matrix = sps.shape[-4:]
+    stream = StreamFacts(
+        codec="h264",
+        codec_tag="avc1",
+        bits_per_coded_sample=COLOR_DEPTH,
+        profile=profile,
+        pixel_format="yuvj420p" if full_range == 1 else "yuv420p",
+        width=entries.width,
+        height=entries.height,
+        field_order="progressive",
+        sample_aspect_ratio=width / height if width and height else None,
+        color_range={0: "limited", 1: "full"}.get(full_range),
+        color_matrix=matrix,
+        color_primaries=primaries,
+        color_transfer=transfer,
+        time_base_num=1,
+        time_base_den=track.timescale,
+        extradata=configuration,
+        reorder_depth=sps.reorder_depth,
+    )
+    return track.track_id, stream, _stated_in_tables(sps, movie, track)
 
 
 def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
     """Return the boxes in a track's only sample entry by kind, or None if anything is unusual."""
     start, end = track.tables[b"stsd"]
     ((_, first, last),) = child_boxes(data, start + 8, end)
-    (depth,) = struct.unpack_from(">H", data, first + VISUAL_ENTRY_BYTES - 4)
-    found = {kind: data[begin:stop] for kind, begin, stop in child_boxes(data, first + VISUAL_ENTRY_BYTES, last)}
+    (depth,) = struct.unpack_from(">H", data, first + VISUAL_HEADER_BYTES - 4)
+    found = {kind: data[begin:stop] for kind, begin, stop in child_boxes(data, first + VISUAL_HEADER_BYTES, last)}
     return found if depth == COLOR_DEPTH and found.keys() <= PLAIN_BOXES else None
 
 
-def _h264_facts(sequence: Sequence, track: Track, configuration: bytes) -> StreamFacts:
-    """Return the facts of a plain movie's stream, as libavformat would give them."""
-    profile = PROFILES[sequence.profile_idc]
-    if sequence.profile_idc == 66 and sequence.constraints & CONSTRAINED:
-        profile = "Constrained Baseline"
-    width, height = sequence.sample_aspect
-    assert sequence.reorder_depth is not None  # else the movie is not plain
-    return StreamFacts(
-        codec="h264",
-        codec_tag="avc1",
-        bits_per_coded_sample=COLOR_DEPTH,
-        profile=profile,
-        pixel_format="yuvj420p" if sequence.full_range else "yuv420p",
-        width=sequence.width,
-        height=sequence.height,
-        field_order="progressive",
-        sample_aspect_ratio=width / height if width and height else None,
-        color_range={None: None, False: "limited", True: "full"}[sequence.full_range],
-        color_matrix=sequence.matrix,
-        color_primaries=sequence.primaries,
-        color_transfer=sequence.transfer,
-        time_base_num=1,
-        time_base_den=track.timescale,
-        extradata=configuration,
-        reorder_depth=sequence.reorder_depth,
-    )
-
-
-def _stated_in_tables(sequence: Sequence, movie: Movie, track: Track) -> Stated:
+def _stated_in_tables(sps: Sps, movie: Movie, track: Track) -> Stated:
     """Return the stated length and rate.
 
     As in libavformat, the length is the shortest duration that the headers state, with edits counted.
@@ -278,8 +273,8 @@ def _stated_in_tables(sequence: Sequence, movie: Movie, track: Track) -> Stated:
         raise UntrustedTables("the track has no stts box")
     counts, steps = entry_table(movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T
     rate = None
-    if sequence.ticks is not None and all(sequence.ticks):
-        rate = Fraction(sequence.ticks[1], 2 * sequence.ticks[0])
+    if sps.ticks is not None and all(sps.ticks):
+        rate = Fraction(sps.ticks[1], 2 * sps.ticks[0])
     if not counts.sum():
         return stated(None, None, rate)
     units = min(track.duration or MAX_DURATION, int(counts @ steps))
@@ -302,15 +297,16 @@ class ProbeTask:
 
     Attributes:
         path: an absolute path, or the uri of an object.
-        depth: `packets`; `tables`, where only sample tables may be read; `auto`, tables where they can be trusted.
+        depth: `packets` reads every packet; `tables` reads only sample tables; `auto` reads tables if they can be
+            trusted, and otherwise packets.
         streams: `best` or `all`. Cover art never counts.
-        verify: also decode every frame, and compare with every frame as clips reach it. This implies depth `packets`.
-        prove: how many frames of each video, drawn at random, are reached as clips reach them and compared with a
-            decode from further back. With `verify` these are all frames.
+        verify: decode every frame, and compare with every frame as clips decode it. This implies depth `packets`.
+        prove: number of frames of each video that are drawn at random, decoded as clips decode them, and compared with
+            a decode from further back. With `verify`, all frames are compared.
         images: how images are stored and timed. If None, the file is a video.
         facts: the facts of an object, as the listing of its folder states them. If None, they are unknown.
-        searched: whether a search found the file, and the user did not name it. Without a video stream it is then
-            skipped, not failed.
+        searched: whether a search found the file. If it has no video stream, it is then skipped. A file that the user
+            named fails instead.
         holds: the kind of a file with several media. If None, the file is the medium.
         sidecars: for a tar, the kinds of sidecars that become the user's columns.
         member: the video inside the file. If None, the file is the video.
@@ -362,7 +358,7 @@ def medium_of(task: ProbeTask) -> MediumFacts:
 
 
 def check_member(task: ProbeTask, identity: Identity) -> None:
-    """Raise MediaError if a video inside a file must not be opened, or if the file changed since it was found there."""
+    """Raise MediaError if a video inside a file must not be opened, or if the file has changed since the search."""
     if task.member is None:
         return
     if identity.fingerprint != task.expected:
@@ -383,7 +379,7 @@ def probe_opened(task: ProbeTask, file: containers.Probed, medium: MediumFacts) 
         MediaError: the file is not usable as a whole.
         NeedsWholeError: the object has to be copied to this machine first.
     """
-    av.logging.set_level(None)  # problems are rows of the index; libav's own messages would only disturb progress bars
+    av.logging.set_level(None)  # problems are rows of the index; FFmpeg's messages would only disturb progress bars
     plain = _probe_plain(task, file, medium)
     if plain is not None:
         return [plain]
@@ -431,7 +427,7 @@ def _probe_stream(
         described = describe_stream(stream)
         medium = replace(medium, stream_index=stream.index, stream=described, stated=describe_header(container, stream))
         if described.pixel_format == "pal8" and described.codec in PALETTE_OUTSIDE:
-            raise BitstreamError("palette", "the pictures' palette comes from outside of the bitstream")
+            raise BitstreamError("palette", "the container, not the bitstream, has the palette of the pictures")
         found = _try_tables(task, stream, file, medium, described)
         if found is None:
             found = probe_packets(stream, file.whole(), medium, described, verify=task.verify, prove=task.prove)

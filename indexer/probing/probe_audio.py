@@ -22,8 +22,8 @@ from framedex.core.pyav import ENDS_AUDIO_BY_TABLE, fraction_of
 from framedex.indexer.containers import Probed, ProbedFile, demux_packets, memory_errors
 from framedex.indexer.facts import AudioFacts
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables, child_boxes
-from framedex.indexer.mp4.sample_tables import Layout, read_layout, read_samples
-from framedex.indexer.mp4.tracks import Movie, Track, check_data_references, rescale, time_offset
+from framedex.indexer.mp4.sample_tables import read_layout, read_samples
+from framedex.indexer.mp4.tracks import Layout, Movie, Samples, Track, check_data_references, rescale, time_offset
 from framedex.indexer.probing import audio_times
 from framedex.indexer.probing.by_packets import PayloadFinder
 from framedex.records.clip import NO_PTS
@@ -39,20 +39,12 @@ class AudioTable:
     """The packets of an audio track in decode order. Times are in 1 / timescale seconds.
 
     Attributes:
-        offset: int64 [packets], in bytes of the file.
-        size: int64 [packets], in bytes.
-        time: int64 [packets], after the edit list.
-        duration: int64 [packets], as stated.
-        hidden: bool [packets], after the end of what the edit list shows, or wholly before its beginning.
-        length: how much of the track is shown, by its samples or by its edit list, whichever is less; None in
-            fragmented movies.
+        samples: the packets, with times after the edit list and stated durations. Packets after the end of the edit
+            list, or wholly before its beginning, are hidden.
+        length: duration of the samples or of the edit list, whichever is less. None in fragmented movies.
     """
 
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
-    time: NDArray[np.int64]
-    duration: NDArray[np.int64]
-    hidden: NDArray[np.bool_]
+    samples: Samples
     timescale: int
     length: int | None
 
@@ -73,23 +65,16 @@ def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
     if samples.composition is not None and samples.composition.any():
         raise UntrustedTables("audio samples have composition offsets")
     if samples.entry.any() or not samples.size.all() or not len(samples.size):
-        raise UntrustedTables("the track has no samples, some without data, or several sample entries")
+        raise UntrustedTables("the track has no samples, has samples without data, or has several sample entries")
     if not samples.duration[:-1].all() or samples.hidden.any():
         raise UntrustedTables("samples have no duration, or fragments overlap")
-    time, hidden = _edited(track, samples.time, samples.duration)
     length = int(samples.duration.sum())
     if track.edits:
         length = min(length - track.edits[-1].media_time, rescale(track.edits[-1].duration, track))
-    table = AudioTable(
-        offset=samples.offset,
-        size=samples.size,
-        time=time,
-        duration=samples.duration,
-        hidden=hidden,
-        timescale=track.timescale,
-        length=length if track.rewrites else None,
-    )
-    return _grouped(table) if (samples.duration == 1).all() else table
+        samples.time, samples.hidden = _edited(track, samples.time, samples.duration)
+    if (samples.duration == 1).all():
+        _group(samples)
+    return AudioTable(samples=samples, timescale=track.timescale, length=length if track.rewrites else None)
 
 
 def _check_entries(movie: Movie, track: Track) -> None:
@@ -111,11 +96,8 @@ def _edited(
     track: Track, time: NDArray[np.int64], duration: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the times after the edit list is applied, and which samples it hides."""
-    hidden = np.zeros(len(time), np.bool_)
-    if not track.edits:
-        return time, hidden
     if not track.rewrites:
-        return time - time_offset(track), hidden
+        return time - time_offset(track), np.zeros(len(time), np.bool_)
     *empty, edit = track.edits
     if edit.media_time < 0 or any(one.media_time != -1 for one in empty):
         raise UntrustedTables("the edit list shows several pieces of the audio")
@@ -128,30 +110,23 @@ def _edited(
     return time - edit.media_time + sum(rescale(one.duration, track) for one in empty), hidden
 
 
-def _grouped(table: AudioTable) -> AudioTable:
+def _group(samples: Samples) -> None:
     """Group samples that are contiguous in the file and in time into pieces of at most PIECE_SAMPLES."""
-    breaks = (np.diff(table.offset) != table.size[:-1]) | (np.diff(table.time) != 1) | np.diff(table.hidden)
+    breaks = (np.diff(samples.offset) != samples.size[:-1]) | (np.diff(samples.time) != 1) | np.diff(samples.hidden)
     first = np.append(0, np.flatnonzero(breaks) + 1)
-    length = np.diff(first, append=len(table.size))
+    length = np.diff(first, append=len(samples.size))
     pieces = -(-length // PIECE_SAMPLES)
     run = np.repeat(np.arange(len(first)), pieces)
     within = np.arange(len(run)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     start = first[run] + within * PIECE_SAMPLES
     count = np.minimum(PIECE_SAMPLES, length[run] - within * PIECE_SAMPLES)
-    ends = np.cumsum(table.size)
-    return AudioTable(
-        offset=table.offset[start],
-        size=ends[start + count - 1] - ends[start] + table.size[start],
-        time=table.time[start],
-        duration=count,
-        hidden=table.hidden[start],
-        timescale=table.timescale,
-        length=table.length,
-    )
+    size = np.add.reduceat(samples.size, start)
+    samples.keep(start)
+    samples.size, samples.duration = size, count
 
 
-LOOKED_AT = 4  # so many packets are decoded at the beginning, and as many at the end, to count their samples
-NEAR_BYTES = 32 << 10  # where reading is expensive, only such packets this near to the first or last one are read
+LOOKED_AT = 4  # so many packets at both ends are decoded to count their samples
+NEAR_BYTES = 32 << 10  # in object storage, only packets this near to the first or last packet are decoded
 # Codecs whose frame size libavformat knows. FFmpeg 9 ends the last packet of an MP4 by it (see `_dropped_at_end`).
 FRAMED = frozenset({"aac", "mp1", "mp2", "mp3", "ac3", "eac3"})
 UNKNOWN = "no packet of the audio decodes"
@@ -164,7 +139,7 @@ class _Demuxed:
     pts: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)  # where headers state it
+    samples: list[int] = field(default_factory=list)  # empty for codecs whose headers do not state it
     skip: dict[int, tuple[int, int]] = field(default_factory=dict)
     discarded: list[int] = field(default_factory=list)
     head: list[bytes] = field(default_factory=list)
@@ -199,7 +174,7 @@ def _or_problem(audio: AudioFacts, step: Callable[[], AudioFacts]) -> AudioFacts
             return step()
     except audio_times.AudioProblem as problem:
         reason = str(problem)
-    except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError: times that no 64 bits hold
+    except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError: times do not fit 64 bits
         reason = f"the audio is not readable: {getattr(error, 'strerror', None) or error}"
     return replace(audio, problem=reason)
 
@@ -241,14 +216,14 @@ def _probe(
 ) -> AudioFacts:
     if audio.codec is None or not stream.time_base:
         raise audio_times.AudioProblem("there is no decoder for the audio")
-    if file.sparing:  # then packets of video are not even read on the way to the first one of audio
+    if file.sparing:  # then packets of video before the first packet of audio are not read
         for video in container.streams.video:
             video.discard = Discard.all
     try:
         first = next(container.decode(stream), None)
     except av.error.FFmpegError:
         raise
-    except (IndexError, ValueError) as error:  # damage that looks like a new stream; a decoder that does not open
+    except (IndexError, ValueError) as error:  # damage looks like a new stream, or the decoder does not open
         raise audio_times.AudioProblem(f"{UNKNOWN}: {error}") from error
     if not isinstance(first, av.AudioFrame):
         raise audio_times.AudioProblem(UNKNOWN)
@@ -274,7 +249,7 @@ def _probe(
         found = _from_tables(stream, file, coding, first.pts) if "mp4" in container.format.name else None
         if found is None:
             if tables_only:
-                raise audio_times.AudioProblem("sample tables do not tell all; --depth packets reads every packet")
+                raise audio_times.AudioProblem("sample tables do not suffice; --depth packets reads every packet")
             found = _from_packets(file.whole(), stream, coding)
         (begin, end), packets = found
         bits = _bits_of(coding) if coding.codec.startswith("pcm_") else None
@@ -301,7 +276,7 @@ def _from_packets(
                 audio_times.count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64
             )
     time_base = fraction_of(stream.time_base)
-    assert time_base is not None  # as checked
+    assert time_base is not None  # `_probe` has checked it
     pts = np.array(demuxed.pts, np.int64)
     sample = audio_times.positions(pts, samples, time_base, coding.rate)
     # AAC's spectral band replication doubles the rate, and thus the samples that libavcodec skips.
@@ -407,31 +382,31 @@ def _from_tables(
 def _tabulated(
     file: Probed, table: AudioTable, coding: audio_times.AudioCoding, first_pts: int | None
 ) -> tuple[tuple[int, int], AudioPackets]:
-    scale = Fraction(coding.rate, table.timescale)
+    found, scale = table.samples, Fraction(coding.rate, table.timescale)
     if scale.denominator != 1 or first_pts is None:
         raise UntrustedTables("the track's timescale does not count samples")
-    n = len(table.size)
+    n = len(found.size)
     ends = sorted({*range(min(LOOKED_AT, n)), *range(max(0, n - LOOKED_AT - 1), n)})
-    if file.sparing:  # what lies beside the first one, and the last one
-        ends = [k for k in ends if min(abs(table.offset[k] - table.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
-    probed = (file.read(int(table.offset[k]), int(table.size[k])) for k in ends)
+    if file.sparing:  # only packets beside the first packet or the last packet
+        ends = [k for k in ends if min(abs(found.offset[k] - found.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
+    probed = (file.read(int(found.offset[k]), int(found.size[k])) for k in ends)
     counts = np.array(audio_times.count_samples(coding, probed), np.int64)
-    duration = table.duration * int(scale)
+    duration = found.duration * int(scale)
     samples = np.full(n, counts[0], np.int64) if coding.codec in audio_times.CONSTANT else duration.copy()
     if (samples[ends[:-1]] != counts[:-1]).any():
-        raise UntrustedTables("packets do not hold the samples that the tables say")
+        raise UntrustedTables("packets have other numbers of samples than the tables state")
     if not coding.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
         raise UntrustedTables("packets differ in their durations, which may stand for gaps")
     samples[-1] = counts[-1]
-    stated = table.time * int(scale)
+    stated = found.time * int(scale)
     sample = audio_times.positions(stated, samples, Fraction(1, coding.rate), coding.rate)
-    shown = np.flatnonzero(~table.hidden & (samples > 0))
+    shown = np.flatnonzero(~found.hidden & (samples > 0))
     skipped = first_pts * int(scale) - int(stated[shown[0]])
     first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
     if not 0 <= skipped < samples[shown[0]]:
-        raise UntrustedTables("the first sample presented is not where the tables say")
+        raise UntrustedTables("the first sample presented is not where the tables state it")
     dropped = _dropped_at_end(table, coding, stated, samples, last)
-    packets = AudioPackets(sample=sample, offset=table.offset, size=table.size)
+    packets = AudioPackets(sample=sample, offset=found.offset, size=found.size)
     return (first, int(sample[last] + samples[last]) - dropped), packets
 
 
@@ -441,8 +416,8 @@ def _dropped_at_end(
     """Return how many samples of an MP4's last shown packet libavformat drops.
 
     Up to FFmpeg 8, it drops none. From FFmpeg 9 on, it drops the samples of the track's last packet that are after the
-    track's length. It counts this length from time zero even if the track begins later: then it drops that many samples
-    too many, or, if these make a whole packet or more, none at all.
+    track's length. It counts this length from time zero even if the track begins later. Then it drops too many samples,
+    as many as lie between time zero and the beginning. If these make a whole packet or more, it drops none.
 
     Args:
         table: the packets.
@@ -452,14 +427,14 @@ def _dropped_at_end(
         last: number of the last shown packet.
 
     Raises:
-        UntrustedTables: if anything else goes beyond the track's length; only demuxing shows what is dropped then.
+        UntrustedTables: another packet goes beyond the track's length. Only demuxing shows which samples are dropped.
     """
     if not ENDS_AUDIO_BY_TABLE or table.length is None:
         return 0
     if coding.rate != table.timescale:
         raise UntrustedTables("the track's timescale does not count samples")
     start, count = int(stated[last]), int(samples[last])
-    beyond = start + max(count, int(table.duration[last])) - table.length
+    beyond = start + max(count, int(table.samples.duration[last])) - table.length
     if beyond <= 0:
         return 0
     if coding.codec not in FRAMED or last != len(samples) - 1:

@@ -18,7 +18,7 @@ from framedex.errors import MediaError
 from framedex.files.outputs import first_packets
 from framedex.indexer.containers import ProbedFile, check_unchanged, opened_file
 from framedex.indexer.facts import CodingFacts, Identity, MediumFacts, Problem, StreamFacts, TimelineFacts, problem_of
-from framedex.indexer.probing.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
+from framedex.indexer.probing.image_facts import BrokenImageError, facts_of, pixels_md5, rotation_of
 from framedex.indexer.sources.members import FileImage, read_tar
 from framedex.indexer.sources.named_medium import Form, readable_name
 from framedex.indexer.sources.sequences import TIMES_NAME, ImageTimes, at_rate, at_seconds, group_names, read_times
@@ -27,15 +27,14 @@ from framedex.records.medium import IMAGES, PacketColumns
 
 # An image, and a folder's file of times, are read at once, so these sizes limit the memory.
 MAX_IMAGE_BYTES, MAX_TIMES_BYTES = 1 << 30, 1 << 28
-MAX_SIZES = 3  # a message names so many of the different sizes
-NOT_STATED = 2  # ISO/IEC 23091-2
+MAX_SIZES = 3  # a message names at most so many different sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTask:
     """How images are stored and timed.
 
-    A listing's fps or seconds have priority over the folder's own timestamps file, which has priority over
+    `fps` and `seconds` of a listing have priority over the folder's own timestamps file, which has priority over
     `default_fps`.
 
     Attributes:
@@ -60,7 +59,7 @@ class ImageTask:
 
     @property
     def rate(self) -> Fraction | None:
-        """Frames per second for images that have no times of their own; None stands for 1 per second."""
+        """Frames per second for images that have no times of their own. None stands for 1 per second."""
         return self.fps if self.fps is not None else self.default_fps
 
     @property
@@ -70,7 +69,7 @@ class ImageTask:
 
 
 def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFacts]:
-    """Return the facts of each sequence; never raises for bad files."""
+    """Return the facts of each sequence. Bad files do not raise an error."""
     medium = MediumFacts(kind=IMAGES, member=task.member, container="tar" if task.form == "tar" else "files")
     try:
         if task.form == "folder":
@@ -165,7 +164,7 @@ def _folder_times(path: str, task: ImageTask) -> ImageTimes:
 
 
 def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: bool) -> list[MediumFacts]:
-    """Return the facts of each sequence in a tar; an unusable sequence does not affect the others."""
+    """Return the facts of each sequence in a tar. An unusable sequence does not affect the others."""
     tar = read_tar(file.read, file.size_bytes)
     by_name: dict[str, list[FileImage]] = {}
     for image in tar.images:
@@ -199,7 +198,7 @@ def _only(images: list[FileImage]) -> FileImage:
     if len(images) > 1:
         raise MediaError("tar", f"the tar holds {image.name} {len(images)} times", refused=True)
     if image.problem is not None:
-        raise MediaError("tar", f"{image.name} {image.problem}, and so no bytes of its own", refused=True)
+        raise MediaError("tar", f"{image.name} {image.problem}, so it has no bytes of its own", refused=True)
     _check_size(image.name, image.size)
     return image
 
@@ -228,7 +227,7 @@ class _Images:
     Attributes:
         size: int64 [n], in bytes.
         crc32: int64 [n].
-        md5: n hashes of pixels, None for damaged images. If it is None, pixels are not verified.
+        md5: n hashes of pixels, None for damaged images. If the list is None, pixels are not verified.
         known: facts of the images whose facts could be read.
         problems: messages for damaged images, by image number.
         rotation: rotation of the first image in `known`, in degrees.
@@ -237,7 +236,7 @@ class _Images:
     size: NDArray[np.int64]
     crc32: NDArray[np.int64]
     md5: list[bytes | None] | None
-    known: list[ImageFacts] = field(default_factory=list)
+    known: list[StreamFacts] = field(default_factory=list)
     problems: dict[int, str] = field(default_factory=dict)
     rotation: int | None = None
 
@@ -250,12 +249,12 @@ def _read_sequence(names: Sequence[str], read: Callable[[int], bytes], verify: b
         data = read(number)
         images.size[number], images.crc32[number] = len(data), zlib.crc32(data)
         try:
-            found = facts_of(data)
+            found, problem = facts_of(data)
             images.known.append(found)
             if images.rotation is None:
                 images.rotation = rotation_of(data)
-            if found.problem is not None:
-                raise BrokenImageError(found.problem)
+            if problem is not None:
+                raise BrokenImageError(problem)
             if images.md5 is not None:
                 images.md5[number] = pixels_md5(data)
         except BrokenImageError as error:
@@ -289,24 +288,12 @@ def _described(
     """
     flags = np.full(len(names), CLOSED, np.int32)
     flags[list(images.problems)] |= DAMAGED
-    tick, first = times.tick, images.known[0]
+    tick = times.tick
     shapes = {(one.codec, one.pixel_format, one.width, one.height) for one in images.known}
     summary = summarise(times.pts, flags, last_duration=times.last_duration, time_base_seconds=float(tick))
     return replace(
         medium,
-        stream=StreamFacts(
-            codec=first.codec,
-            pixel_format=first.pixel_format,
-            width=first.width,
-            height=first.height,
-            color_range=first.color_range,
-            color_matrix=first.color_matrix,
-            color_primaries=NOT_STATED,
-            color_transfer=NOT_STATED,
-            time_base_num=tick.numerator,
-            time_base_den=tick.denominator,
-            reorder_depth=0,
-        ),
+        stream=replace(images.known[0], time_base_num=tick.numerator, time_base_den=tick.denominator),
         coding=CodingFacts(
             states=[b""],
             inband_parameter_sets=False,
@@ -339,7 +326,7 @@ def _described(
     )
 
 
-def _remarks(names: Sequence[str], known: Sequence[ImageFacts], problems: dict[int, str]) -> Problem | None:
+def _remarks(names: Sequence[str], known: Sequence[StreamFacts], problems: dict[int, str]) -> Problem | None:
     """Return the remarks on a usable sequence: damaged images, and images of several sizes. None without remarks."""
     remarks, kind = [], None
     if problems:

@@ -1,9 +1,10 @@
 """Full decodes of a medium in order at index time, with FFmpeg's own demuxer and decoder, as a player decodes it.
 
 A full decode shows which packets do not decode as the index expects. For streams whose packets are not parsed, it also
-shows the pictures: one of type I may be a random access point, one of type B may be needed by no other, and one that is
-output before the random access point in front of it may need the GOP before. Each of these is a guess until runs that
-rely on it give the pictures of the full decode. Where they do not, less is left out, and decoding starts further back.
+shows the pictures, from which three things are guessed. A picture of type I may be a random access point. A picture of
+type B may be needed by no other picture. A picture that is output before the random access point in front of it may
+need the GOP before. Runs that rely on these guesses have to give the pictures of the full decode. If they do not, less
+is left out, and decoding starts further back.
 """
 
 from __future__ import annotations
@@ -20,17 +21,10 @@ from av.video.frame import PictureType
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from framedex.indexer import containers
 from framedex.indexer.bitstream import base as picture_facts
-from framedex.indexer.containers import (
-    ProbedFile,
-    decode_packet,
-    demux_packets,
-    packet_with,
-    picture_md5,
-    picture_print,
-)
 from framedex.indexer.reach import Numbers, Reach
-from framedex.indexer.timeline import DAMAGED, RESET, Flags, packet_flags, reorder_depth_needed
+from framedex.indexer.timeline import DAMAGED, RESET, Flags, packet_flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +33,9 @@ class Decoded:
 
     Attributes:
         order: packets in the order in which their pictures were output.
-        prints: for each packet, the `picture_print` of its picture; None if it gave none.
-        md5: for each packet, the 16 bytes of `picture_md5`; None without a picture, or if hashes were not asked for.
-        kind: int8 [n], the type of each picture (`av.video.frame.PictureType`), 0 where none was output.
+        prints: for each packet, the `picture_print` of its picture, None without a picture.
+        md5: for each packet, the 16 bytes of `picture_md5`, None without a picture or if pictures were not hashed.
+        kind: int8 [n], the type of each picture (`av.video.frame.PictureType`), 0 without a picture.
         key: bool [n], pictures that the decoder calls key frames.
         flagged: bool [n], packets that the container calls key frames.
         failed: bool [n], packets that the decoder rejects, or whose pictures it marks as corrupt.
@@ -49,7 +43,7 @@ class Decoded:
         colours: the numbers of their colour ranges and matrices.
         interlaced: whether some picture is interlaced.
         rotation: counterclockwise rotation, in degrees, of the first picture, or None without a picture.
-        unnumbered: how many pictures came out that belong to no packet, or to one that had given a picture before.
+        unnumbered: number of pictures that belong to no packet, or to a packet that had given a picture before.
     """
 
     order: list[int]
@@ -67,7 +61,7 @@ class Decoded:
 
     @property
     def place(self) -> NDArray[np.int64]:
-        """int64 [n]: the place of each packet's picture in output order, -1 where none was output."""
+        """int64 [n]: the place of each packet's picture in output order, -1 without a picture."""
         place = np.full(len(self.prints), -1, np.int64)
         place[self.order] = np.arange(len(self.order))
         return place
@@ -114,31 +108,31 @@ class FullDecoder:
         self._flagged.append(packet.is_keyframe)
         self._failed.append(False)
         if packet.is_discard and not packet.has_sidedata("new_extradata"):
-            # An edit list hides it. A copy without the mark is decoded, so that the picture is output: it may be
-            # corrupt, and others need it.
-            kept = packet_with(bytes(packet))
+            # An edit list hides the packet. A copy without the mark is decoded, so that the picture is output: other
+            # pictures need it, and it may be corrupt.
+            kept = containers.packet_with(bytes(packet))
             kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
             packet = kept
         packet.pts = number  # pictures keep their packet's timestamp
         try:
-            for picture in decode_packet(self._context, packet):
+            for picture in containers.decode_packet(self._context, packet):
                 self._take(picture)
         except av.error.FFmpegError:
             self._failed[number] = True
 
     def lose(self, packets: int) -> None:
-        """Note that so many packets are missing at the end."""
+        """Record that so many packets are missing at the end."""
         self._flagged += [False] * packets
         self._failed += [True] * packets
 
     def fail(self) -> None:
-        """Note that the container is damaged behind the last packet."""
+        """Record that the container is damaged behind the last packet."""
         self._failed[-1:] = [True]
 
     def finish(self) -> Decoded:
         """Return the result, with the pictures that the decoder has held back."""
         try:
-            for picture in decode_packet(self._context, None):
+            for picture in containers.decode_packet(self._context, None):
                 self._take(picture)
         except av.error.FFmpegError:
             self.fail()
@@ -167,8 +161,8 @@ class FullDecoder:
             self._rotation = picture.rotation
         self._interlaced |= bool(picture.interlaced_frame)
         self._outputs[number] = _Output(
-            fingerprint=picture_print(picture),
-            md5=bytes.fromhex(picture_md5(picture)) if self._hashed else None,
+            fingerprint=containers.picture_print(picture),
+            md5=bytes.fromhex(containers.picture_md5(picture)) if self._hashed else None,
             kind=int(picture.pict_type),
             key=bool(picture.key_frame),
         )
@@ -177,13 +171,13 @@ class FullDecoder:
         self._colours.add((int(picture.color_range), int(picture.colorspace)))
 
 
-def decode_all(file: ProbedFile, stream_index: int, packets: int, *, hashed: bool = False) -> Decoded:
+def decode_all(file: containers.ProbedFile, stream_index: int, packets: int, *, hashed: bool = False) -> Decoded:
     """Decode a stream from its beginning to its end.
 
     Args:
         file: the open file.
-        stream_index: of the stream.
-        packets: how many it has. Where demuxing ends before, the others have failed.
+        stream_index: number of the stream.
+        packets: number of its packets. Those that demuxing does not give count as failed.
         hashed: whether to compute the md5 of every picture.
     """
     with file.open() as container:
@@ -192,7 +186,7 @@ def decode_all(file: ProbedFile, stream_index: int, packets: int, *, hashed: boo
         decoder = FullDecoder(stream.codec_context, hashed=hashed)
         fed = 0
         try:
-            for packet in demux_packets(container, stream_index):
+            for packet in containers.demux_packets(container, stream_index):
                 if fed == packets:
                     break
                 decoder.feed(packet)
@@ -220,7 +214,7 @@ def dropped_at_ends(decoded: Decoded, pictures: picture_facts.Pictures) -> NDArr
 def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: packets that decoding shows to be damaged.
 
-    A presented packet without a picture is damaged. So is a packet with a picture that the index does not expect.
+    A presented packet without a picture is damaged. So is a packet that unexpectedly gives a picture.
 
     Args:
         decoded: the result of `decode_all`.
@@ -248,7 +242,7 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
 def behind_difference(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the packets of presented frames from the first place on where decoding gives another picture, or none.
 
-    Where timestamps are not the container's, frames behind it have numbers and times that a player does not give them.
+    If the timestamps are not from the container, players give the frames behind that place other numbers and times.
 
     Args:
         decoded: the result of `decode_all`.
@@ -266,12 +260,12 @@ DROPPABLE = (int(PictureType.B), int(PictureType.BI))
 STRUCTURE = re.compile(rb"\x00\x00\x01\xb5[\x80-\x8f].(.)", re.DOTALL)
 FRAME = 3
 PICTURE = b"\0\0\1\0"
-HEADER_BYTES = 8192  # The first picture's header lies within so many bytes, behind user data of any usual length.
+HEADER_BYTES = 8192  # the first picture's header and usual user data in front of it lie within so many bytes
 
 
 # Headers that FFmpeg's decoders keep for later pictures. MPEG-1 and MPEG-2: sequence headers and their extensions,
 # quantiser matrices, the mark of an old encoder. MPEG-4: objects, layers, groups, user data. If droppable pictures
-# bring some, trials of a few plans do not show what other plans give.
+# bring such headers, trials of a few plans do not show the pictures of other plans.
 LASTING_HEADERS = {
     "mpeg1video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb2\x00TMPGEXS)"),
     "mpeg2video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb5[\x10-\x3f]|\xb2\x00TMPGEXS)"),
@@ -306,7 +300,7 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
             "several_pictures", f"{decoded.unnumbered} pictures have no packet of their own"
         )
     came, place = decoded.came, decoded.place
-    # Some decoders call all pictures intra, some call none of them a key frame, and some state nothing.
+    # Some decoders state that all pictures are intra, some state no key frame, and some state neither.
     stated = decoded.key, decoded.kind == int(PictureType.I), decoded.flagged
     started = came & next((column for column in stated if column.any()), stated[0])
     started[0] = True
@@ -321,7 +315,7 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
     droppable = np.isin(decoded.kind, DROPPABLE) & ~started
     if len(headers) and (droppable & np.array(headers)).any():
         droppable[:] = False
-    for column in (droppable, leading):  # a second field is what the first one is
+    for column in (droppable, leading):  # a second field has the facts of the first field
         column[1:] = np.where(continues[1:], column[:-1], column[1:])
     return picture_facts.pictures_of(
         start,
@@ -337,9 +331,9 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
 
 
 def from_packet_0(pictures: picture_facts.Pictures) -> picture_facts.Pictures:
-    """Return pictures that are decoded from packet 0, without leaving any out, if B pictures are among them.
+    """Return pictures that are all decoded from packet 0, if there are B pictures. Otherwise return them unchanged.
 
-    FFmpeg's decoder of interlaced MPEG-4 keeps the distance of the first B picture that it decodes for all later ones.
+    FFmpeg's decoder of interlaced MPEG-4 uses the distance of the first B picture that it decodes for all later ones.
     """
     if not pictures.non_reference.any():
         return pictures
@@ -354,9 +348,9 @@ class Trials:
     Attributes:
         hidden: bool [n], cut away by an edit list.
         resets: bool [n], random access points over which no decoder session may run.
-        differing: (flags, random access points) → (bool [n], bool): the frames decoded from these random access points,
-            None for all, that runs planned by the flags do not give as the full decode does; and whether a run that
-            goes on over the next random access point gives a frame behind it that differs.
+        differing: (flags, random access points) → (bool [n], bool). Runs are planned by the flags, from these random
+            access points, or from all if None. Returns the frames that differ from those of the full decode, and
+            whether a frame behind the next random access point differs in a run that goes on over it.
     """
 
     hidden: NDArray[np.bool_]
@@ -376,15 +370,10 @@ class Trials:
         return self.differing(self.flags(pictures), np.unique(starts))[0]
 
 
-def reorder_depth_of(decoded: Decoded) -> int:
-    """Return how many pictures are decoded before some picture and output after it, at most."""
-    return reorder_depth_needed(decoded.place[decoded.came])
-
-
 def proven_pictures(
     pictures: picture_facts.Pictures, trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Return (pictures whose random access points and droppable pictures hold in all trials, frames that no run gives).
+    """Return pictures whose random access points and droppable pictures pass all trials, and frames that no run gives.
 
     Args:
         pictures: as `shown_pictures` returns them.
@@ -393,8 +382,7 @@ def proven_pictures(
     wrong, is_crossed_wrong = trials.differing(trials.flags(pictures), None)
     if wrong.any():
         if pictures.non_reference.any():
-            # Leave out nothing in the whole stream: which pictures the trials of its other GOPs left out is a matter
-            # of luck.
+            # Leave out nothing in the whole stream: trials of its other GOPs may have passed by luck.
             pictures = replace(pictures, non_reference=np.zeros(len(wrong), np.bool_))
             wrong = trials.differing(trials.flags(pictures), None)[0]
         pictures, wrong = with_fewer_starts(pictures, wrong, trials)
@@ -406,7 +394,7 @@ def proven_pictures(
 def with_fewer_starts(
     pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Decode from the random access point before where decoding from their own gives wrong frames, if that helps.
+    """Give up random access points that give wrong frames, if decoding from the one before gives the right frames.
 
     Args:
         pictures: facts of n packets.
@@ -414,7 +402,7 @@ def with_fewer_starts(
         trials: the trials of their stream.
 
     Returns:
-        The pictures, and those of the frames that this does not help.
+        The pictures, and the frames that stay wrong.
     """
     begins = np.unique(trials.begins(pictures, wrong))
     starts = np.flatnonzero(pictures.start != picture_facts.NO_START)
@@ -426,7 +414,7 @@ def with_fewer_starts(
     into = left[np.searchsorted(left, begins) - 1]
     is_sound = (trials.flags(fewer)[into] & DAMAGED) == 0
     still = trials.wrong(fewer, into)
-    # What follows the first wrong frame of a run has not been shown to be right.
+    # Frames behind the first wrong frame of a run have not been proven.
     first = np.full(len(left), len(wrong))
     np.minimum.at(first, np.searchsorted(left, trials.begins(fewer, still)), np.flatnonzero(still))
     ends = np.append(starts, len(wrong))[np.searchsorted(starts, begins, side="right")]
@@ -459,7 +447,7 @@ def _without_crossings(
 
 
 def _joined(pictures: picture_facts.Pictures, begins: Numbers) -> picture_facts.Pictures:
-    """Return pictures without some random access points: their GOPs are decoded from the one before."""
+    """Return pictures without some random access points, whose GOPs are then decoded from the one before."""
     start = pictures.start.copy()
     inside = np.isin(picture_facts.segments(start), begins)
     start[begins] = picture_facts.NO_START

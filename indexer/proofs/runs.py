@@ -20,7 +20,7 @@ and another shape takes the place of `single`:
 """
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import av
@@ -28,24 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
+from framedex.indexer import timeline
 from framedex.indexer.containers import Coded, ProbedFile, RunDecoder, demux_packets, open_medium, picture_print
 from framedex.indexer.reach import Numbers, Reach, drops_leading
-from framedex.indexer.timeline import (
-    DAMAGED,
-    LEADING,
-    NON_REFERENCE,
-    RESET,
-    START,
-    Flags,
-    Pts,
-    shown_packets,
-)
+from framedex.indexer.timeline import Flags, Pts
 from framedex.storage.reader import Read
 
-# One run in a medium goes on over the next random access point for so many packets, at least so many runs do, and so
-# far.
+# For each 60 packets of a medium, one run goes on over the next random access point, by 3 frames; at least 2 runs do.
 CROSSING_SHARE, MIN_CROSSINGS, CROSSING_FRAMES = 60, 2, 3
-SEED = 22  # which half a picture belongs to, and which ones are reached alone, does not change from run to run
+SEED = 22  # the choice of frames is the same each time
 NONE: Numbers = np.zeros(0, np.int64)
 
 
@@ -54,12 +45,12 @@ class Shape:
     """Runs of one shape, which are fed together, by packet.
 
     Attributes:
-        packet: int64 [fed], ascending: the packets that decoders are given. Two runs may share packets.
-        run: int64 [fed], which run each belongs to.
-        wanted: bool [fed], pictures that have to equal those of the full decode.
-        over: bool [fed], those of them that lie behind a random access point over which their run has gone on.
-        whole: bool [fed], the packet completes its picture. (The first field of two does not.)
-        last: bool [fed], the run ends with it.
+        packet: int64 [fed], ascending: the packets that decoders get. Two runs may share packets.
+        run: int64 [fed], the run of each packet.
+        wanted: bool [fed], packets whose pictures have to equal the expected ones.
+        over: bool [fed], wanted packets behind a random access point over which their run goes on.
+        whole: bool [fed], packets that complete their picture. (The first field of two does not.)
+        last: bool [fed], packets with which their run ends.
     """
 
     packet: Numbers
@@ -79,10 +70,10 @@ def shapes_of(flags: Flags, *, drop_leading: bool, starts: Numbers | None = None
         starts: int64: only frames that are decoded from these random access points. If None, all frames.
     """
     reach = Reach(flags, drop_leading=drop_leading)
-    frames = _sound_frames(reach, flags, shown_packets(flags), starts)
+    frames = _sound_frames(reach, flags, timeline.shown_packets(flags), starts)
     shuffled = np.random.default_rng(SEED).permutation(frames)
     _, first, count = np.unique(reach.begins(shuffled), return_index=True, return_counts=True)
-    single = np.sort(shuffled[first[count > 1]])  # a run to the only frame is one of the halves
+    single = np.sort(shuffled[first[count > 1]])  # a run to the only frame of a GOP is already in a half
     return [_shape(reach, some) for some in (*_halves(frames, flags), single) if len(some)]
 
 
@@ -97,7 +88,7 @@ def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
             all frames.
     """
     reach = Reach(flags, drop_leading=False)
-    frames = _sound_frames(reach, flags, shown_packets(flags), starts)
+    frames = _sound_frames(reach, flags, timeline.shown_packets(flags), starts)
     count = len(flags) // CROSSING_SHARE if starts is None else len(flags)
     behind, begins = _crossings(reach, frames, count, flags)
     chosen = _halves(frames, flags)
@@ -109,41 +100,41 @@ def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
 
 def _sound_frames(reach: Reach, flags: Flags, frames: Numbers, starts: Numbers | None = None) -> Numbers:
     """Return the frames that are not damaged and that some random access point, or one of `starts`, reaches."""
-    sound: Numbers = frames[(flags[frames] & DAMAGED) == 0]
+    sound: Numbers = frames[(flags[frames] & timeline.DAMAGED) == 0]
     sound = sound[reach.is_reachable(sound)]
     return sound if starts is None else sound[np.isin(reach.begins(sound), starts)]
 
 
 def _halves(frames: Numbers, flags: Flags) -> list[Numbers]:
-    """Return the frames that some other may need and one half of the others, and the same with the other half."""
-    droppable = (flags[frames] & NON_REFERENCE) != 0
-    leading = (flags[frames] & LEADING) != 0
-    # A picture is left out where its neighbour is wanted. Leading pictures are in one half, because the start
-    # point in front of them is decoded once more for them.
+    """Return two halves. Both have all frames that other frames may need, and each has one half of the rest."""
+    droppable = (flags[frames] & timeline.NON_REFERENCE) != 0
+    leading = (flags[frames] & timeline.LEADING) != 0
+    # A picture is left out in the half that has its neighbour. All leading pictures are in one half, because the
+    # random access point in front of them is decoded once more for them.
     half = np.where(leading, 0, np.cumsum(droppable & ~leading) % 2)
     halves = [frames[~droppable | (half == number)] for number in (0, 1)[: 1 + droppable.any()]]
     return [half for half in halves if len(half)]
 
 
 def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
-    """Return the frames that some other may need, and the last frame of each random access point."""
+    """Return the frames that other frames may need, and the last frame of each random access point."""
     is_last = np.zeros(len(frames), np.bool_)
     by_start = np.lexsort((frames, reach.begins(frames)))
     is_last[by_start] = np.append(np.diff(reach.begins(frames)[by_start]) != 0, True)[: len(frames)]
-    chosen: Numbers = frames[((flags[frames] & NON_REFERENCE) == 0) | is_last]
+    chosen: Numbers = frames[((flags[frames] & timeline.NON_REFERENCE) == 0) | is_last]
     return chosen
 
 
 def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple[Numbers, Numbers]:
-    """Return (frames behind a random access point, the one before it, from which they are decoded once more)."""
+    """Return frames behind a random access point, and the one before it, from which they are decoded once more."""
     begins = np.unique(reach.begins(frames))
     edges = np.append(reach.starts, [len(flags)] * 2)
     number = np.searchsorted(reach.starts, begins)
     crossed, end = edges[number + 1], edges[number + 2]
-    own = frames[(flags[frames] & LEADING) == 0]
+    own = frames[(flags[frames] & timeline.LEADING) == 0]
     first = np.searchsorted(own, crossed)
     can = first < np.searchsorted(own, end)
-    can &= (flags[np.minimum(crossed, len(flags) - 1)] & RESET) == 0
+    can &= (flags[np.minimum(crossed, len(flags) - 1)] & timeline.RESET) == 0
     chosen = np.random.default_rng(SEED).permutation(np.flatnonzero(can))[: max(MIN_CROSSINGS, count)]
     behind = [own[first[at] : np.searchsorted(own, end[at])][:CROSSING_FRAMES] for at in chosen.tolist()]
     return np.concatenate([NONE, *behind]), np.repeat(begins[chosen], [len(some) for some in behind])
@@ -155,7 +146,7 @@ def runs_shape(packets: list[Numbers], targets: list[Numbers], continues: NDArra
     Args:
         packets: int64 [fed] of each run, ascending.
         targets: int64 [wanted] of each run.
-        continues: bool [packets], those that are decoded together with the packet before them.
+        continues: bool [packets], packets that are decoded together with the packet before them.
     """
     packet = np.concatenate([*packets, NONE])
     run = np.repeat(np.arange(len(packets)), [len(one) for one in packets])
@@ -194,7 +185,7 @@ def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_beh
     firsts = np.unique(begins)
     both = np.append(targets, behind)
     parts: list[tuple[Numbers, Numbers]] = []
-    for number in (0, 1):  # runs of every second random access point do not overlap
+    for number in (0, 1):  # runs from every second random access point do not overlap
         mine = firsts[number::2]
         is_mine = np.isin(begins, mine)
         furthest = np.zeros(len(mine), np.int64)
@@ -212,10 +203,11 @@ def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_beh
     return _shape_by_packet(packet, run, wanted, over, reach.continues)
 
 
-# So many threads decode each run of the first shape: of a damaged stream, some decoders then give other pictures.
+# Number of threads that decode each run of the first shape. With several, some decoders give other pictures if the
+# stream is damaged.
 THREADS = 2
-# Pictures of the first shape are kept up to this size, so that its decoders do not reuse their memory. A decoder that
-# leaves a part of a picture unwritten then leaves it at zero, and the other decode at what was there before.
+# Pictures of the first shape are kept up to this size, so that its decoders do not reuse their memory. If a decoder
+# leaves a part of a picture unwritten, that part is then zero here, and has older data in the other decode.
 HELD_BYTES = 128 << 20
 
 
@@ -226,7 +218,7 @@ class Stream:
     Attributes:
         coded: the codec parameters.
         where: the stream's file, for messages.
-        given: by packet, the units to give a decoder before it starts at some random access points.
+        given: by packet, the units that a decoder must be given before it starts at some random access points.
         place: int64 [n], the place of each picture in presentation order.
         ordered: whether clips rely on decoders to give pictures in that order.
     """
@@ -261,7 +253,7 @@ def stream_of(
     """
     place = np.empty(len(pts), np.int64)
     place[np.argsort(pts, kind="stable")] = np.arange(len(pts))
-    starts = np.flatnonzero(flags & START).tolist()
+    starts = np.flatnonzero(flags & timeline.START).tolist()
     given = {start: states[number] for start, number in zip(starts, state.tolist(), strict=True) if states[number]}
     return Stream(coded=coded, where=where, given=given, place=place, ordered=ordered)
 
@@ -280,8 +272,8 @@ def prints_of_runs(
         stream: the packets' stream.
         shapes: the runs. Those of the first shape are decoded with `THREADS` threads.
         packets: numbers and bytes of packets in decode order, at least of those that the runs need.
-        going_on: numbers of the shapes whose decoders go on after errors, as that of a full decode does. A clip's
-            decoder does not.
+        going_on: numbers of the shapes whose decoders go on after errors, as the decoder of a full decode does. The
+            decoder of a clip does not.
     """
     sides = [
         RunsDecoder(
@@ -306,8 +298,8 @@ def differing(
         shapes: the runs.
         prints: the result of `prints_of_runs`.
         expected: the `picture_print` of each packet's picture, by packet. A picture that is missing, or None, differs.
-        over: whether to look at the pictures behind random access points over which runs have gone on, and not at the
-            others.
+        over: whether to compare the pictures behind random access points over which runs go on. Otherwise the other
+            pictures are compared.
     """
     differs = np.zeros(len(expected), np.bool_)
     for shape, found in zip(shapes, prints, strict=True):
@@ -322,8 +314,8 @@ class RunsDecoder:
 
     Args:
         stream: their stream.
-        shape: which packets each gets.
-        threads: how many each decoder uses.
+        shape: the packets of each run.
+        threads: number of threads of each decoder.
         keeps: whether to keep pictures, up to `HELD_BYTES`.
         continue_on_error: whether decoders go on after errors.
 
@@ -359,7 +351,7 @@ class RunsDecoder:
                 self._runs.pop(run).end()
 
     def end(self) -> None:
-        """End the runs whose packets have not all come."""
+        """End the runs some of whose packets did not come."""
         for run in self._runs.values():
             run.end()
         self._runs.clear()
@@ -395,7 +387,7 @@ class _Run:
             self._decoder = None
 
     def take(self, packet: int, data: bytes) -> None:
-        """Add to the picture that is decoded next. Its number is that of its first packet."""
+        """Add a packet to the picture that is decoded next. The picture has the number of its first packet."""
         if not self._data:
             self._packet = packet
         self._data += data
@@ -407,14 +399,14 @@ class _Run:
             self._pass_on(data)
 
     def end(self) -> None:
-        """Take the pictures that the decoder holds back."""
+        """Pass on the pictures that the decoder has held back."""
         self._pass_on(None)
 
     def _pass_on(self, data: bytes | None) -> None:
         """Decode a picture's packets, or flush the decoder if there are none, and pass wanted pictures on.
 
-        An error or a corrupt picture ends the run, as it ends a clip. So does a picture that comes too late: pictures
-        that came before it in its place are taken back.
+        An error or a corrupt picture ends the run, as it ends a clip. So does a picture that comes too late. The
+        pictures that came before it, although their place is behind it, are then removed.
         """
         if self._decoder is None:
             return
@@ -447,32 +439,31 @@ class _Run:
 
 
 MAX_BYTES = 16 << 20  # neighbouring packets are read together up to this size, which limits the memory
-STARTS_BACK = 2  # the decode to compare with begins at least so many random access points before a clip's
-SHORT = 300  # in a medium with at most so many packets, it begins with the first one
+STARTS_BACK = 2  # the decode from further back begins so many random access points before that of a clip
+SHORT = 300  # in a medium with at most so many packets, it begins with the first packet
 
 
 def differing_samples(
-    stream: Stream, flags: Flags, targets: Numbers, packets: Iterator[tuple[int, bytes]]
+    stream: Stream,
+    flags: Flags,
+    targets: Numbers,
+    packets_of: Callable[[Numbers], Iterable[tuple[int, bytes]]],
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: targets for which both ways give different pictures, or one of them gives none.
+    """Return bool [packets]: targets whose clip gives another picture than a decode from further back, or none.
 
     Args:
         stream: facts for decoders.
         flags: int32 [packets], read wherever a clip with one of the targets needs them.
         targets: int64 [targets], ascending, as `drawn` returns them.
-        packets: numbers and bytes of packets in decode order, at least of those that `needed_for` returns.
+        packets_of: returns the numbers and bytes of packets in decode order, at least of those asked for.
     """
     of_clips, further_back = shapes_of_some(
         flags, targets, stream.coded.reorder_depth, drop_leading=drops_leading(stream.coded.codec)
     )
-    found, expected = prints_of_runs(stream, [of_clips, further_back], packets, going_on=(1,))
+    needed = np.unique(further_back.packet)
+    found, expected = prints_of_runs(stream, [of_clips, further_back], packets_of(needed), going_on=(1,))
     by_packet = {number: print_ for (number, _), print_ in expected.items()}
     return differing([of_clips], [found], [by_packet.get(number) for number in range(len(flags))])
-
-
-def needed_for(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_leading: bool) -> Numbers:
-    """Return int64, ascending: the packets that comparing some targets takes. For arguments, see `shapes_of_some`."""
-    return np.unique(shapes_of_some(flags, targets, reorder_depth, drop_leading=drop_leading)[1].packet)
 
 
 def packets_in_ranges(
@@ -517,23 +508,23 @@ def drawn(flags: Flags, count: int, *, drop_leading: bool) -> Numbers:
 
     Args:
         flags: int32 [packets], 0 where not read.
-        count: how many are wanted.
+        count: number of stretches.
         drop_leading: As `reach.drops_leading` returns it.
     """
-    frames = _sound_frames(Reach(flags, drop_leading=drop_leading), flags, shown_packets(flags))
+    frames = _sound_frames(Reach(flags, drop_leading=drop_leading), flags, timeline.shown_packets(flags))
     edges = np.linspace(0, len(frames), min(count, len(frames)) + 1).astype(np.int64)
     return frames[np.random.default_rng(SEED).integers(edges[:-1], edges[1:])] if len(frames) else frames
 
 
 def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_leading: bool) -> tuple[Shape, Shape]:
-    """Return (runs as of clips with one frame each, runs from further back), one of each for a target.
+    """Return two runs for each target: the run of a clip with this frame, and a run from further back.
 
-    Targets that turn out to be damaged are left out.
+    Damaged targets are left out.
 
     Args:
         flags: int32 [packets], read wherever a clip with one of the targets needs them.
         targets: int64 [targets], ascending.
-        reorder_depth: How many pictures a decoder holds back. So many packets behind a target are decoded, too.
+        reorder_depth: Number of pictures that a decoder holds back. As many packets behind a target are decoded, too.
         drop_leading: As `reach.drops_leading` returns it.
     """
     reach = Reach(flags, drop_leading=drop_leading)
@@ -543,7 +534,7 @@ def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_l
     of_clips = [
         reach.needed(targets[at : at + 1], begins[at : at + 1], ends[at : at + 1])[0] for at in range(len(targets))
     ]
-    resets = np.flatnonzero(flags & RESET)
+    resets = np.flatnonzero(flags & timeline.RESET)
     numbers = np.searchsorted(reach.starts, begins)
     further = np.zeros_like(begins) if len(flags) <= SHORT else reach.starts[np.maximum(numbers - STARTS_BACK, 0)]
     # No decoder session may run over a reset.

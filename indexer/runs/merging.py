@@ -1,16 +1,16 @@
 """Compact an index, and run an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
 
-Compacting merges the parts that many runs wrote into few parts, without the rows that no longer count.
+Compacting merges the parts of many runs into few parts, without superseded rows and rows of media that are gone.
 
 The slices of a run write the same parts as an undivided run. The first slice writes the plan of all slices: the numbers
-of the parts, and a digest of the work. Each slice compares the sources with the index as it was before the run, finds
-the same work, and writes every n-th part of it. A part that exists is done, so a slice that runs again does the rest.
+of the parts, and a digest of the work. Each slice compares the sources with the index as it was before the run. So all
+slices find the same work, and each one writes every n-th part. A slice that runs again skips the parts that exist.
 """
 
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,20 +20,18 @@ from numpy.typing import NDArray
 from framedex.errors import OutputError, SourceError
 from framedex.execution.engine import Slice
 from framedex.files import outputs
-from framedex.files.parquet_parts import PartWriter, ffmpeg_of, part_path, read_all
+from framedex.files.outputs import Output
+from framedex.files.parquet_parts import ffmpeg_of, part_numbers, part_path, read_all
 from framedex.indexer import schema
 from framedex.indexer.parts.index import Index, as_videos, rows_by_group
 from framedex.indexer.parts.part_pairs import PartPairs, next_part
 from framedex.indexer.runs import build
-from framedex.indexer.runs.work import IndexOptions, Members, Work, parted, plan_work
-from framedex.storage.outputs import Output
+from framedex.indexer.runs.work import IndexOptions, IndexReport, Members, Work, parted, plan_work
 from framedex.storage.places import Place, parquet_file
 
 # Limits of a merged part: its rows of `videos` are in memory until it is written.
 MEDIA_A_PART = 16_384
 PACKETS_A_PART = 32_000_000
-# Looking up one video reads one row group (decision 0019).
-VIDEOS_A_ROW_GROUP = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +39,10 @@ class CompactReport:
     """The result of compacting.
 
     Attributes:
-        parts_before: number of parts before.
-        parts: number of parts now.
-        media: number of media.
-        dropped: number of rows that no longer counted.
+        parts_before: The number of parts before.
+        parts: The number of parts now.
+        media: The number of media.
+        dropped: The number of removed rows.
     """
 
     parts_before: int
@@ -54,21 +52,21 @@ class CompactReport:
 
 
 def compact_index(out: Place) -> CompactReport:
-    """Write the rows that count into new parts, in the same order, and remove the old parts.
+    """Copy the current rows into new parts, in the same order, and remove the old parts.
 
-    At every moment a reader that opens the index sees every medium. Memory use is one row group, plus the rows of
-    `videos` for one part.
+    At every moment, a reader that opens the index sees every medium. One row group of `frames` and the rows of `videos`
+    for one part are in memory at a time.
 
     Raises:
-        FormatError: the index cannot be read.
-        OutputError: another run writes the index, or it is being written in slices.
+        FormatError: The index cannot be read.
+        OutputError: Another run writes the index, or it is being written in slices.
     """
     with build.opened_whole(out) as output:
         index = Index(out)
         old, rows, media = index.parts, index.rows, len(index)
         if len(old) <= -(-media // MEDIA_A_PART) and rows == media:
             return CompactReport(parts_before=len(old), parts=len(old), media=media, dropped=0)
-        merged = _PartMerger(output, next_part(out))
+        merged = _PartMerger(output, files_a_part=MEDIA_A_PART)
         for number in old:
             merged.copy_rows(number, index.counting_rows(number))
         merged.flush()
@@ -78,32 +76,23 @@ def compact_index(out: Place) -> CompactReport:
         for number in old:  # ascending: a superseded row is removed before the row that supersedes it
             for table in (schema.VIDEOS_FOLDER, schema.FRAMES_FOLDER):
                 output.remove(f"{table}/{part_path(output.local, number).name}")
-        return CompactReport(parts_before=len(old), parts=merged.written, media=media, dropped=rows - media)
+        parts = len(part_numbers(out / schema.VIDEOS_FOLDER))
+        return CompactReport(parts_before=len(old), parts=parts, media=media, dropped=rows - media)
 
 
-class _PartMerger:
-    """Writes new parts, into which rows of old parts are copied.
+class _PartMerger(PartPairs):
+    """Writes new parts from rows of old parts. They stay Arrow tables, and each medium counts as a file."""
 
-    Unlike `PartPairs`, it copies tables without turning them into Python objects.
-    """
-
-    def __init__(self, output: Output, first: int) -> None:
-        self._output, self._number = output, first
-        self.written = 0
-        self._clear()
-
-    def _clear(self) -> None:
-        self._videos: list[pa.Table] = []
-        self._writer: PartWriter | None = None
-        self._group: list[pa.Table] = []
-        self._group_packets = self._packets = 0
+    @staticmethod
+    def _table(rows: list[pa.Table], columns: pa.Schema) -> pa.Table:
+        return pa.concat_tables(rows)
 
     def copy_rows(self, part: int, rows: NDArray[np.int64]) -> None:
         """Copy some rows of an old part.
 
         Args:
-            part: number of the old part.
-            rows: int64, row numbers in ascending order.
+            part: The number of the old part.
+            rows: int64 [rows], the numbers of the rows, ascending.
         """
         if not len(rows):
             return
@@ -115,45 +104,14 @@ class _PartMerger:
         for table in rows_by_group(frames, rows):
             lengths = pc.list_value_length(table["size"]).to_numpy()
             for first, end in _stretches(lengths, schema.FRAMES_PER_ROW_GROUP):
-                packets = int(lengths[first:end].sum())
-                if self._group and self._group_packets + packets > schema.FRAMES_PER_ROW_GROUP:
-                    self._write_group()
-                self._group.append(table.slice(first, end - first))
-                self._group_packets += packets
-                self._packets += packets
-        if sum(map(len, self._videos)) >= MEDIA_A_PART or self._packets >= PACKETS_A_PART:
+                self._add_frames(table.slice(first, end - first), int(lengths[first:end].sum()))
+        self._files += len(rows)
+        if self._files >= self._files_a_part or self._packets >= PACKETS_A_PART:
             self.flush()
-
-    def _write_group(self) -> None:
-        if self._writer is None:
-            path = part_path(self._output.local / schema.FRAMES_FOLDER, self._number)
-            self._writer = PartWriter(path, schema.FRAMES, version=schema.SCHEMA_VERSION, delta=schema.DELTA_COLUMNS)
-        self._writer.write(pa.concat_tables(self._group).combine_chunks())
-        self._group, self._group_packets = [], 0
-
-    def flush(self) -> None:
-        """Write the collected rows as a part, and make it visible."""
-        if not self._videos:
-            return
-        self._write_group()
-        assert self._writer is not None  # each row of videos has a row of frames
-        self._writer.commit()
-        # A reader opens frames only for the rows of videos that it sees, so videos are published last.
-        self._output.publish(part_path(self._output.local / schema.FRAMES_FOLDER, self._number))
-        videos = pa.concat_tables(self._videos)
-        path = part_path(self._output.local / schema.VIDEOS_FOLDER, self._number)
-        writer = PartWriter(path, schema.VIDEOS, version=schema.SCHEMA_VERSION)
-        for first in range(0, len(videos), VIDEOS_A_ROW_GROUP):
-            writer.write(videos.slice(first, VIDEOS_A_ROW_GROUP).combine_chunks())
-        writer.commit()
-        self._output.publish(path)
-        self._number += 1
-        self.written += 1
-        self._clear()
 
 
 def _stretches(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of runs of rows with at most `most` packets together, or of one row; `end` is exclusive."""
+    """Yield (first, end) of stretches of rows. A stretch has at most `most` packets, or one row. `end` is exclusive."""
     first = total = 0
     for row, length in enumerate(lengths.tolist()):
         if row > first and total + length > most:
@@ -169,10 +127,10 @@ class SlicedRun:
     """The plan that all slices of a run share: the contents of `slices.json`.
 
     Attributes:
-        slices: number of slices.
-        first_part: number of the first part that they write.
-        parts: number of parts that they write, from `first_part` on.
-        work: digest of all work of the run.
+        slices: The number of slices.
+        first_part: The number of the first part that they write.
+        parts: The number of parts that they write, from `first_part` on.
+        work: A digest of all work of the run.
     """
 
     slices: int
@@ -189,13 +147,12 @@ class SlicedRun:
         return [number for number in range(first, self.parts, step) if not self.part(out, number).exists()]
 
 
-def build_slice(options: IndexOptions, part: Slice) -> build.IndexReport:
+def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
     """Do one slice of an index run. The report counts the media of this slice, and the files of the whole run.
 
     Raises:
-        OutputError: as for `build_index`, or other slices have other work.
-        SourceError: as for `build_index`.
-        FormatError: as for `build_index`.
+        OutputError: See `build_index`. Or the slices differ in their work.
+        SourceError, FormatError: See `build_index`.
     """
     if (before := _report_if_finished(options)) is not None:
         return before
@@ -207,18 +164,18 @@ def build_slice(options: IndexOptions, part: Slice) -> build.IndexReport:
             wanted = plan.missing(options.out, part.number, part.count)
             mine = [item for number in wanted for item in items[number]]
             parts = PartPairs(output, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
-            report = build.report_of(options, work)
             with build.parts_written(parts):
-                build.probe_items(options, mine, parts, report)
-        return report
+                build.probe_items(options, mine, parts, work.report)
+        return work.report
 
 
-def _report_if_finished(options: IndexOptions) -> build.IndexReport | None:
+def _report_if_finished(options: IndexOptions) -> IndexReport | None:
     """Return the report of a run whose slices were all written before, or None if some work is left."""
     if read_plan(options.out) is not None or not (options.out / schema.HEADER).exists():
         return None
     work = plan_work(options)
-    return replace(build.report_of(options, work), finished=True) if build.is_finished(options.out, work) else None
+    work.report.finished = build.is_finished(options.out, work)
+    return work.report if work.report.finished else None
 
 
 def _agree_on_plan(output: Output, options: IndexOptions, slices: int) -> tuple[SlicedRun, Work]:
@@ -254,11 +211,11 @@ def read_plan(out: Place) -> SlicedRun | None:
 
 
 def digest(options: IndexOptions, work: Work) -> str:
-    """Return 32 hex digits that differ if slices would work or write differently."""
-    asked = {"root": work.root} | {name: getattr(options, name) for name in ("verify", "prove", "depth")}
+    """Return 32 hex digits that identify the work of a run and the options that change its output."""
+    asked = {"root": work.report.root} | {name: getattr(options, name) for name in ("verify", "prove", "depth")}
     found = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
     for item in work.items:
-        found.update(repr((item.identity, item.task, str(item.error), item.rows)).encode("utf-8", "surrogateescape"))
+        found.update(repr((item.identity, item.task, item.found, item.rows)).encode("utf-8", "surrogateescape"))
     for mention in work.listed:
         found.update(repr(mention).encode("utf-8", "surrogateescape"))
     return found.hexdigest()
@@ -273,12 +230,12 @@ def _note_ffmpeg(output: Output, versions: set[str]) -> None:
         output.publish(path)
 
 
-def finish_index(options: IndexOptions) -> build.IndexReport:
+def finish_index(options: IndexOptions) -> IndexReport:
     """Check that all slices of a run are written, complete the listing, and return the report of the run.
 
     Raises:
-        OutputError: slices are missing or still running, or there is no run in slices.
-        SourceError: the sources or options differ from those of the slices.
+        OutputError: Slices are missing or still running, or there is no run in slices.
+        SourceError: The sources or options differ from those of the slices.
     """
     if (before := _report_if_finished(options)) is not None:
         return before
@@ -296,12 +253,12 @@ def finish_index(options: IndexOptions) -> build.IndexReport:
                 where=str(options.out),
                 remedy="give --finish the same sources and options as --task",
             )
-        report, members, ffmpeg = build.report_of(options, work), Members(), set[str]()
+        members, ffmpeg = Members(), set[str]()
         for number in range(plan.parts):
             table = parquet_file(plan.part(options.out, number)).read()
             ffmpeg |= ffmpeg_of(table.schema)
             for row in table.to_pylist():
-                build.note_row(row, report, members)
+                build.note_row(row, work.report, members)
         if not outputs.has_locks(options.out):
             build.begin(output, work)
         _note_ffmpeg(output, ffmpeg)
@@ -310,4 +267,4 @@ def finish_index(options: IndexOptions) -> build.IndexReport:
         output.remove(build.SLICES_NAME)
         for path in output.local.glob(f"{outputs.LOCK_NAME}-*"):
             path.unlink()
-        return report
+        return work.report

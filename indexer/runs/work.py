@@ -17,25 +17,24 @@ from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
 from framedex.core.words import SHOWN
 from framedex.errors import INTERNAL_ERROR, MediaError, MissingSourceError, OutputError, SourceError
-from framedex.execution.engine import Engine
-from framedex.execution.local_pool import GIBIBYTE, run_local
+from framedex.execution.engine import GIBIBYTE, Engine, run_local
 from framedex.files.outputs import ASIDE, LOCK_NAME
 from framedex.files.parquet_parts import PART_NAME
-from framedex.indexer.facts import MediumFacts, Row
+from framedex.indexer.facts import MediumFacts, Row, problem_of
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth, ProbeTask, Streams
 from framedex.indexer.probing.probe_images import ImageTask
-from framedex.indexer.runs.existence import media_there
-from framedex.indexer.schema import HEADER, NO_VIDEO, UNPROVEN
-from framedex.indexer.sources.discover import Found, OtherFiles, default_root, discover, is_listing, other_files
-from framedex.indexer.sources.folders import is_seen_missing, is_there, may_be_folder
+from framedex.indexer.runs.existence import find_identity, is_same
+from framedex.indexer.schema import HEADER, NO_VIDEO, SCANNED, UNPROVEN
+from framedex.indexer.sources.discover import Found, OtherFiles, Search, default_root, discover, is_listing, other_files
+from framedex.indexer.sources.folders import is_there
 from framedex.indexer.sources.lerobot import LEROBOT
-from framedex.indexer.sources.named_medium import SIDECARS, Images, NamedMedium, Sidecar, is_image_name, readable_name
+from framedex.indexer.sources.named_medium import SIDECARS, NamedMedium, Sidecar, is_image_name, readable_name
 from framedex.indexer.sources.sequences import at_rate
-from framedex.records.medium import FAILED, IMAGES, OK, REFUSED, VIDEO
+from framedex.records.medium import FAILED, GONE, IMAGES, OK, REFUSED, VIDEO
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place, local_of, names_in
-from framedex.storage.uris import absolute, is_inside, joined, medium_name, relative
+from framedex.storage.uris import absolute, is_inside, is_remote, joined, local_path, medium_name, relative
 
 KNOWN_COLUMNS = (
     "media_id",
@@ -62,26 +61,11 @@ KNOWN_COLUMNS = (
 )
 
 
-def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
-    """Return the rows of one uri that describe a medium as it was probed last.
-
-    For a tar or a Parquet file, these are the rows of all its media.
-
-    Args:
-        known: the rows of the uri in the order in which they were written.
-        task: how the medium is probed.
-        member: name of the medium in a file or folder of several media, else None.
-    """
-    if task.holds is None:
-        return [row for row in known if row["member"] == member]
-    return [row for row in known if row["fingerprint"] == known[-1]["fingerprint"]]
-
-
 def is_done(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows still describe a medium and answer all that the task asks.
+    """Return whether known rows still describe a medium and have everything that the task asks for.
 
     Another version of framedex probes refused media again, because it may support them. For failed media, see
-    `is_same_failure`.
+    `fails_again`.
     """
     must_try = (
         row["status"] == FAILED
@@ -89,11 +73,11 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
         or row["error_kind"] == UNPROVEN
         for row in known
     )
-    return bool(known) and not any(must_try) and _has_answers(task, known) and media_there(task).is_same(known[0])
+    return bool(known) and not any(must_try) and _has_answers(task, known) and is_same(task, known[0])
 
 
 def _has_answers(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows answer all that the task asks of usable media, and of those that are skipped."""
+    """Return whether known rows of usable and skipped media have everything that the task asks for."""
     for row in known:
         # Files without a video stream are skipped if a search found them, and fail if they are named.
         if row["error_kind"] == NO_VIDEO and not _is_member(row):
@@ -122,7 +106,7 @@ def _is_member(row: Row) -> bool:
 
 
 def attempt(task: ProbeTask, options: "IndexOptions") -> str:
-    """Return the version of FFmpeg and the options that probe a medium, for the column `tried` of failed media."""
+    """Return the value of the column `tried` of a failed medium: the version of FFmpeg, and the options of probing."""
     asked: dict[str, object] = {name: getattr(task, name) for name in ("depth", "streams", "verify", "prove")}
     if task.images is not None:
         timing = (task.images.single, task.images.fps, task.images.default_fps, task.images.seconds)
@@ -132,9 +116,9 @@ def attempt(task: ProbeTask, options: "IndexOptions") -> str:
 
 
 def fails_again(task: ProbeTask, known: list[Row], options: "IndexOptions") -> bool:
-    """Return whether probing a medium would fail as before: the same file, options, framedex and FFmpeg.
+    """Return whether a failed medium would fail again: file, options, framedex and FFmpeg are the same.
 
-    Bugs of framedex and unanswered requests to a store do not count, because they do not depend on the medium.
+    After a bug of framedex or an unanswered request to a store, the answer is False. They do not depend on the medium.
     """
     failed = [row for row in known if row["status"] == FAILED]
     if not failed or any(row["probed_by"] != __version__ or row["error_kind"] == INTERNAL_ERROR for row in known):
@@ -146,19 +130,20 @@ def fails_again(task: ProbeTask, known: list[Row], options: "IndexOptions") -> b
 
 
 def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows still describe the medium.
-
-    If it was not readable, return whether it is still not readable.
-    """
-    row = known[0]
-    there = media_there(task)
-    return not there.is_readable() if row["fingerprint"] is None else there.is_same(row)
+    """Return whether known rows still describe the medium. If it was not readable, return whether it still is not."""
+    if known[0]["fingerprint"] is not None:
+        return is_same(task, known[0])
+    try:
+        find_identity(task)
+    except MediaError:
+        return True
+    return False
 
 
 def _is_timed(task: ImageTask, known: list[Row]) -> bool:
     """Return whether the rows of a single image or of a tar have the rate and the sequences that the task asks for.
 
-    Rows of videos in a tar do not count.
+    Rows of videos in a tar are ignored.
     """
     if task.form == "folder":  # the fingerprint of a folder also covers its timing
         return True
@@ -170,59 +155,47 @@ def _is_timed(task: ImageTask, known: list[Row]) -> bool:
 
 
 def is_still_unopened(error: MediaError, known: list[Row]) -> bool:
-    """Return whether a known row, by this version of framedex, has the same reason not to open a medium."""
+    """Return whether this version of framedex has recorded the same reason not to open a medium."""
     reason = (REFUSED if error.refused else FAILED, error.kind, error.what, __version__)
     names = ("status", "error_kind", "error_message", "probed_by")
     return len(known) == 1 and tuple(known[0][name] for name in names) == reason
 
 
-# Names that slices of a run write to object storage before there is a header.
+# The names of objects that slices of a run write before the header.
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
 Identity = tuple[str, str | None]  # uri, and name of the medium in a file or folder of several media
 Members = dict[str, dict[str, str | None]]  # by the uri of a tar or Parquet file: names of its media, sidecars as JSON
-# A tar or a Parquet file counts as so many files in a part, since it may have thousands of media: a killed run then
-# loses less.
+# A tar or a Parquet file counts as this many files of a part, because it may have thousands of media. A killed run then
+# loses less work.
 HOLDER_FILES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexOptions:
-    """The options of an index run.
+class IndexOptions(Search):
+    """The options of an index run. The attribute `root` is also the folder that recorded uris are relative to.
+
+    If it is None, that folder is the root of the existing index, or for a new one the sources' common folder.
 
     Attributes:
-        sources: files, folders, globs, lists and listings, as the user names them.
-        out: the index.
-        root: the folder that recorded uris are relative to. If None, the root of the existing index, or of a new one
-            the sources' common folder.
-        uri_column: the column of listings that names the media.
-        label_from_parent: add a column `label`, the name of each file's folder.
-        depth: see `ProbeTask`.
-        streams: see `ProbeTask`.
-        verify: see `ProbeTask`.
-        prove: see `ProbeTask`.
-        follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
-        images: the media that the images of searched folders become (see `discover.discover`).
-        sidecars: kinds of sidecars that become columns of the videos in tars.
-        image_fps: rate of images without stated times, in images per second. If None, 1.
-        workers: number of processes that probe.
-        engine: runs the probes.
-        retry: probe failed media again even if nothing changed.
-        timeout_seconds: time limit for each medium. If None, time is not limited.
-        memory_bytes: memory limit for each worker; see `local_pool.run_local`. If None, memory is not limited.
-        on_progress: called with (done, total) after each medium.
+        sources: Files, folders, globs, lists and listings, as the user names them.
+        out: The index.
+        depth, streams, verify, prove: See `ProbeTask`.
+        sidecars: The kinds of sidecars that become columns of the videos in tars.
+        image_fps: The rate of images without stated times, in images per second. If None, 1.
+        workers: The number of processes that probe.
+        engine: Runs the probes.
+        retry: Whether to probe failed media again even if nothing changed.
+        timeout_seconds: The time limit for each medium. If None, there is none.
+        memory_bytes: The memory limit of each process (`local_pool.run_local`). If None, there is none.
+        on_progress: Is called with (done, total) after each medium.
     """
 
     sources: Sequence[str]
     out: Place
-    root: str | None = None
-    uri_column: str | None = None
-    label_from_parent: bool = False
     depth: Depth = "auto"
     streams: Streams = "best"
     verify: bool = False
     prove: int = 0
-    follow_symlinks: bool = False
-    images: Images = "sequences"
     sidecars: tuple[Sidecar, ...] = SIDECARS
     image_fps: Fraction | None = None
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -235,21 +208,19 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file, a sequence of images or a video inside a file, which is probed, not opened, or gone.
+    """A file, a sequence of images or a video inside a file. It is probed, not opened, or gone.
 
     Attributes:
-        identity: uri, and name of the medium in a file or folder of several media.
-        task: how it is probed. If None, it is not probed.
-        error: why it is not opened.
-        rows: its known rows, if it is gone.
-        found: its facts, if they are known before it is probed.
-        known: the known rows of a file with several media.
-        files: the number of files that it counts as in a part of the index.
+        identity: The uri, and the name of the medium in a file or folder of several media.
+        task: Describes how to probe it. None if it is not probed.
+        rows: Its known rows, if it is gone.
+        found: Its facts, if they are known without probing it.
+        known: The known rows of a tar or a Parquet file.
+        files: The number of files of a part that it counts as.
     """
 
     identity: Identity
     task: ProbeTask | None = None
-    error: MediaError | None = None
     rows: list[Row] | None = None
     found: MediumFacts | None = None
     known: list[Row] = field(default_factory=list)
@@ -270,65 +241,117 @@ def parted(items: Sequence[Item], files_a_part: int) -> list[list[Item]]:
 
 
 @dataclass(slots=True, kw_only=True)
+class IndexReport:
+    """The outcome of a run: numbers of media and files, and the problems.
+
+    Refused media are counted in every run that names them, even if nothing changed.
+
+    Attributes:
+        out: The index.
+        root: The folder that recorded uris are relative to.
+        new: The number of files that the index lacked.
+        changed: The number of files that the index had, and that have changed.
+        retried: The number of unchanged files that are probed again because they were refused or failed.
+        gone: The number of files that no longer exist.
+        unchanged: The number of files that are not probed again.
+        thumbnails: The number of images that were skipped because they lie beside videos.
+        others: Files of searched folders that were skipped because of their endings.
+        ok: The number of usable media.
+        decoded_whole: The number of usable videos by codec that were decoded completely to prove their frames, because
+            packets of their codec are not parsed.
+        refused: The number of refused media.
+        failed: The number of media that failed, without those in `internal`.
+        internal: The number of media that failed because of a bug of framedex.
+        without_video: The number of files without a video stream that a search found. They are skipped, and count
+            neither as refused nor as failed.
+        without_video_examples: The uris of the first of these files.
+        problems: The name, status and reason of each medium in `refused`, `failed` and `internal`.
+        finished: Whether an earlier run has finished these slices. Then nothing was written.
+    """
+
+    out: Place
+    root: str
+    new: int = 0
+    changed: int = 0
+    retried: int = 0
+    gone: int = 0
+    unchanged: int = 0
+    thumbnails: int = 0
+    others: list[OtherFiles] = field(default_factory=list)
+    ok: int = 0
+    decoded_whole: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+    failed: int = 0
+    internal: int = 0
+    without_video: int = 0
+    without_video_examples: list[str] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+    finished: bool = False
+
+    def count(self, row: Row) -> None:
+        """Count the row of a medium."""
+        if row["status"] == OK:
+            self.ok += 1
+            if row["kind"] == VIDEO and row["codec"] not in SCANNED:
+                self.decoded_whole[row["codec"]] = self.decoded_whole.get(row["codec"], 0) + 1
+        if row["status"] in (OK, GONE):
+            return
+        if row["status"] == REFUSED and row["error_kind"] == NO_VIDEO:
+            self.without_video += 1
+            if len(self.without_video_examples) < SHOWN:
+                self.without_video_examples.append(row["uri"])
+            return
+        if row["status"] == REFUSED:
+            self.refused += 1
+        elif row["error_kind"] == INTERNAL_ERROR:
+            self.internal += 1
+        else:
+            self.failed += 1
+        problem = {"uri": medium_name(row["uri"], row.get("member"))}
+        problem |= {key: row[key] for key in ("status", "error_kind", "error_message")}
+        if row["error_kind"] == INTERNAL_ERROR:
+            problem["error_traceback"] = row["error_traceback"] or ""
+        self.problems.append(problem)
+
+
+@dataclass(slots=True, kw_only=True)
 class Work:
     """The work of a run.
 
     Attributes:
-        root: the folder that recorded uris are relative to.
-        listed: all mentions of media.
-        thumbnails: how many images were skipped because they lie beside videos.
-        others: files that were skipped because of their endings.
-        probe: media to probe, and how.
-        unopened: media not to open, and why.
-        gone: the known rows of files that no longer exist, by uri.
-        unchanged: how many media are not probed again.
-        changed: how many media of `probe` and `unopened` the index knows and finds changed.
-        retried: how many media of `probe` were refused or failed and are unchanged.
-        problems: the rows of media that stay refused or failed.
-        members: the known media of each listed tar or Parquet file.
-        inside: the known rows of the files with several media that are probed, by uri.
-        sidecars: kinds of sidecars that become columns.
+        report: The report of the run, before anything is probed.
+        listed: All mentions of media.
+        sidecars: The kinds of sidecars that become columns.
+        probe: The media to probe.
+        unopened: The media not to open. Their facts have the reason.
+        gone: The files that no longer exist, with their known rows.
+        members: The known media of each listed tar or Parquet file.
     """
 
-    root: str
+    report: IndexReport
     listed: list[NamedMedium]
-    thumbnails: int
-    others: list[OtherFiles]
-    probe: dict[Identity, ProbeTask] = field(default_factory=dict)
-    unopened: dict[Identity, MediaError] = field(default_factory=dict)
-    gone: dict[str, list[Row]] = field(default_factory=dict)
-    unchanged: int = 0
-    changed: int = 0
-    retried: int = 0
-    problems: list[Row] = field(default_factory=list)
+    sidecars: tuple[Sidecar, ...]
+    probe: list[Item] = field(default_factory=list)
+    unopened: list[Item] = field(default_factory=list)
+    gone: list[Item] = field(default_factory=list)
     members: Members = field(default_factory=dict)
-    inside: dict[str, list[Row]] = field(default_factory=dict)
-    sidecars: tuple[Sidecar, ...] = ()
 
     @property
     def items(self) -> list[Item]:
-        """All items to write, one per file, in the order of the rows."""
-        gone = [Item(identity=(uri, None), rows=rows) for uri, rows in self.gone.items()]
-        unopened = [Item(identity=identity, error=error) for identity, error in self.unopened.items()]
-        probed = [
-            Item(identity=identity, task=task)
-            if task.holds is None
-            else Item(identity=identity, task=task, known=self.inside.get(identity[0], []), files=HOLDER_FILES)
-            for identity, task in self.probe.items()
-        ]
-        return gone + unopened + probed
+        """All items, one per file, in the order in which their rows are written."""
+        return self.gone + self.unopened + self.probe
 
 
 def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
-    """Find the media and compare them with the rows of the index at `out`, without writing to it.
+    """Find the media and compare them with the rows of the index at `out`. Nothing is written.
 
     Args:
-        options: the options of the run.
-        before: number of the first part that does not count; see `Index`.
+        options: The options of the run.
+        before: The number of the first part to ignore (`Index`).
 
     Raises:
-        OutputError: the index has another root, or `out` holds something else than an index.
-        SourceError: a source is wrong or missing.
+        OutputError: The index has another root, or `out` is something else than an index.
+        SourceError: A source is wrong or missing.
     """
     options = replace(options, sources=[_pinned(source) for source in options.sources])
     known: dict[str, list[Row]] = {}
@@ -348,18 +371,11 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
             known.setdefault(row["uri"], []).append(row)
     elif _is_something_else(options.out):
         raise OutputError(
-            "the output folder holds something else than an index",
+            "the output folder is something else than an index",
             where=str(options.out),
             remedy="choose a new or empty folder",
         )
-    found = discover(
-        options.sources,
-        root=options.root,
-        label_from_parent=options.label_from_parent,
-        uri_column=options.uri_column,
-        follow_symlinks=options.follow_symlinks,
-        images=options.images,
-    )
+    found = discover(options.sources, options)
     root = root or default_root(options.sources)
     if readable_name(root) != root:
         raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
@@ -368,22 +384,20 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
 
 
 def _pinned(source: str) -> str:
-    """Return a source with the commit of the Hub that it names now, if it is on the Hub."""
+    """Return a source. If it is on the Hugging Face Hub, replace its revision by the commit that it now stands for."""
     at = next((prefix for prefix in ("@", LEROBOT) if source.startswith(prefix)), "")
     return at + pinned(source.removeprefix(at))
 
 
 def _check_sources_exist(found: Found, root: str, known: dict[str, list[Row]]) -> None:
-    """Raise MissingSourceError for sources that do not exist.
-
-    Sources that the index knows are not mistakes: they have disappeared since.
-    """
+    """Raise MissingSourceError for sources that do not exist. Sources that the index has are gone, and no mistakes."""
     missing = [
         item
         for item in found.listed
         if item.named == "source"
         and item.error is None
-        and is_seen_missing(item.path)
+        and not is_remote(item.path)  # probing shows which objects are missing
+        and not os.path.lexists(item.path)
         and relative(item.path, root) not in known
     ]
     if missing:
@@ -410,42 +424,55 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             tasks[identity] = replace(probe_task(item, options), searched=identity not in explicit)
     out = absolute(str(options.out))
     others = other_files(path for path in found.others if not is_inside(path, out))
-    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails, others=others, sidecars=options.sidecars)
+    report = IndexReport(out=options.out, root=root, thumbnails=len(found.thumbnails), others=others)
+    work = Work(report=report, listed=found.listed, sidecars=options.sidecars)
+    problems: list[Row] = []
     for identity, task in tasks.items():
-        rows = rows_of(known.get(identity[0], []), task, identity[1])
+        of_uri = known.get(identity[0], [])
+        if task.holds is None:
+            rows = [row for row in of_uri if row["member"] == identity[1]]
+        else:  # all media of the file, as they were probed last
+            rows = [row for row in of_uri if row["fingerprint"] == of_uri[-1]["fingerprint"]]
         if task.holds is not None:
             work.members[identity[0]] = {row["member"]: row["sidecars"] for row in rows if row["member"] is not None}
         if is_done(task, rows) or (not options.retry and fails_again(task, rows, options)):
-            work.unchanged += 1
-            work.problems += [row for row in rows if row["status"] in (REFUSED, FAILED)]
+            report.unchanged += 1
+            problems += [row for row in rows if row["status"] in (REFUSED, FAILED)]
             continue
-        work.probe[identity] = task
-        if task.holds is not None:
-            work.inside[identity[0]] = known.get(identity[0], [])
+        planned = Item(identity=identity, task=task)
+        work.probe.append(planned if task.holds is None else replace(planned, known=of_uri, files=HOLDER_FILES))
         if any(row["status"] != OK for row in rows) and is_same_medium(task, rows):
-            work.retried += 1
+            report.retried += 1
         else:
-            work.changed += bool(rows)
+            report.changed += bool(rows)
     for identity, error in errors.items():
         if identity in tasks:
             continue
-        rows = [row for row in known.get(identity[0], []) if row["member"] == identity[1]]
+        uri, member = identity
+        rows = [row for row in known.get(uri, []) if row["member"] == member]
         if is_still_unopened(error, rows):
-            work.unchanged += 1
-            work.problems += rows
+            report.unchanged += 1
+            problems += rows
         else:
-            work.unopened[identity] = error
-            work.changed += bool(rows)
+            kind = VIDEO if member is None else IMAGES
+            facts = MediumFacts(kind=kind, member=member, problem=problem_of(error))
+            work.unopened.append(Item(identity=identity, found=facts))
+            report.changed += bool(rows)
     named = {uri for uri, _ in tasks.keys() | errors.keys()}
     # A medium is gone only if this run searched its folder. Wrong rows of a listing have uris inside the listing.
-    searched = [absolute(source) for source in options.sources if may_be_folder(source) or is_listing(source)]
+    searched = [
+        absolute(source)
+        for source in options.sources
+        if is_remote(source) or is_listing(source) or os.path.isdir(local_path(source))  # any uri may name a folder
+    ]
     for uri, rows in known.items():
-        if uri in named:
-            continue
         path = joined(root, uri)
-        if any(is_inside(path, folder) for folder in searched) and not is_there(path):
-            work.gone[uri] = rows
-    work.problems.sort(key=lambda row: medium_name(row["uri"], row["member"]))
+        if uri not in named and any(is_inside(path, folder) for folder in searched) and not is_there(path):
+            work.gone.append(Item(identity=(uri, None), rows=rows))
+    report.new = len(work.probe) + len(work.unopened) - report.changed - report.retried
+    report.gone = len(work.gone)
+    for row in sorted(problems, key=lambda row: medium_name(row["uri"], row["member"])):
+        report.count(row)
     return work
 
 
@@ -477,7 +504,7 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
 
 
 def _is_something_else(out: Place) -> bool:
-    """Return whether the path of the new index has files that an unfinished run would not have written."""
+    """Return whether the path of a new index has files that no unfinished run has written."""
     if local_of(out) is None:
         return any(not BEGUN.fullmatch(name) for name in names_in(out))
     if not out.exists():

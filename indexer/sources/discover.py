@@ -1,6 +1,6 @@
-"""Find the media that the user names: files, folders, globs, lists, DALI file lists and listings with columns.
+"""Find the media that the user names by files, folders, globs, lists, DALI file lists and listings with columns.
 
-A search of folders skips images beside videos, and files with other endings than those of videos and images.
+A search of folders skips images beside videos, and files whose endings are not those of videos, images or tars.
 """
 
 import functools
@@ -13,19 +13,7 @@ import pyarrow as pa
 
 from framedex.errors import MediaError, SourceError, StorageError
 from framedex.indexer.schema import LISTING
-from framedex.indexer.sources import named_medium
-from framedex.indexer.sources.folders import (
-    expand_glob,
-    expand_pattern,
-    fixed_prefix,
-    folders_below,
-    is_glob,
-    is_pattern,
-    names_folder,
-    object_folders,
-    pattern_folder,
-    way_out,
-)
+from framedex.indexer.sources import folders, named_medium
 from framedex.indexer.sources.lerobot import LEROBOT, read_lerobot
 from framedex.indexer.sources.listing_files import read_list, read_table
 from framedex.indexer.sources.members import holds_videos
@@ -37,27 +25,14 @@ from framedex.storage.uris import absolute, checked, common_folder, is_remote, l
 TAKEN = named_medium.VIDEO_SUFFIXES | named_medium.IMAGE_SUFFIXES | {named_medium.TAR_SUFFIX}
 
 
-@dataclass(slots=True)
-class Skipped:
-    """The absolute paths that a search skips.
-
-    Attributes:
-        thumbnails: images that lie beside videos.
-        others: files with other endings.
-    """
-
-    thumbnails: set[str] = field(default_factory=set)
-    others: set[str] = field(default_factory=set)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFiles:
     """Skipped files with the same ending.
 
     Attributes:
-        ending: in lower case, or empty.
-        count: number of files.
-        example: path of the first file.
+        ending: The ending in lower case, or an empty text.
+        count: The number of files.
+        example: The path of the first file.
     """
 
     ending: str
@@ -66,7 +41,7 @@ class OtherFiles:
 
 
 def is_other(name: str) -> bool:
-    """Return whether a file is skipped because of its ending. Hidden files and timestamps files are not reported."""
+    """Return whether a search reports a file as skipped. It does not report hidden files and timestamps files."""
     return _ending(name) not in TAKEN and name[:1] != "." and name != TIMES_NAME
 
 
@@ -90,33 +65,48 @@ def _ending(name: str) -> str:
 TABLE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
 OBJECT_SUFFIXES = TAKEN | TABLE_SUFFIXES | LIST_SUFFIXES
-# A user column with such a name would hide one of a clip's own columns, or DuckDB's column with the number of a row.
+# Names that a user column must not have: those of a clip's columns, and of DuckDB's column with the number of a row.
 RESERVED_COLUMNS = CLIP_NAMES | {*LISTING.names, "is_padding", "file_row_number"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Found:
-    """The media that sources name, and the files that were skipped.
+    """The media that sources name, and the absolute paths of the files that were skipped.
 
     Attributes:
-        listed: the mentions of media.
-        thumbnails: how many images were skipped because they lie beside videos.
-        others: the paths of files that were skipped because of their endings.
+        listed: The mentions of media.
+        thumbnails: Skipped images that lie beside videos.
+        others: Files that were skipped because of their endings.
     """
 
-    listed: list[named_medium.NamedMedium]
-    thumbnails: int
-    others: set[str]
+    listed: list[named_medium.NamedMedium] = field(default_factory=list)
+    thumbnails: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The options for reading sources. For its attributes, see `discover`."""
+    """The options for finding the media that sources name.
 
-    root: str | None
-    follow_symlinks: bool
-    images: named_medium.Images
+    Attributes:
+        root: The folder for relative paths in lists and listings. If None, the folder of the list, then the working
+            directory.
+        uri_column: The column of listings that names the media. If None, `uri` or the columns of a well-known dataset.
+        label_from_parent: Whether to add a column `label`, the name of each medium's folder.
+        follow_symlinks: Whether to search linked folders, and let links lead out of the folder that a medium was found
+            through: a folder that is a source, the part of a glob before its wildcards, or the folder for relative
+            paths of a list. If not, a medium outside has an error. A file that is a source may itself be a link.
+        images: The media that the images of a searched folder become: one sequence, one medium each, or none.
+    """
+
+    root: str | None = None
     uri_column: str | None = None
+    label_from_parent: bool = False
+    follow_symlinks: bool = False
+    images: named_medium.Images = "sequences"
+
+
+DEFAULTS = Search()
 
 
 def is_listing(source: str) -> bool:
@@ -125,14 +115,12 @@ def is_listing(source: str) -> bool:
 
 
 def media_id(uri: str, stream: int | None = None, *, member: str | None = None) -> str:
-    """Return the stable name of a medium: 16 hex digits of BLAKE2b over its uri.
-
-    The hash also covers `stream` and `member`, if given.
+    """Return the id of a medium: 16 hex digits of BLAKE2b over its uri and, if given, `stream` and `member`.
 
     Args:
-        uri: the uri of the file or folder.
-        stream: number of a video stream that is not the best one of its file.
-        member: name of the medium in a file or folder of several media.
+        uri: The uri of the file or folder.
+        stream: The number of a video stream that is not the best one of its file.
+        member: The name of the medium in a file or folder of several media.
     """
     name = uri if stream is None else f"{uri}#{stream}"
     if member is not None:
@@ -149,49 +137,33 @@ def default_root(sources: Sequence[str]) -> str:
     local = [local_path(source) for source in sources if not is_remote(source.removeprefix("@"))]
     if not local:
         return common_folder([_object_folder(source.removeprefix("@")) for source in sources]) or "/"
-    paths = [os.path.abspath(fixed_prefix(source.removeprefix("@"))) for source in local]
+    paths = [os.path.abspath(folders.fixed_prefix(source.removeprefix("@"))) for source in local]
     return os.path.commonpath([path if os.path.isdir(path) else os.path.dirname(path) for path in paths])
 
 
-def discover(
-    sources: Sequence[str],
-    *,
-    root: str | None = None,
-    label_from_parent: bool = False,
-    follow_symlinks: bool = False,
-    images: named_medium.Images = "sequences",
-    uri_column: str | None = None,
-) -> Found:
+def discover(sources: Sequence[str], search: Search = DEFAULTS) -> Found:
     """Return every mention of a medium in the order given. The contents of folders and globs are sorted.
 
     Args:
-        sources: the sources, as the user names them.
-        root: the folder for relative paths inside lists and listings. If None, the folder of the list, then the working
-            directory.
-        label_from_parent: give each medium a column `label`, the name of its folder.
-        follow_symlinks: search linked folders, too, and let links lead out of the folder that a medium was found
-            through: a folder that is a source, the part of a glob before its wildcards, or the folder for relative
-            paths of a list. Without it, a medium outside has an error. A file that is a source may itself be a link.
-        images: the media that the images of a searched folder become: one sequence, one medium each, or none.
-        uri_column: the column of listings that names the media. If None, `uri` or the columns of a well-known dataset.
+        sources: The sources, as the user names them.
+        search: The options.
 
     Raises:
-        SourceError: a list cannot be read, or a folder or glob has no medium.
+        SourceError: A list cannot be read, or a folder or glob has no medium.
     """
     sources = [local_path(source) for source in sources]
-    search = Search(root=root, follow_symlinks=follow_symlinks, images=images, uri_column=uri_column)
-    if uri_column is not None and not any(is_listing(source) for source in sources):
+    if search.uri_column is not None and not any(is_listing(source) for source in sources):
         raise SourceError(
             "no source is a listing, so that no column names media",
             where="--uri-column",
-            found=uri_column,
+            found=search.uri_column,
             allowed="files ending in " + " ".join(sorted(TABLE_SUFFIXES)),
         )
-    skipped = Skipped()
-    listed = [_check_name(item) for source in sources for item in _expand(source, search, skipped)]
-    if not follow_symlinks:
+    found = Found()
+    listed = [_check_name(item) for source in sources for item in _expand(source, search, found)]
+    if not search.follow_symlinks:
         listed = _check_links(listed)
-    if label_from_parent:
+    if search.label_from_parent:
         listed = [_with_parent_label(item) for item in listed]
     for item in listed:
         if clash := RESERVED_COLUMNS & item.columns.keys():
@@ -202,11 +174,12 @@ def discover(
                 remedy="rename the column in the listing",
             )
     check_one_timing(listed)
-    return Found(listed=_without_repeats(listed), thumbnails=len(skipped.thumbnails), others=skipped.others)
+    found.listed = _without_repeats(listed)
+    return found
 
 
 def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
-    """If the name of a medium or of an image is not valid UTF-8, return it with an error and a name that is."""
+    """Return a mention. If a name in it is not valid UTF-8, add an error, and replace the bytes that are not valid."""
     readable = named_medium.readable_name
     if "\0" in item.path:
         return replace(item, error=MediaError("file_name", "file names cannot have a zero byte"))
@@ -221,7 +194,7 @@ def _check_name(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
 
 
 def _check_links(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
-    """Give media an error if links lead out of their folder, unless another mention of them follows no such link."""
+    """Return mentions, with an error if links lead out of their folder and no other mention reaches the medium."""
     real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)  # many media share their folders
     errors = [_link_error(item, real_folder) for item in listed]
     allowed = {(item.path, item.member) for item, error in zip(listed, errors, strict=True) if error is None}
@@ -237,7 +210,7 @@ def _link_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str
         return None
     inside = [] if item.images is None else [*item.images, TIMES_NAME]
     paths = [item.path, *(os.path.join(item.path, name) for name in inside)]
-    target = next(filter(None, (way_out(path, item.folder, real_folder) for path in paths)), None)
+    target = next(filter(None, (folders.way_out(path, item.folder, real_folder) for path in paths)), None)
     if target is None:
         return None
     if not os.path.lexists(target):
@@ -251,8 +224,8 @@ def _link_error(item: named_medium.NamedMedium, real_folder: Callable[[str], str
 
 
 def _object_folder(source: str) -> str:
-    """Return the folder of a store that a source names, or that holds what it names."""
-    uri = checked(pattern_folder(source) if is_pattern(source) else source)
+    """Return the folder of a store that a source names, or the folder of the objects that it names."""
+    uri = checked(folders.pattern_folder(source) if folders.is_pattern(source) else source)
     return uri.rpartition("/")[0] if _names_object(uri) else uri
 
 
@@ -261,7 +234,7 @@ def _names_object(uri: str) -> bool:
     return _ending(uri) in OBJECT_SUFFIXES or named_medium.is_tar_name(uri)
 
 
-def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
+def _expand(source: str, search: Search, found: Found) -> Iterator[named_medium.NamedMedium]:
     """Yield the mentions of media in a source."""
     remote, suffix = is_remote(source), _ending(source)
     if source.startswith(LEROBOT):
@@ -269,10 +242,10 @@ def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[named_med
     # A file of this machine may have a name that begins with @.
     elif source.startswith("@") and (is_remote(source[1:]) or not os.path.lexists(source)):
         yield from _expand_list(source[1:], search)
-    elif is_pattern(source) if remote else is_glob(source):
-        yield from _expand_pattern(source, search, skipped)
+    elif folders.is_pattern(source) if remote else folders.is_glob(source):
+        yield from _expand_pattern(source, search, found)
     elif not remote and os.path.isdir(source):
-        yield from _walk(source, source, search, skipped)
+        yield from _walk(source, source, search, found)
     elif suffix == named_medium.PARQUET_SUFFIX and search.uri_column is None and _holds_videos(place(source)):
         yield _plain(source)
     elif suffix in TABLE_SUFFIXES:
@@ -283,19 +256,19 @@ def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[named_med
     elif not remote or (not source.endswith("/") and (source.startswith("http") or _names_object(checked(source)))):
         yield _plain(source)
     else:
-        folders = object_folders(checked(source))
-        if not folders and not source.endswith("/"):
+        by_folder = folders.object_folders(checked(source))
+        if not by_folder and not source.endswith("/"):
             yield _plain(source)  # an object whose name has no ending, or a missing one; probing shows which
             return
         media: list[named_medium.NamedMedium] = []
-        for folder in folders:
-            found_here = _media_of(folder.uri, list(folder.files), None, search, skipped)
-            media += [replace(item, facts=folder.files.get(item.path.rpartition("/")[2])) for item in found_here]
+        for folder, files in by_folder.items():
+            media_here = _media_of(folder, list(files), None, search, found)
+            media += [replace(item, facts=files.get(item.path.rpartition("/")[2])) for item in media_here]
         yield from _sorted_media(media, source)
 
 
 def _holds_videos(path: Place) -> bool:
-    """Return whether a Parquet file holds videos. One that is not readable counts as a listing; its reader says why."""
+    """Return whether a Parquet file has videos. A file that is not readable counts as a listing, whose reader fails."""
     try:
         return holds_videos(parquet_file(path).schema_arrow)
     except (OSError, ValueError, pa.ArrowException, StorageError):
@@ -307,28 +280,28 @@ def _expand_list(source: str, search: Search) -> Iterator[named_medium.NamedMedi
 
 
 def _folder_or_file(item: named_medium.NamedMedium) -> named_medium.NamedMedium:
-    """If a mention names a folder, return it as the mention of a sequence. Return others unchanged."""
-    return folder_sequence(item) if item.error is None and names_folder(item.path, item.spelled) else item
+    """Return the mention of a folder as that of a sequence of images. Return other mentions unchanged."""
+    return folder_sequence(item) if item.error is None and folders.names_folder(item.path, item.spelled) else item
 
 
-def _expand_pattern(source: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
+def _expand_pattern(source: str, search: Search, found: Found) -> Iterator[named_medium.NamedMedium]:
     """Yield the objects or files that a pattern matches, and the media in the folders that it matches.
 
-    Links to folders are treated as in a search.
+    Links to folders are skipped, unless the search follows them.
     """
     if is_remote(source):
-        found = [replace(_found(uri, None), facts=facts) for uri, facts in expand_pattern(checked(source))]
+        media = [replace(_found(uri, None), facts=facts) for uri, facts in folders.expand_pattern(checked(source))]
     else:
-        folder = fixed_prefix(source)
-        found = []
-        for name in expand_glob(source, follow_symlinks=search.follow_symlinks):
+        folder = folders.fixed_prefix(source)
+        media = []
+        for name in folders.expand_glob(source, follow_symlinks=search.follow_symlinks):
             if not os.path.isdir(name):
-                found.append(_found(name, folder))
+                media.append(_found(name, folder))
             elif search.follow_symlinks or not os.path.islink(name.rstrip("/")):
-                found += _walk(name, folder, search, skipped)
-    if not found:
+                media += _walk(name, folder, search, found)
+    if not media:
         raise SourceError("the pattern matches nothing", where=source)
-    yield from found
+    yield from media
 
 
 def _plain(name: str) -> named_medium.NamedMedium:
@@ -339,27 +312,27 @@ def _found(name: str, folder: str | None) -> named_medium.NamedMedium:
     return named_medium.NamedMedium(path=absolute(name), spelled=name, folder=folder, named="search")
 
 
-def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[named_medium.NamedMedium]:
-    """Yield the media in a folder and below it. Add the paths of files that are not taken to `skipped`."""
-    folders = folders_below(top, follow_symlinks=search.follow_symlinks)
-    media = [item for base, files in folders for item in _media_of(base, files, folder, search, skipped)]
+def _walk(top: str, folder: str, search: Search, found: Found) -> Iterator[named_medium.NamedMedium]:
+    """Yield the media in a folder and below it. Add the paths of skipped files to `found`."""
+    searched = folders.folders_below(top, follow_symlinks=search.follow_symlinks)
+    media = [item for base, files in searched for item in _media_of(base, files, folder, search, found)]
     yield from _sorted_media(media, top)
 
 
 def _media_of(
-    base: str, files: list[str], folder: str | None, search: Search, skipped: Skipped
+    base: str, files: list[str], folder: str | None, search: Search, found: Found
 ) -> Iterator[named_medium.NamedMedium]:
-    """Yield the media among the files of one folder. Add the paths of files that are not taken to `skipped`."""
+    """Yield the media among the files of one folder. Add the paths of skipped files to `found`."""
     videos = [name for name in files if _ending(name) in named_medium.VIDEO_SUFFIXES]
     # Compressed tars are refused, so a search leaves them out, and only a user who names one gets an error.
     tars = [name for name in files if _ending(name) == named_medium.TAR_SUFFIX]
     yield from (_found(os.path.join(base, name), folder) for name in videos + tars)
-    skipped.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
+    found.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
     if search.images == "ignore":
         return
     images = visible_images(files)
     if videos:
-        skipped.thumbnails.update(absolute(os.path.join(base, name)) for name in images)
+        found.thumbnails.update(absolute(os.path.join(base, name)) for name in images)
     elif search.images == "single":
         yield from (_found(os.path.join(base, name), folder) for name in images)
     elif images:
@@ -370,7 +343,7 @@ def _sorted_media(media: list[named_medium.NamedMedium], top: str) -> list[named
     """Return the media of a folder, sorted. Raises SourceError if there are none."""
     if not media:
         raise SourceError(
-            "the folder holds no video and no image",
+            "the folder contains neither videos nor images",
             where=top,
             allowed="files ending in " + " ".join(sorted(TAKEN)),
             remedy="name the files themselves if they have other endings; "
@@ -391,9 +364,9 @@ def _with_parent_label(item: named_medium.NamedMedium) -> named_medium.NamedMedi
 
 
 def _without_repeats(listed: list[named_medium.NamedMedium]) -> list[named_medium.NamedMedium]:
-    """Drop repeated mentions: the same path with the same columns.
+    """Return mentions without repeats: mentions of the same medium with the same columns.
 
-    If one of them comes from a search and another one names the medium, the result counts as named.
+    If a search found the medium and the user also named it, the medium counts as named.
     """
     kept: dict[tuple[str, str | None, str], named_medium.NamedMedium] = {}
     for item in listed:

@@ -1,20 +1,18 @@
-"""Search folders, expand globs, and find out whether a path leaves its folder through a symbolic link.
+"""Search folders and expand globs, on this machine and in stores of objects.
 
-Search folders of a store, and expand patterns over the names of its objects.
-
-Find out whether something exists at a path of this machine or at a uri of object storage.
+Find out whether something exists at a path or a uri, and whether links lead out of a folder.
 """
 
 import glob
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from framedex.errors import SourceError, StorageError
 from framedex.storage.objects import Facts, children, exists, listing
-from framedex.storage.uris import is_remote, local_path
+from framedex.storage.uris import is_remote
 
 
 def is_glob(source: str) -> bool:
@@ -23,22 +21,20 @@ def is_glob(source: str) -> bool:
 
 
 def fixed_prefix(source: str) -> str:
-    """Return the part of a glob before its first wildcard folder. Return other sources unchanged."""
+    """Return the part of a glob before the first folder name with wildcards. Return other sources unchanged."""
     if not is_glob(source):
         return source
-    parts = Path(source).parts
-    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-    return os.path.join(*parts[:fixed]) if fixed else "."
+    return os.path.join("", *itertools.takewhile(lambda part: not glob.has_magic(part), Path(source).parts)) or "."
 
 
 def folders_below(top: str, *, follow_symlinks: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield (folder, names of its files) for a folder and all folders below it.
 
-    Links to folders are skipped, or with `follow_symlinks` searched after all true folders. Each true folder is
-    searched once, through the path that reaches it first, so circular links end.
+    Links to folders are skipped. With `follow_symlinks`, they are searched after all real folders. Each real folder is
+    searched once, by the first path that reaches it. So circular links end.
 
     Raises:
-        SourceError: a folder cannot be read.
+        SourceError: A folder cannot be read.
     """
     visited: set[str] = set()
     waiting = [top]
@@ -61,7 +57,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
-    """Return what a glob names, sorted. `**` stands for any number of folders, searched as by `folders_below`."""
+    """Return the paths that a glob matches, sorted. `**` stands for any number of folders (`folders_below`)."""
     parts = Path(pattern).parts
     if "**" not in parts:
         return sorted(glob.glob(pattern))
@@ -78,20 +74,20 @@ def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Return whether an absolute path lies under an absolute folder, by their names alone."""
+    """Return whether an absolute path is below an absolute folder, by their names alone."""
     return path.startswith(folder.rstrip("/") + "/")
 
 
 def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | None:
-    """Return where an absolute path really leads if links take it out of its folder; else None.
+    """Return the real path of a file if links lead out of its folder, else None.
 
     Args:
-        path: an absolute path.
-        folder: the folder.
+        path: The absolute path of the file.
+        folder: The folder.
         real_folder: `os.path.realpath`, or a cache of it that is as old as the search.
     """
     if not is_below(path, os.path.abspath(folder)):
-        return None  # the path was named elsewhere: no link of this folder leads there
+        return None  # the path was named by itself, so no link in the folder leads there
     if os.path.islink(path):
         real = os.path.realpath(path)
     else:
@@ -99,33 +95,17 @@ def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | 
     return None if is_below(real, real_folder(folder)) else real
 
 
-MAGIC = re.compile(r"[*?[]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectFolder:
-    """A folder that holds objects.
-
-    Attributes:
-        uri: of the folder.
-        files: the facts of its objects, by name.
-    """
-
-    uri: str
-    files: dict[str, Facts]
-
-
-def object_folders(uri: str) -> list[ObjectFolder]:
-    """Return the folders at and below a uri that hold objects, sorted.
+def object_folders(uri: str) -> dict[str, dict[str, Facts]]:
+    """Return the facts of objects at and below a uri by folder, sorted, and by their names in it.
 
     Raises:
-        SourceError: the store cannot list them.
+        SourceError: The store cannot list them.
     """
     folders: dict[str, dict[str, Facts]] = {}
     for name, facts in listed_objects(uri):
         folder, _, base = name.rpartition("/")
         folders.setdefault(folder, {})[base] = facts
-    return [ObjectFolder(uri=folder, files=folders[folder]) for folder in sorted(folders)]
+    return {folder: folders[folder] for folder in sorted(folders)}
 
 
 def listed_objects(uri: str) -> Iterator[tuple[str, Facts]]:
@@ -138,29 +118,20 @@ def listed_objects(uri: str) -> Iterator[tuple[str, Facts]]:
         ) from error
 
 
-def is_folder(uri: str) -> bool:
-    """Return whether there are objects below a uri. Only called if the name does not look like an object's."""
-    return any(True for _ in listed_objects(uri))
-
-
 def is_pattern(uri: str) -> bool:
     """Return whether a uri has wildcards, as `glob` understands them."""
-    return MAGIC.search(uri.split("://", 1)[1]) is not None
+    return glob.has_magic(uri.split("://", 1)[1])
 
 
 def pattern_folder(uri: str) -> str:
     """Return the part of a pattern before its first path component with wildcards."""
     scheme, rest = uri.split("://", 1)
-    fixed: list[str] = []
-    for part in rest.split("/"):
-        if MAGIC.search(part):
-            break
-        fixed.append(part)
+    fixed = itertools.takewhile(lambda part: not glob.has_magic(part), rest.split("/"))
     return f"{scheme}://{'/'.join(fixed)}"
 
 
 def expand_pattern(uri: str) -> list[tuple[str, Facts]]:
-    """Return the objects that a pattern names, sorted. `**` stands for any number of folders. Raises SourceError."""
+    """Return the objects that a pattern matches, sorted. `**` stands for any number of folders. Raises SourceError."""
     folder = pattern_folder(uri)
     pattern = _compiled(uri[len(folder) + 1 :])
     return [(name, facts) for name, facts in listed_objects(folder) if pattern.fullmatch(name[len(folder) + 1 :])]
@@ -193,24 +164,13 @@ def _part(part: str) -> str:
 
 def is_there(path: str) -> bool:
     """Return whether a file, link, object or folder exists at an absolute path or uri. Raises StorageError."""
-    return (exists(path) is not None or is_folder(path)) if is_remote(path) else os.path.lexists(path)
-
-
-def is_seen_missing(path: str) -> bool:
-    """Return whether nothing exists at a path of this machine. False for a store; probing shows it there."""
-    return not is_remote(path) and not os.path.lexists(path)
-
-
-def may_be_folder(source: str) -> bool:
-    """Return whether a source is a folder. In a store, which has only objects, any source may be one."""
-    return is_remote(source) or os.path.isdir(local_path(source))
+    if not is_remote(path):
+        return os.path.lexists(path)
+    return exists(path) is not None or any(True for _ in listed_objects(path))
 
 
 def names_folder(path: str, spelled: str) -> bool:
-    """Return whether an entry of a list names a folder.
-
-    In a store, the spelling decides: a folder has a slash at its end, or no ending.
-    """
+    """Return whether an entry of a list names a folder. In a store, that is a name with a final slash or no ending."""
     if is_remote(path):
         return spelled.endswith("/") or not os.path.splitext(path)[1]
     return os.path.isdir(path)

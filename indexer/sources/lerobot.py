@@ -38,20 +38,22 @@ INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 NO_ROWS = np.zeros(0, np.int64)
-EPISODE_BYTES = 2000  # an episode takes so much memory in Python
+EPISODE_BYTES = 2000  # memory of an episode in Python
 CHUNK_EPISODES = 1000  # LeRobot's default in version 2, if info.json lacks it
 NUMBER_FORM = re.compile(r"(?:0?[0-9]d?)?")  # format of a number in a file's name, such as 03d
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Episode:
-    """An episode, as `meta/` describes it.
+    """An episode, from the files in `meta/`.
 
     Attributes:
-        length: number of frames.
-        tasks: the texts of its tasks.
-        data: the Parquet file of its frames, relative to the dataset.
-        views: by camera, the video's path relative to the dataset, and the episode's begin and end in seconds.
+        number: The number of the episode.
+        length: The number of its frames.
+        tasks: The texts of its tasks.
+        data: The Parquet file of its frames, relative to the dataset.
+        views: By camera, the path of the video relative to the dataset, and where the episode begins and ends in it,
+            in seconds.
     """
 
     number: int
@@ -92,11 +94,11 @@ class _Folder:
         """Return the name of a file, relative to the dataset.
 
         Args:
-            template: the names of such files in info.json, such as `data/chunk-{chunk_index:03d}/file.parquet`.
-            values: texts and numbers that the template may use.
+            template: A template from info.json, such as `data/chunk-{chunk_index:03d}/file.parquet`.
+            values: The texts and numbers that the template may use.
 
         Raises:
-            SourceError: the template uses other values, or the name leads out of the folder.
+            SourceError: The template uses other values, or the name leads out of the folder.
         """
         _check_template(f"{self}/{INFO}", template, tuple(values))
         name = template.format(**values)
@@ -112,7 +114,7 @@ class _Folder:
 
 @functools.lru_cache(16)  # thousands of episodes have the same two templates
 def _check_template(where: str, template: str, names: tuple[str, ...]) -> None:
-    """Raise SourceError if a template uses other values, or a format that may make a name of any length."""
+    """Raise SourceError if a template uses other values, or a format by which names could get very long."""
     for _, field, form, conversion in string.Formatter().parse(template):
         if field is not None and (field not in names or conversion or not NUMBER_FORM.fullmatch(form or "")):
             raise SourceError(
@@ -123,8 +125,8 @@ def _check_template(where: str, template: str, names: tuple[str, ...]) -> None:
             )
 
 
-# The numbers in a Parquet file of frames: by the episode's number, its rows, int64, ascending; and int64 [rows], the
-# task of each row, or None if the file has no tasks.
+# The content of a Parquet file of frames: the rows of each episode by its number, int64, ascending; and the number of
+# each row's task, int64 [rows], or None if the file has no tasks.
 FrameNumbers = tuple[Mapping[int, NDArray[np.int64]], NDArray[np.int64] | None]
 
 
@@ -133,19 +135,19 @@ def read_lerobot(source: str, *, follow_symlinks: bool = False) -> Iterator[Name
 
     Their columns:
 
-    - `dataset`: the folder, as it was named.
+    - `dataset`: the folder, as the user names it.
     - `episode_index`, `camera`.
     - `start_seconds`, `end_seconds`: the episode's stretch of the video, in seconds from the first frame.
-    - `length`: number of the episode's frames.
+    - `length`: the number of the episode's frames.
     - `task`: the text of its task, if it has exactly one. `tasks`: the texts of all its tasks.
     - `listing_problem`: the problem of a wrong row. Policies make no clips of such a row.
 
     Args:
-        source: the dataset, as the user names it.
-        follow_symlinks: let links lead out of the dataset's folder. Videos are checked by `discover`.
+        source: The dataset, as the user names it.
+        follow_symlinks: Whether links may lead out of the dataset's folder. For videos, `discover` checks this.
 
     Raises:
-        SourceError: the folder is not a LeRobot dataset, its `meta` is not readable, or a link leads out of it.
+        SourceError: The folder is not a LeRobot dataset, its `meta` is not readable, or a link leads out of it.
     """
     folder = _Folder(place=place(source.removeprefix(LEROBOT)), follow_symlinks=follow_symlinks)
     info = _read_info(folder)
@@ -182,7 +184,7 @@ def _read_info(folder: _Folder) -> Row:
             raise TypeError("features are not an object")
     except (*UNREADABLE, KeyError, TypeError) as error:
         raise SourceError(
-            "the folder is no LeRobot dataset",
+            "the folder is not a LeRobot dataset",
             where=str(folder),
             found=f"{INFO}: {error!r}",
             allowed="meta, data, videos",
@@ -215,7 +217,7 @@ def _read_episodes_3(folder: _Folder, info: Row, cameras: Sequence[str]) -> list
         )
     files = [f"meta/episodes/{name}" for name in names if name.endswith(".parquet")]
     if not files:
-        raise FileNotFoundError(f"{folder}/meta/episodes holds no Parquet file")
+        raise FileNotFoundError(f"{folder}/meta/episodes has no Parquet files")
     found = []
     for table in read_each(
         folder.place, lambda name: read_all(folder.file(name), wanted, row_bytes=EPISODE_BYTES), files
@@ -264,7 +266,7 @@ def _json_lines(file: Place) -> list[Row]:
 
 
 def _read_frames(folder: _Folder, name: str) -> FrameNumbers | str:
-    """Return the numbers in a file of frames, or why they are not readable."""
+    """Return the content of a file of frames, or the reason why it is not readable."""
     try:
         table = read_all(folder.file(name), ["episode_index", "task_index"])
         task = table["task_index"].to_numpy().astype(np.int64) if "task_index" in table.column_names else None
@@ -315,7 +317,7 @@ def _find_rows(
     rows = rows_of.get(episode.number, NO_ROWS)
     if len(rows) != episode.length:
         problem = (
-            f"{episode.data} has {len(rows)} frames of episode {episode.number}; meta/episodes says {episode.length}"
+            f"{episode.data} has {len(rows)} frames of episode {episode.number}; meta/episodes has {episode.length}"
         )
         return None, [], problem
     if len(rows) and rows[-1] - rows[0] + 1 != len(rows):

@@ -1,7 +1,7 @@
 """Read lists and listings: text files that name media, and tables that name media with the user's columns.
 
-Listings are CSV, JSON, JSON Lines and Parquet files. Those of some well-known datasets name videos by ids: a convention
-recognises them by their columns, and has the names that their files may have.
+Listings are CSV, JSON, JSON Lines and Parquet files. Listings of some well-known datasets name videos by ids. A
+convention recognises such a listing by its columns, and has the possible names of the files.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class Convention:
         name: The dataset.
         columns: A listing is of this kind if it has all of these.
         texts: Columns that are texts, even if all of their values are numbers.
-        paths: Returns the files that a row may mean, relative to the root, in the order in which they are tried.
+        paths: Returns the possible files of a row, relative to the root, in the order in which they are tried.
         renamed: (Old name, new name) of columns whose own names have another meaning in listings.
     """
 
@@ -137,7 +137,7 @@ def captions_as_rows(content: Any) -> list[dict[str, Any]] | None:
 
 
 UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, StorageError)
-MAX_HEADER_BYTES = 1 << 20  # read of a CSV file to find out whether it has rows
+MAX_HEADER_BYTES = 1 << 20  # bytes of a CSV file that are searched for a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def _check_types(schema: pa.Schema, path: Place) -> None:
         check_depth(type_depth(column.type), f"{path}, column {column.name}", SourceError)
         if _has_empty_objects(column.type):
             raise SourceError(
-                "a column has objects without any key, which Parquet cannot hold",
+                "a column has objects without any key, which Parquet cannot store",
                 where=f"{path}, column {column.name}",
                 found="{} in all rows",
                 remedy="leave the column out, or write null",
@@ -240,17 +240,16 @@ def _name_problem(own: str, found: object) -> str:
 
 
 def _read_json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
-    """Return the rows of JSON Lines. Other lines are wrong.
+    """Return the rows of JSON Lines, and the problems of lines that are not rows.
 
     Raises:
-        SourceError: a line is nested too deeply.
-        pa.ArrowException: none of the lines is a row, a wrong one is part of an object on several lines, or a column
-            has values of several types.
+        SourceError: A line is nested too deeply.
+        pa.ArrowException: No line is a row, an object covers several lines, or a column has values of several types.
     """
     file.seek(0)
     lines = []
     for number, line in enumerate(file, 1):
-        # At an object that is nested too deeply, pyarrow's reader would end the process. The row itself does not count.
+        # pyarrow's reader would end the process at an object that is nested too deeply. The row itself does not count.
         check_depth(json_depth(line.decode("utf-8", "replace")) - 1, f"{path}:{number}", SourceError)
         if line.strip():
             lines.append(line)
@@ -321,12 +320,12 @@ DALI_LINES = (
 
 
 def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None]:
-    """Return (absolute path or uri of an entry of a list, the folder that it was found through or None).
+    """Return (absolute path or uri of an entry of a list, the folder that it was found through, or None).
 
     Args:
-        spelled: the entry.
-        base: the folder of the list.
-        root: the folder for relative paths. If None, `base`, then the working directory.
+        spelled: The entry.
+        base: The folder of the list.
+        root: The folder for relative paths. If None, `base`, then the working directory.
     """
     if is_remote(spelled):
         return checked(pinned(spelled)), None
@@ -375,15 +374,15 @@ def _read_line(line: str, base: str, root: str | None) -> NamedMedium:
 def read_table(path: Place, root: str | None, uri_column: str | None = None) -> list[NamedMedium]:
     """Read a CSV, JSON, JSONL or Parquet listing: a column that names the media, and the user's own columns.
 
-    A row that does not name a medium becomes a medium that failed, `LISTING/row N`.
+    A row that does not name a medium becomes a failed medium `LISTING/row N`.
 
     Args:
-        path: the listing.
-        root: the folder for relative paths. If None, the folder of the listing, then the working directory.
-        uri_column: the column that names the media. If None, `uri`, or the columns of a well-known dataset.
+        path: The listing.
+        root: The folder for relative paths. If None, the folder of the listing, then the working directory.
+        uri_column: The column that names the media. If None, `uri`, or the columns of a well-known dataset.
 
     Raises:
-        SourceError: the listing cannot be read, or none of its rows names a medium.
+        SourceError: The listing cannot be read, or none of its rows names a medium.
     """
     own = uri_column or "uri"
     found = read_rows(path, own)
@@ -421,7 +420,7 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
 def _failed_row(
     path: Place, number: int, problem: str, columns: dict[str, Any], *, refused: bool = False
 ) -> NamedMedium:
-    """Return the medium that stands for a wrong row."""
+    """Return a mention with an error for a wrong row."""
     name = f"{path}/row {number}"
     error = MediaError(WRONG_ROW, f"row {number} of the listing: {problem}", refused=refused)
     return NamedMedium(path=absolute(name), spelled=name, columns=columns, error=error)
@@ -447,10 +446,10 @@ def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: st
 def _find_by_convention(
     rows: dict[int, dict[str, Any]], kind: Convention, path: Place, root: str | None
 ) -> dict[int, NamedMedium]:
-    """Return the media of a listing of a well-known dataset. A file that is missing becomes a medium that failed.
+    """Return the media of a listing of a well-known dataset. A missing file becomes a failed medium.
 
     Raises:
-        SourceError: no file of the listing exists, or the files would lie in object storage.
+        SourceError: No file of the listing exists, or the files would lie in object storage.
     """
     base = os.path.dirname(str(path)) or "."
     if is_remote(base if root is None else root):

@@ -1,10 +1,7 @@
-"""Find the images and videos in a tar, and where their bytes are. Nothing is ever unpacked.
+"""Find the media in a tar or a Parquet file, and where their bytes are. Nothing is unpacked.
 
-Find the videos in a Parquet file: the values of a column of binaries, or of structs with `bytes` and `path`.
-
-Find what a tar or a Parquet file holds.
-
-What a file with several media holds: the members of a tar, or the values of a column of a Parquet file.
+The media of a tar are its images and videos. Those of a Parquet file are the values of columns of binaries, or of
+structs with `bytes` and `path`.
 """
 
 import contextlib
@@ -32,7 +29,7 @@ from framedex.indexer.sources import named_medium
 from framedex.storage.objects import ByteRange
 from framedex.storage.reader import RangedFile, Read
 
-MAX_MEDIA = 10_000_000  # limits the memory that a malicious file takes
+MAX_MEDIA = 10_000_000  # limits the memory for a malicious file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +37,11 @@ class FileMember:
     """A video inside a file.
 
     Attributes:
-        name: its name in the file.
-        part: its bytes. None: it is no range of bytes, but a value of a compressed column.
-        sidecars: the user's columns beside it, as JSON (`sidecars.sidecar_text`). None: none are read.
-        remark: what is wrong with the sidecars, or that the file ends within it. None: nothing.
-        error: why it must not be opened. None: it may be.
+        name: Its name in the file.
+        part: Its bytes. If None, it is a value of a compressed column, and has no byte range.
+        sidecars: The user's columns beside it, as JSON (`named_medium.sidecar_text`). None if they are not read.
+        remark: A problem of the sidecars, or of a file that ends within the video. None if there is none.
+        error: The reason why it must not be opened, or None.
     """
 
     name: str
@@ -59,10 +56,10 @@ class FileImage:
     """An image inside a file.
 
     Attributes:
-        name: its path in the file.
-        offset: of its first byte in the file.
-        size: in bytes.
-        problem: why it is not usable as an image, or None.
+        name: Its path in the file.
+        offset: The position of its first byte in the file.
+        size: The number of its bytes.
+        problem: The reason why it is not usable, as the rest of a sentence, or None.
     """
 
     name: str
@@ -73,12 +70,12 @@ class FileImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContents:
-    """The media of a file in the order of the file.
+    """The media in a file, in the order of the file.
 
     Attributes:
-        images: the images.
-        videos: the videos, each name once.
-        damage: what is damaged or cut off in the file, or None.
+        images: The images.
+        videos: The videos. Each name occurs once.
+        damage: A description of the file's damage, or None.
     """
 
     images: list[FileImage]
@@ -87,8 +84,8 @@ class FileContents:
 
 
 BLOCK = 512
-MAX_ENDING_BYTES = 21 * BLOCK  # of what follows a tar's end; it is filled up with zeros to records of 20 blocks
-# The first bytes of compressed files, and what decompresses them.
+MAX_ENDING_BYTES = 21 * BLOCK  # tars are filled up with zeros to a multiple of 20 blocks
+# The first bytes of compressed files, their format, and the tool that decompresses them.
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gunzip"),
     b"BZh": ("bzip2", "bunzip2"),
@@ -100,7 +97,7 @@ COMPRESSED = {
 
 @dataclass(slots=True)
 class _Sample:
-    """The files that follow each other and share a key: videos, and sidecars by kind."""
+    """Files of a tar that follow each other and share a key: videos, and the contents of sidecars by kind."""
 
     key: str | None = None
     videos: list[FileMember] = field(default_factory=list)
@@ -109,18 +106,15 @@ class _Sample:
 
 
 def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sidecar] = ()) -> FileContents:
-    """Read the headers of a tar: ustar, GNU or pax. Names are never looked up outside of the tar.
-
-    Files of other kinds, hidden files and folders are skipped.
+    """Find the images and videos of a tar (ustar, GNU or pax). Skip other files, hidden files and folders.
 
     Args:
-        read: reads ranges of the tar.
-        size_bytes: of the tar.
-        sidecars: kinds of sidecars that are read, too. The files of a sample must follow each other, as webdataset
-            expects them.
+        read: Reads ranges of the tar.
+        size_bytes: The size of the tar.
+        sidecars: The kinds of sidecars to read. The files of a sample must follow each other, as in webdataset.
 
     Raises:
-        MediaError: the file is not a tar, is compressed, or holds more than `MAX_MEDIA` images and videos.
+        MediaError: The file is not a tar, is compressed, or has more than `MAX_MEDIA` images and videos.
     """
     _check_not_compressed(read(0, 8))
     images: list[FileImage] = []
@@ -135,16 +129,14 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
                     if member.offset <= last or member.size < 0:
                         raise tarfile.ReadError(f"the header at byte {member.offset} leads backwards")
                     last = member.offset
-                    found = _named(member, size_bytes)
-                    if found is not None:
-                        name, image = found
-                        key, ending = named_medium.sample_parts(name) or (None, "")
+                    if (image := _image(member, size_bytes)) is not None:
+                        key, ending = named_medium.sample_parts(image.name) or (None, "")
                         if key is None or key != sample.key:
                             videos += _finished(sample, sidecars)
                             sample = _Sample(key=key)
-                        if named_medium.form_of(name) == "image":
+                        if named_medium.form_of(image.name) == "image":
                             images.append(image)
-                        elif named_medium.is_video_name(name):
+                        elif named_medium.is_video_name(image.name):
                             sample.videos.append(_video(image, member.size, size_bytes))
                         elif ending in sidecars and ending != named_medium.KEY:
                             _take_sidecar(sample, ending, image, read)
@@ -154,8 +146,8 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sid
                     end = tar.offset
         except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
             if last < 0:
-                raise MediaError("not_media", f"is no tar: {error}") from error
-            truncation = f"no member can be read behind the one at byte {last}: {error or type(error).__name__}"
+                raise MediaError("not_media", f"is not a tar: {error}") from error
+            truncation = f"the member after the one at byte {last} cannot be read: {error or type(error).__name__}"
     videos += _finished(sample, sidecars)
     return FileContents(images=images, videos=_each_once(videos), damage=truncation or _ending(read, end, size_bytes))
 
@@ -165,14 +157,14 @@ def _check_not_compressed(head: bytes) -> None:
         if head.startswith(magic):
             raise MediaError(
                 "compressed_tar",
-                f"the tar is compressed ({name}), so its members are no ranges of bytes; {tool} it, or write it "
+                f"the tar is compressed ({name}), so its members are not byte ranges; {tool} it, or write it "
                 "without compression, which saves little for videos",
                 refused=True,
             )
 
 
-def _named(member: tarfile.TarInfo, size_bytes: int) -> tuple[str, FileImage] | None:
-    """Return (name, place) of a member that may be of use, or None for folders and hidden files."""
+def _image(member: tarfile.TarInfo, size_bytes: int) -> FileImage | None:
+    """Return a member as if it were an image, or None for folders and hidden files."""
     name = posixpath.normpath(member.name) if member.name else ""
     if member.isdir() or member.name.endswith("/") or posixpath.basename(name)[:1] == ".":
         return None
@@ -182,13 +174,13 @@ def _named(member: tarfile.TarInfo, size_bytes: int) -> tuple[str, FileImage] | 
     elif member.issym() or member.islnk():
         problem = "is a link"
     elif not member.isreg():
-        problem = "is no file"
+        problem = "is not a file"
     size = member.size if problem is None else 0
-    return name, FileImage(name=name, offset=min(member.offset_data, size_bytes), size=size, problem=problem)
+    return FileImage(name=name, offset=min(member.offset_data, size_bytes), size=size, problem=problem)
 
 
 def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
-    """Return a video of a tar. If the tar ends within it, the video ends there, too."""
+    """Return a video of a tar. A video within which the tar ends is cut short."""
     part = ByteRange(offset=place.offset, size_bytes=min(place.size, size_bytes - place.offset))
     error = None
     if place.problem is not None:
@@ -206,7 +198,7 @@ def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
 
 
 def _take_sidecar(sample: _Sample, kind: str, place: FileImage, read: Read) -> None:
-    """Read a sidecar into its sample."""
+    """Add the content of a sidecar to its sample, or the reason why it cannot be used."""
     if place.problem is not None or place.size > named_medium.MAX_SIDECAR_BYTES:
         said = place.problem or f"has {place.size} bytes; at most {named_medium.MAX_SIDECAR_BYTES} are read"
         sample.problems.append(f"{named_medium.readable_name(place.name)} {said}")
@@ -229,47 +221,47 @@ def _finished(sample: _Sample, sidecars: Sequence[named_medium.Sidecar]) -> list
 
 
 def _each_once(videos: list[FileMember]) -> list[FileMember]:
-    """Return the videos, each name once. What has the same name as another one cannot be told from it."""
+    """Return a video for each name. Refuse names that several videos have."""
     counts = Counter(video.name for video in videos)
     once = {video.name: video for video in videos}
     return [video if counts[name] == 1 else _refused(video, counts[name]) for name, video in once.items()]
 
 
 def _refused(video: FileMember, count: int) -> FileMember:
-    said = f"the tar holds {count} members of this name; rename all but one"
+    said = f"the tar has {count} members of this name; rename all but one"
     return replace(video, error=MediaError("tar", said, refused=True))
 
 
 def _ending(read: Read, end: int, size_bytes: int) -> str | None:
-    """Return why the headers end at byte `end`, or None if the tar ends there.
+    """Return the damage of a tar whose last header ends at byte `end`. Return None if the tar ends there.
 
-    A tar ends at blocks of zeros, or with its file.
+    A tar ends with blocks of zeros, or where its file ends.
     """
     if end > size_bytes:
         return f"it ends at byte {size_bytes}, within a member that goes to byte {end}"
     if end >= 0 and any(read(end, BLOCK)):
-        return f"there is no member's header at byte {end}"
+        return f"the header of a member is missing at byte {end}"
     if end >= 0 and any(read(end, MAX_ENDING_BYTES)):
-        return f"behind its end at byte {end} lies something else, such as another tar; write one tar of both"
+        return f"after its end at byte {end} follows something else, such as another tar; write one tar of both"
     return None
 
 
-# What reading a column may raise: for values out of the range of Python's types, texts that are not UTF-8, unknown
-# time zones.
+# The errors of reading a column: values out of the range of Python's types, texts that are not UTF-8, unknown time
+# zones.
 UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, TypeError)
 OF_OTHERS = frozenset({"Image", "Audio", "Pdf", "Nifti", "Mesh"})  # features of Hugging Face's datasets with `bytes`
 
 
 def holds_videos(schema: pa.Schema) -> bool:
-    """Return whether a Parquet file with this schema holds videos, and is no listing."""
+    """Return whether a Parquet file with this schema has videos, and is not a listing."""
     return "uri" not in schema.names and bool(video_columns(schema))
 
 
 def video_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns of a Parquet file that hold videos.
+    """Return the columns of a Parquet file that contain videos.
 
-    Where the schema has the features of Hugging Face's `datasets`, these are the features of type Video. Otherwise, or
-    if there is none, they are all columns of binaries.
+    If Hugging Face's `datasets` recorded features of type Video in the schema, return those columns. Otherwise, return
+    all columns of binaries.
     """
     features = _features(schema)
     kinds = {name: str(one.get("_type")) for name, one in features.items() if isinstance(one, dict)}
@@ -290,21 +282,21 @@ def read_parquet(read: Read, size_bytes: int) -> FileContents:
     """Find the videos of a Parquet file, with the other columns of their rows. Uncompressed videos are not read.
 
     Args:
-        read: reads ranges of the file.
-        size_bytes: of the file.
+        read: Reads ranges of the file.
+        size_bytes: The size of the file.
 
     Raises:
-        MediaError: the file is no Parquet file, or holds no videos.
+        MediaError: The file is not a Parquet file, or has no videos.
     """
     try:
         file = pq.ParquetFile(RangedFile(read, size_bytes, "parquet"))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise MediaError("not_media", f"is no Parquet file, or is cut short: {error}") from error
+        raise MediaError("not_media", f"is not a Parquet file, or is cut short: {error}") from error
     schema = file.schema_arrow
     columns = video_columns(schema)
     if not columns:
         said = "it is a listing: name it as a source" if "uri" in schema.names else f"columns {', '.join(schema.names)}"
-        raise MediaError("empty", f"no column of the Parquet file holds videos ({said})", refused=True)
+        raise MediaError("empty", f"no column of the Parquet file contains videos ({said})", refused=True)
     if file.metadata.num_rows * len(columns) > MAX_MEDIA:
         raise MediaError("too_large", f"the Parquet file has more than {MAX_MEDIA} values", refused=True)
     leaves = {column: _leaf(file, column) for column in columns}
@@ -323,10 +315,10 @@ class _Leaf:
     """A column of videos.
 
     Attributes:
-        column: its name.
-        path: of its bytes in the file's schema.
-        number: of its bytes among all leaves of the schema.
-        beside: the path of the paths beside the bytes. None: there are none.
+        column: Its name.
+        path: The path of the bytes in the schema of the file.
+        number: The number of the bytes among all leaves of the schema.
+        beside: The path of a text field `path` beside the bytes, or None.
     """
 
     column: str
@@ -336,7 +328,7 @@ class _Leaf:
 
 
 def _leaf(file: pq.ParquetFile, column: str) -> _Leaf:
-    """Return where the bytes of a column are. Raises MediaError if several columns have its name."""
+    """Return the leaf with the bytes of a column. Raises MediaError if several columns have its name."""
     own = file.schema_arrow.field(column) if file.schema_arrow.names.count(column) == 1 else None
     path = None if own is None else leaf_of(own)
     numbers = [number for number in range(len(file.schema)) if file.schema.column(number).path == path]
@@ -351,9 +343,9 @@ class _Rows:
     """The columns beside the videos in a row group.
 
     Attributes:
-        count: rows.
-        values: the values of each column, as JSON can hold them.
-        unread: by row, the columns whose values cannot be read.
+        count: The number of rows.
+        values: The values of each column, as types of JSON.
+        unread: The columns whose values cannot be read, by row.
     """
 
     count: int
@@ -367,31 +359,28 @@ def _of_column(
     """Return the videos of one column in one row group.
 
     Args:
-        read: reads ranges of the file.
-        file: the open file.
-        row_group: its number.
-        leaf: the column.
-        first: number of the first row.
-        rows: the columns beside it.
+        read: Reads ranges of the file.
+        file: The open file.
+        row_group: The number of the row group.
+        leaf: The column.
+        first: The number of the first row of the row group.
+        rows: The other columns of the row group.
     """
     chunk = checked_group(file, row_group).column(leaf.number)
     places: list[ByteRange | None] = [None] * rows.count
-    there = [True] * rows.count
+    nulls: set[int] = set()
     try:
         places = value_ranges(read, chunk, file.schema.column(leaf.number))
-        there = [place is not None for place in places]
-    except (ValueError, MemoryError):  # compressed or in lists; or damaged, which is said where a value is read
-        there = _are_there(file, row_group, leaf, chunk, rows.count)
+        nulls = {row for row, place in enumerate(places) if place is None}
+    except (ValueError, MemoryError):  # compressed or in lists; or damaged: reading a value raises the error for that
+        nulls = _nulls(file, row_group, leaf, chunk)
     if len(places) != rows.count:
-        places, there = [None] * rows.count, [True] * rows.count
+        places, nulls = [None] * rows.count, set()
     paths = [None] * rows.count if leaf.beside is None else _values(file, row_group, leaf.column, leaf.beside, rows)
+    columns = rows.values if leaf.beside is None else {"path": paths} | rows.values
     members = []
-    for row in range(rows.count):
-        own = {name: values[row] for name, values in rows.values.items()}
-        if leaf.beside is not None:
-            own = {"path": paths[row]} | own
-        place = places[row]
-        error = None if there[row] else _missing(paths[row])
+    for row, place in enumerate(places):
+        error = _missing(paths[row]) if row in nulls else None
         if place is not None and not place.size_bytes:
             error = MediaError("empty", "the value is empty")
         unread = rows.unread.get(row)
@@ -399,7 +388,7 @@ def _of_column(
             FileMember(
                 name=cell_name(leaf.column, first + row),
                 part=place,
-                sidecars=json.dumps({named_medium.COLUMNS: own}),
+                sidecars=json.dumps({named_medium.COLUMNS: {name: values[row] for name, values in columns.items()}}),
                 remark=None if unread is None else f"values that cannot be read: column {', '.join(unread)}",
                 error=error,
             )
@@ -407,46 +396,44 @@ def _of_column(
     return members
 
 
-def _are_there(
-    file: pq.ParquetFile, row_group: int, leaf: _Leaf, chunk: pq.ColumnChunkMetaData, count: int
-) -> list[bool]:
-    """Return for each value of a column whether it is not null. This reads the values if some may be null."""
+def _nulls(file: pq.ParquetFile, row_group: int, leaf: _Leaf, chunk: pq.ColumnChunkMetaData) -> set[int]:
+    """Return the rows in which a column is null. If the statistics of the file do not rule out nulls, read the column.
+
+    The set is empty if the column cannot be read. Reading one of its values raises the error.
+    """
     counts_nulls = chunk.is_stats_set and chunk.statistics is not None and chunk.statistics.has_null_count
     if counts_nulls and not chunk.statistics.null_count:
-        return [True] * count
-    try:
+        return set()
+    with contextlib.suppress(*UNREADABLE):
         values = read_group(file, row_group, [leaf.path], most_bytes=machine_bytes(), threads=True)[leaf.column]
         if pa.types.is_struct(values.type):
             values = pc.struct_field(values, "bytes")
-        found: list[bool] = values.is_valid().to_pylist()
-    except UNREADABLE:
-        return [True] * count  # reading one of them says what is wrong
-    return found if len(found) == count else [True] * count
+        return set(pc.indices_nonzero(values.is_null()).to_pylist())
+    return set()
 
 
 def _missing(path: object) -> MediaError:
     hint = f", but the path {path}: index the file itself" if isinstance(path, str) and path else ""
-    return MediaError("empty", f"the value holds no bytes{hint}", refused=True)
+    return MediaError("empty", f"the value has no bytes{hint}", refused=True)
 
 
 def _other_columns(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> _Rows:
-    """Return the columns beside the videos in a row group.
+    """Return the other columns of a row group that JSON can represent.
 
-    Columns with binaries are left out, those that are nested too deeply, and those that share a name.
+    Columns with binaries, columns that are nested too deeply, and columns that share a name are left out.
     """
     schema = file.schema_arrow
     rows = _Rows(count=file.metadata.row_group(row_group).num_rows)
     for one in schema:
-        if one.name in columns or schema.names.count(one.name) > 1 or not _is_plain(one.type):
-            continue
-        rows.values[one.name] = _values(file, row_group, one.name, one.name, rows)
+        if one.name not in columns and schema.names.count(one.name) == 1 and _is_plain(one.type):
+            rows.values[one.name] = _values(file, row_group, one.name, one.name, rows)
     return rows
 
 
 def _values(file: pq.ParquetFile, row_group: int, column: str, path: str, rows: _Rows) -> list[Any]:
-    """Return the values of a column, or of the field `path` of a column of structs, as JSON can hold them.
+    """Return the values of a column, or of the field `path` of a column of structs, as types of JSON.
 
-    A value that cannot be read is None, and noted in `rows`.
+    For a value that cannot be read, return None and add the column to `rows.unread`.
     """
     values: list[Any] | pa.ChunkedArray = [None] * rows.count
     with contextlib.suppress(*UNREADABLE):
@@ -457,7 +444,7 @@ def _values(file: pq.ParquetFile, row_group: int, column: str, path: str, rows: 
 
 
 def _value(scalar: pa.Scalar | None, column: str, row: int, rows: _Rows) -> Any:
-    """Return a value as JSON can hold it, or None if it cannot be read, which is noted in `rows`."""
+    """Return a value as a type of JSON. If it cannot be read, return None and add its column to `rows.unread`."""
     with contextlib.suppress(*UNREADABLE):
         if scalar is not None:
             return _plain_value(scalar.as_py())
@@ -466,7 +453,7 @@ def _value(scalar: pa.Scalar | None, column: str, row: int, rows: _Rows) -> Any:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether a type holds no binaries and is not nested too deeply."""
+    """Return whether a type has no binaries and is not nested too deeply."""
     if type_depth(kind) > MAX_NESTED:
         return False
     if isinstance(kind, pa.BaseExtensionType):
@@ -479,7 +466,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value as JSON can hold it: dates and times as ISO 8601 texts, decimals as texts, NaN as null."""
+    """Return a value as a type of JSON: dates and times as ISO 8601 texts, decimals as texts, NaN as null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
@@ -491,22 +478,3 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain_value(one) for one in value]
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
-
-
-def contents_of(
-    holder: named_medium.Holder, read: Read, size_bytes: int, *, sidecars: Sequence[named_medium.Sidecar]
-) -> FileContents:
-    """Return what a file with several media holds.
-
-    Args:
-        holder: which kind of file it is.
-        read: reads ranges of it.
-        size_bytes: of the file.
-        sidecars: of a tar: kinds of sidecars that are read, too.
-
-    Raises:
-        MediaError: the file is not readable.
-    """
-    if holder == "parquet":
-        return read_parquet(read, size_bytes)
-    return read_tar(read, size_bytes, sidecars=sidecars)

@@ -1,8 +1,7 @@
-"""One mention of a medium, and what the name of a file says about its contents.
+"""One mention of a medium, and the forms of media by the names of their files.
 
-Sidecars: the files of a webdataset sample beside its video, and the user's columns that they become.
-
-The files of a sample share a key: their path up to the first dot of the name. `a/b.left.mp4` has the key `a/b`.
+Sidecars are the files beside a video in a webdataset sample. They become columns of the user. The files of a sample
+share a key: their path up to the first dot of the file's name. `a/b.left.mp4` has the key `a/b`.
 """
 
 import json
@@ -78,17 +77,17 @@ VIDEO_SUFFIXES = frozenset(
 IMAGE_SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".webp"})
 TAR_SUFFIX = ".tar"
 PARQUET_SUFFIX = ".parquet"
-# Compressed tars count as tars, and reading them says how to decompress them.
+# Compressed tars count as tars. Reading them raises an error with the command that decompresses them.
 TAR_ENDINGS = (TAR_SUFFIX, ".tgz", *(f".tar.{kind}" for kind in ("bz2", "gz", "lz4", "xz", "zst")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameTable:
-    """Rows of a Parquet file, one for each frame of a stretch of a medium.
+    """Rows of a Parquet file about the frames of a stretch of a medium, one for each frame.
 
     Attributes:
-        path: the absolute path, or the uri of an object.
-        row: number of the row of the stretch's first frame.
+        path: The absolute path, or the uri of an object.
+        row: The number of the row about the first frame.
     """
 
     path: str
@@ -97,24 +96,24 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedMedium:
-    """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it.
+    """One mention of a medium: its absolute path, its uri as spelled, and the user's columns.
 
     Attributes:
-        path: the absolute path, or the uri of an object.
-        spelled: the uri as the user spells it.
-        columns: the user's columns, by name.
-        row: number of the row in the listing, from 0, or None if the mention is not from a listing.
-        folder: the folder that it was found through; no link may lead out of it. None: it was named itself.
-        error: why the medium must not be opened; None for most media. A name that is not valid UTF-8 cannot be written
-            into an index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
-        member: which of several sequences of one folder, by the value of a listing's `sequence` column.
-        images: names of a sequence's loose images in the folder `path`, in order. None: not a sequence of loose images.
-        fps: rate of the images, as a listing states it. None: not stated.
-        seconds: one time per image, as a listing states them; None for a missing one. None: not stated.
-        facts: of an object, if its folder was listed.
-        frame_table: what was recorded for each frame of the stretch that the mention is about.
-        named: how it was named: as a `source` itself, by a `list` or listing, or not at all: the `search` of a folder
-            or pattern found it.
+        path: The absolute path, or the uri of an object.
+        spelled: The uri as the user spells it.
+        columns: The user's columns, by name.
+        row: The number of the row in the listing, from 0. None if the mention is not from a listing.
+        folder: The folder that it was found through. Links must not lead out of it. None if the user named the medium.
+        error: The reason why the medium must not be opened, or None. If a name is not valid UTF-8, it cannot be written
+            into an index: such a medium has an error, and `path` and `spelled` show invalid bytes as `\\xNN`.
+        member: The name of one of several sequences of a folder, from the column `sequence` of a listing.
+        images: The names of a sequence's loose images in the folder `path`, in order. None for other media.
+        fps: The rate of the images in the listing, or None.
+        seconds: The time of each image in the listing, None for a missing one. None if the listing has no times.
+        facts: The facts of an object whose folder was listed, or None.
+        frame_table: The rows about the frames of the stretch that the mention is about, or None.
+        named: How the medium was named: as a `source`, in a `list` or listing, or only by the `search` of a folder or
+            pattern.
     """
 
     path: str
@@ -140,7 +139,7 @@ class NamedMedium:
 
 
 def form_of(name: str) -> Form:
-    """Return what a file is by its name. Whatever is no image, tar or Parquet file may be a video."""
+    """Return the form of a file by its name. A file that is not an image, a tar or a Parquet file may be a video."""
     if is_image_name(name):
         return "image"
     if is_tar_name(name):
@@ -171,9 +170,9 @@ def readable_name(name: str) -> str:
 Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
-COLUMNS = "columns"  # of a Parquet file, beside its videos
-# Names of the stretch that policies take from a listing. A key of a sidecar takes none of these and of SAMPLE_KEYS:
-# whoever wrote it did not have framedex in mind.
+COLUMNS = "columns"  # the key of the other columns of a Parquet file with videos
+# The columns by which a row of a listing selects a stretch. Keys of sidecars do not become columns of these names or of
+# SAMPLE_KEYS, because their authors did not mean framedex's columns.
 OF_STRETCHES = frozenset({"start", "end"})
 MAX_SIDECAR_BYTES = 1 << 20
 SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.DOTALL)
@@ -189,7 +188,7 @@ def sidecars_of(kinds: Iterable[str]) -> tuple[Sidecar, ...]:
 
 
 def sample_parts(name: str) -> tuple[str, str] | None:
-    """Return (key, ending in lower case) of a file of a sample, or None if its name has no such form."""
+    """Return (key, ending in lower case) of a file of a sample, or None if its name has another form."""
     match = SAMPLE_FILE.fullmatch(name)
     return None if match is None else (match["key"], match["ending"].lower())
 
@@ -197,13 +196,13 @@ def sample_parts(name: str) -> tuple[str, str] | None:
 def sidecar_text(
     wanted: Sequence[Sidecar], key: str | None, contents: Mapping[str, bytes], problems: Iterable[str] = ()
 ) -> tuple[str, str | None]:
-    """Return (the values of a sample's sidecars as JSON, what is wrong with them or None).
+    """Return (the values of a sample's sidecars as JSON, their problems or None).
 
     Args:
-        wanted: the kinds that are read. Each has a value in the result, null if the sample has none.
-        key: of the sample. None: the name of the video has no key.
-        contents: the bytes of the sidecars, by kind.
-        problems: what was wrong before.
+        wanted: The kinds of sidecars. The result has a value for each, or null if the sample lacks it.
+        key: The key of the sample, or None.
+        contents: The bytes of the sidecars, by kind.
+        problems: Problems that were found before.
     """
     values: dict[str, Any] = {}
     said = list(problems)
@@ -221,7 +220,7 @@ def sidecar_text(
 
 
 def _parsed(kind: str, content: bytes) -> Any:
-    """Return the value of a sidecar. Raises ValueError with the rest of a sentence about it."""
+    """Return the value of a sidecar. Raises ValueError, whose message is the rest of a sentence about the sidecar."""
     try:
         text = content.decode("utf-8-sig" if kind == "json" else "utf-8")
     except UnicodeDecodeError:
@@ -232,7 +231,7 @@ def _parsed(kind: str, content: bytes) -> Any:
         try:
             return int(text)
         except ValueError:
-            raise ValueError(f"holds no whole number, but {text[:40]!r}") from None
+            raise ValueError(f"is not a whole number: {text[:40]!r}") from None
     if json_depth(text) > MAX_NESTED:
         raise ValueError(f"is nested more than {MAX_NESTED} levels deep")
     try:
@@ -242,7 +241,7 @@ def _parsed(kind: str, content: bytes) -> Any:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair, which is no text") from None
+        raise ValueError("has half of a surrogate pair, which is not valid Unicode") from None
     return value
 
 
@@ -252,17 +251,17 @@ def _finite(text: str) -> float | None:
 
 
 def sidecar_columns(text: str, wanted: Sequence[str], taken: Iterable[str], *, flat: bool = True) -> dict[str, Any]:
-    """Return the user's columns that the sidecars of a video become.
+    """Return user columns with the values of a video's sidecars.
 
     An object in a `json` sidecar becomes a column for each of its keys. Values that are objects or lists stay JSON
     texts. A key that is already the name of another column, or one of `SAMPLE_KEYS`, gets the prefix `json.`. The
     columns of a Parquet file are treated likewise, with the prefix `columns.`.
 
     Args:
-        text: what `sidecar_text` returned, or the columns of a row as JSON.
-        wanted: the kinds that become columns.
-        taken: names of other columns.
-        flat: make a column for each key of an object. If not, the object stays a JSON text.
+        text: The result of `sidecar_text`, or the columns of a row as JSON.
+        wanted: The kinds that become columns.
+        taken: The names of other columns.
+        flat: Whether each key of an object becomes a column. If not, the object stays a JSON text.
     """
     kinds = {*wanted, COLUMNS}
     values = {kind: value for kind, value in json.loads(text).items() if kind in kinds and value is not None}

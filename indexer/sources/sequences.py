@@ -1,8 +1,7 @@
-"""Decide which images form a sequence: those of a folder, of a part of a tar, or of rows of a listing.
+"""Group images into sequences: those of a folder, of a part of a tar, or of rows of a listing.
 
-Determine the times of images, which state none themselves: from a rate, a listing, or a file beside them.
-
-Sorting of numbered names as people expect: frame2 before frame10.
+Find the times of images, which have none themselves, by a rate, a listing, or a file beside them. Sort names with
+numbers by value: frame2 before frame10.
 """
 
 import itertools
@@ -25,21 +24,21 @@ from framedex.indexer.timeline import COUNTED, LISTED
 TIMES_NAME = "timestamps.txt"
 PER_SECOND = 1_000_000  # ticks per second for times that a file or a listing states
 MOST = (1 << 31) - 1  # a time base is two numbers of 32 bits
-FARTHEST_SECONDS = 1 << 40  # in ticks this is still far from the limits of 64 bits
-# Numbers as people write them. Fraction itself would compute 1e999999999 for hours.
+FARTHEST_SECONDS = 1 << 40  # as a number of ticks, this is far below the limit of 64 bits
+# Decimal numbers of usual size. Fraction would need hours for 1e999999999.
 NUMBER = re.compile(r"[+-]?([0-9]{1,20}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2})?")
 RATE = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?|[0-9]{1,20}/[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTimes:
-    """When images are shown.
+    """The times of images.
 
     Attributes:
-        pts: int64 [images], in units of `tick`.
-        tick: in seconds.
-        last_duration: of the last image, in ticks. 0: the median distance.
-        source: as `videos.pts_source`.
+        pts: int64 [images], in ticks.
+        tick: The length of a tick in seconds.
+        last_duration: The duration of the last image, in ticks. 0 stands for the median distance.
+        source: The source of the times, as in `videos.pts_source`.
     """
 
     pts: NDArray[np.int64]
@@ -52,15 +51,15 @@ def rate_of(value: object) -> Fraction:
     """Return frames per second, from a number or text such as `25`, `29.97` or `30000/1001`. Raises ValueError."""
     text = str(value).strip()
     if not RATE.fullmatch(text) or not any(digit in "123456789" for digit in text.rpartition("/")[2]):
-        raise ValueError(f"{value!r} is no number of frames a second above 0")
+        raise ValueError(f"{value!r} is not a positive number of frames per second")
     rate = Fraction(text)
     if not rate or max(rate.numerator, rate.denominator) > MOST:
-        raise ValueError(f"{value!r} frames a second is no ratio of two numbers of 31 bits above 0")
+        raise ValueError(f"{value!r} frames per second is not a ratio of two positive numbers of 31 bits")
     return rate
 
 
 def at_rate(count: int, rate: Fraction | None) -> ImageTimes:
-    """Return the times of `count` images at a rate. None: one image per second."""
+    """Return the times of `count` images at a rate. If it is None, they have one second each."""
     return ImageTimes(
         pts=np.arange(count, dtype=np.int64),
         tick=1 / rate if rate is not None else Fraction(1),
@@ -70,18 +69,18 @@ def at_rate(count: int, rate: Fraction | None) -> ImageTimes:
 
 
 def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> ImageTimes:
-    """Return times as stated, rounded to microseconds. A single image lasts one second.
+    """Return the given times, rounded to microseconds. A single image lasts one second.
 
     Args:
-        seconds: one time per image.
-        count: number of images.
+        seconds: The time of each image.
+        count: The number of images.
 
     Raises:
-        MediaError: there are too few or too many times, one is missing or too large, or they do not ascend.
+        MediaError: There are too few or too many times, one is missing or too large, or they do not ascend.
     """
     if len(seconds) != count:
         raise _refused(f"{len(seconds)} timestamps for {count} images")
-    ticks: list[int] = [_ticks(time, number) for number, time in enumerate(seconds)]
+    ticks = [_ticks(time, number) for number, time in enumerate(seconds)]
     for number, (before, after) in enumerate(itertools.pairwise(ticks), 1):
         if after <= before:
             raise _refused(
@@ -105,16 +104,17 @@ def _ticks(time: Fraction | float | None, number: int) -> int:
 
 
 def read_times(text: str, names: Sequence[str]) -> list[Fraction | None]:
-    """Return the time in seconds of each image, from the text of a timestamps file. None: the file has no time for it.
+    """Return the time in seconds of each image, from a timestamps file. It is None for images that the file omits.
 
-    Each line is a time, for the images in turn, or `name time`, in any order. Blank lines and # comments are ignored.
+    The file has a time for each image, in the order of the images, or lines `name time` in any order. Blank lines and #
+    comments are ignored.
 
     Args:
-        text: of the file.
-        names: of the images.
+        text: The text of the file.
+        names: The names of the images.
 
     Raises:
-        MediaError: a line is neither, lines mix the two, or a line names an image twice or one that does not exist.
+        MediaError: The lines have another form or both forms, or an image is named twice or does not exist.
     """
     lines = [line for line in (line.strip() for line in text.splitlines()) if line and not line.startswith("#")]
     pairs = [line.rsplit(None, 1) for line in lines]
@@ -133,7 +133,7 @@ def read_times(text: str, names: Sequence[str]) -> list[Fraction | None]:
 
 def _number(text: str) -> Fraction:
     if not NUMBER.fullmatch(text):
-        raise _refused(f"{TIMES_NAME}: {text[:80]!r} is no number of seconds")
+        raise _refused(f"{TIMES_NAME}: {text[:80]!r} is not a number of seconds")
     return Fraction(text)
 
 
@@ -147,10 +147,9 @@ Key = tuple[tuple[str | tuple[int, str], ...], str]
 
 
 def natural_key(name: str) -> Key:
-    """Return the sort key of a name: text by code points, runs of ASCII digits by their value.
+    """Return the sort key of a name. It orders text by code points, and ASCII numbers of any length by value.
 
-    Names that differ only in leading zeros are ordered by their text, so the order is total. Numbers may have any
-    length.
+    Names that differ only in leading zeros are ordered by their text, so different names have different keys.
     """
     parts = DIGITS.split(name)  # text at even places, digits at odd ones
     return tuple(_value(part) if place % 2 else part for place, part in enumerate(parts)), name
@@ -164,8 +163,8 @@ def _value(digits: str) -> tuple[int, str]:
 
 SEQUENCE_COLUMN, SECONDS_COLUMN, RATE_COLUMN = "sequence", "seconds", "fps"  # columns of a listing
 NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # webdataset's name for one of several files of a sample
-NONE = (None, "")  # missing values; CSV cannot tell an empty text from a missing one
-TOP = "."  # name of the sequence of a tar's images that lie in no folder
+NONE = (None, "")  # missing values; in CSV, an empty text is a missing value
+TOP = "."  # name of the sequence of the images at the top of a tar
 
 
 def visible_images(names: Iterable[str]) -> tuple[str, ...]:
@@ -176,13 +175,13 @@ def visible_images(names: Iterable[str]) -> tuple[str, ...]:
 def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list[str]]:
     """Return the sequences of the image files in a tar, by name: files that share a key, else files of one folder.
 
-    A key is the path up to the first dot of a name such as `key.000.jpg`. It counts if several images share it, and if
-    no folder that holds images has the same name. Images at the top form the sequence `.`. Each image belongs to one
+    A key is the path up to the first dot of a name such as `key.000.jpg`. It is used if several images share it, unless
+    a folder of images has the same name. Images at the top of the tar form the sequence `.`. Each image belongs to one
     sequence. Sequences and their images are in natural order.
 
     Args:
-        names: of the files.
-        single: every image forms a sequence of its own.
+        names: The names of the files.
+        single: Whether each image forms a sequence of its own.
     """
     if single:
         return {name: [name] for name in names}
@@ -201,7 +200,7 @@ def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list
 
 
 def folder_sequence(item: NamedMedium) -> NamedMedium:
-    """Return the mention of a folder as that of the sequence of the images directly in it."""
+    """Return the mention of a folder as the mention of a sequence of the images directly in it."""
     try:
         images = visible_images(files_in(item.path))
     except OSError as error:
@@ -214,16 +213,16 @@ def folder_sequence(item: NamedMedium) -> NamedMedium:
 
 
 def join_rows(rows: Sequence[NamedMedium], where: str) -> list[NamedMedium]:
-    """Return the rows of a listing, with the rows of each sequence joined at the place of its first row.
+    """Return the rows of a listing. A sequence becomes one row, at the place of its first row.
 
     Images with the same value in a column `sequence` form a sequence. Columns that differ between its rows are dropped.
 
     Args:
-        rows: of the listing.
-        where: the listing, for messages.
+        rows: The rows of the listing.
+        where: The listing, for messages.
 
     Raises:
-        SourceError: images of one sequence lie in several folders, files of it are not images, or a rate is invalid.
+        SourceError: Images of a sequence lie in several folders, files of it are not images, or a rate is not valid.
     """
     groups: dict[str, list[NamedMedium]] = {}
     places: list[str | NamedMedium] = []
@@ -246,7 +245,7 @@ def _joined(name: str, rows: list[NamedMedium], where: str) -> NamedMedium:
     folders = sorted({os.path.dirname(row.path) for row in rows})
     for row in rows:
         if form_of(row.path) != "image":
-            raise SourceError(f"sequence {name!r} holds a file that is no image", where=where, found=row.spelled)
+            raise SourceError(f"sequence {name!r} has a file that is not an image", where=where, found=row.spelled)
     if len(folders) > 1:
         raise SourceError(
             f"the images of sequence {name!r} lie in several folders",
@@ -278,18 +277,18 @@ def _joined(name: str, rows: list[NamedMedium], where: str) -> NamedMedium:
 def _seconds(value: object, name: str, where: str) -> float | None:
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return value
-    raise SourceError(f"a time of sequence {name!r} is no number", where=where, found=repr(value))
+    raise SourceError(f"a time of sequence {name!r} is not a number", where=where, found=repr(value))
 
 
 def _with_rate(row: NamedMedium, where: str) -> NamedMedium:
-    """Return a mention with the rate that its `fps` column states. For a video, `fps` is a column like any other."""
+    """Return a mention of images with the rate in its column `fps`. Return mentions of videos unchanged."""
     rate = row.columns.get(RATE_COLUMN)
     if rate in NONE or (row.form == "video" and not os.path.isdir(row.path)):
         return row
     try:
         return replace(row, fps=rate_of(rate))
     except ValueError as error:
-        raise SourceError("a rate of images is none", where=f"{where}, {row.spelled}", found=error) from error
+        raise SourceError("a rate of images is not valid", where=f"{where}, {row.spelled}", found=error) from error
 
 
 def check_one_timing(items: Iterable[NamedMedium]) -> None:

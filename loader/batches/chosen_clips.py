@@ -161,30 +161,6 @@ class ChosenClips:
         """Return the number of a clip in the source."""
         return place if self.numbers is None else int(self.numbers[place])
 
-    @property
-    def columns(self) -> list[str]:
-        """The user's columns, from a listing, explicit clips and a split, and the column of labels' names."""
-        return [*self.source.columns, *([] if self.labels is None else [self.labels.name_column])]
-
-    @property
-    def label_column(self) -> str | None:
-        """The column whose values are numbered, or None without labels."""
-        return None if self.labels is None else self.labels.column
-
-    def classes(self, reader: str) -> list[str]:
-        """Return the names of the labels, by their numbers. Raises FramedexError without labels.
-
-        Args:
-            reader: the name of the loader, for the error.
-        """
-        if self.labels is None:
-            raise FramedexError(
-                "the dataset has no labels",
-                where=str(self.source.path),
-                remedy=f"{reader}(…, labels='label') numbers the values of the column label",
-            )
-        return self.labels.classes
-
     def clip(self, place: int, epoch: int = 0) -> Clip:
         """Return a clip, with numbers in place of labels. Raises as `ClipSource.clip`."""
         clip = self.source.clip(self.number(place), epoch)
@@ -247,6 +223,38 @@ class ChosenClips:
                 "ClipDataset(dtype='uint16') keeps them. `framedex audit --check more_than_8_bits` lists all such media"
             )
             warn_at(self._user_line, message)
+
+
+class ColumnsOfClips:
+    """The columns and labels of ClipDataset and ClipStream."""
+
+    _clips: ChosenClips
+
+    @property
+    def columns(self) -> list[str]:
+        """The user's columns, from a listing, explicit clips and a split, and the column of labels' names."""
+        labels = self._clips.labels
+        return [*self._clips.source.columns, *([] if labels is None else [labels.name_column])]
+
+    @property
+    def label_column(self) -> str | None:
+        """The column whose values are numbered, or None without labels."""
+        return None if self._clips.labels is None else self._clips.labels.column
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the labels, by their numbers.
+
+        Raises:
+            FramedexError: there are no labels.
+        """
+        if self._clips.labels is None:
+            raise FramedexError(
+                "the dataset has no labels",
+                where=str(self._clips.source.path),
+                remedy=f"{type(self).__name__}(…, labels='label') numbers the values of the column label",
+            )
+        return self._clips.labels.classes
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -44,17 +44,6 @@ class NvdecClip:
     wanted: NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvjpegClip:
-    """A clip whose images nvJPEG is to decode.
-
-    Attributes:
-        content: the bytes of each image, a JPEG, as uint8 [bytes].
-    """
-
-    content: list[NDArray[np.uint8]]
-
-
 @dataclass(slots=True, kw_only=True)
 class Fetched:
     """A clip on its way into a batch: decoded frames, or encoded pictures for a GPU.
@@ -66,7 +55,7 @@ class Fetched:
         frames: uint8 [F, H, W, 3], if a worker decoded them; [crops, F, H, W, 3] if a clip has several crops; or the
             result of the dataset's transform.
         movie: the input of NVDEC, if NVDEC decodes the clip.
-        images: the input of nvJPEG, if nvJPEG decodes the clip.
+        images: the bytes of each image, a JPEG, as uint8 [bytes], if nvJPEG decodes the clip.
         order: int64 [F], the number of the decoded frame at each place, -1 where padded. If None, frames are in order.
         size: (height, width) to which a GPU scales. If None, it does not scale.
         cutout: how a GPU then turns and cuts frames. If None, they stay as they are.
@@ -81,7 +70,7 @@ class Fetched:
     cost: ClipCost
     frames: Any = None
     movie: NvdecClip | None = None
-    images: NvjpegClip | None = None
+    images: list[NDArray[np.uint8]] | None = None
     order: NDArray[np.int64] | None = None
     size: Size | None = None
     cutout: Cutout | None = None
@@ -100,7 +89,7 @@ KINDS = ERRORS | {"damaged": DamageError}
 # These kinds of StorageError concern the run and not one clip: the run ends, whatever `on_error` is.
 OF_THE_RUN = frozenset({"denied", "forked", "foreign"})
 
-TRIES = 8  # if so many random replacements fail, the dataset as a whole is bad
+TRIES = 8  # replacements that are drawn for a clip before the error is raised
 MAX_FAULTS = 1000  # a report of a run over a bad dataset must not fill the memory
 _COUNTING = threading.Lock()  # one lock for all loaders suffices, because it is held briefly
 LOG = logging.getLogger("framedex.loader")
@@ -155,29 +144,30 @@ def replacements(number: int, count: int) -> list[int]:
 
 
 def read_or_replaced(
-    read: Callable[[], dict[str, Any]],
-    number: int,
-    *,
+    read: Callable[[int], dict[str, Any]],
     place: int,
+    *,
     count: int,
-    read_other: Callable[[int], dict[str, Any]],
     on_error: OnError,
+    first: Callable[[], dict[str, Any]] | None = None,
+    number: int | None = None,
 ) -> dict[str, Any]:
     """Return an item, or another one if it is not available and `on_error` is "replace".
 
     Args:
-        read: function that reads the item.
-        number: number of the item in messages.
+        read: function that reads an item by its place.
         place: place of the item among the items of the loader, the seed of the draw of replacements.
         count: the number of these items.
-        read_other: function that reads a replacement by its number.
         on_error: the reaction to an item that is not available.
+        first: function that reads the item itself. Defaults to `read`.
+        number: number of the item in messages. Defaults to `place`.
 
     Raises:
         DecodeError: no other item is available either.
     """
+    number = place if number is None else number
     try:
-        return read()
+        return read(place) if first is None else first()
     except MEDIUM_ERRORS as error:
         fault = fault_of(number, error)
         if on_error != "replace" or fault.ends_the_run:
@@ -185,7 +175,7 @@ def read_or_replaced(
     draws = replacements(place, count)
     for draw in draws:
         try:
-            found = read_other(draw)
+            found = read(draw)
         except MEDIUM_ERRORS as error:
             if fault_of(draw, error).ends_the_run:
                 raise
@@ -238,7 +228,7 @@ class LoaderReport:
         """Count a clip of a batch. Safe to call from threads."""
         self.add_seconds(**{"workers reading": clip.read_seconds, "workers decoding": clip.decode_seconds})
         with _COUNTING:
-            self.decoded["nvdec" if clip.movie else "nvjpeg" if clip.images else "cpu"] += 1
+            self.decoded["nvdec" if clip.movie else "cpu" if clip.images is None else "nvjpeg"] += 1
             self.bytes_read += clip.bytes_read
             self.packets += clip.packets
             self.frames += int((clip.item["frame_index"] >= 0).sum())
@@ -258,3 +248,7 @@ class LoaderReport:
             if len(self.faults) < MAX_FAULTS:
                 self.faults.append(fault)
         LOG.warning("clip %d cannot be loaded (%s): %s", fault.number, fault.kind, fault.message)
+
+
+# Returns the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails.
+DecodeClips = Callable[[Sequence[Fetched], LoaderReport], list[Any]]

@@ -12,7 +12,8 @@ import numpy as np
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import FramedexError
-from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, NvdecClip, NvjpegClip, fault_of
+from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, NvdecClip, fault_of
+from framedex.loader.batches.frames import quarter_turns, stored_size, upright
 from framedex.loader.pixels.options import PixelOptions, sendable
 from framedex.loader.routing.balance import ClipCost, clip_cost
 from framedex.loader.routing.driver import DriverSupport
@@ -22,7 +23,8 @@ from framedex.records.clip import PAD
 from framedex.records.columns import item_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.decoding.audio import ReadsRanges, read_audio
+from framedex.sharder.decoding.audio import read_audio
+from framedex.sharder.decoding.cutout import Cutout, cut, whole
 from framedex.sharder.reading import EncodedClip, HeldBytes, SourceFiles
 
 Decode = Literal["cpu", "movie"]
@@ -72,7 +74,7 @@ def picture(
     return {"frames": pixels.finished(pixels.decoded(clip, sources.read(clip), cutout), draw)}
 
 
-def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:
+def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:
     """Return the audio entries of an item, or an empty dict without audio. Raises StaleError, DecodeError."""
     audio = read_audio(clip, sources)
     if audio is None:
@@ -161,8 +163,7 @@ class Fetcher:
                 return False
             packet = np.argsort(clip.recipe.packet_rank)[unique]
             edges = encoded.packet_first
-            content = [encoded.payload[edges[place] : edges[place + 1]] for place in packet.tolist()]
-            fetched.images = NvjpegClip(content=content)
+            fetched.images = [encoded.payload[edges[place] : edges[place + 1]] for place in packet.tolist()]
         else:
             if gpu_obstacle(clip, encoded, self._options.caps, colour=self._options.colour) is not None:
                 return False

@@ -1,6 +1,6 @@
-"""The contents of a batch, from decoded frames on: turned upright, transformed, normalised, laid out and stacked.
+"""Make batches of decoded frames: turn frames upright, transform and normalise them, order their axes, stack them.
 
-ClipLoader's arguments are checked records here. Clips of several views become one item, or one batch.
+This module also checks the arguments of ClipLoader, and joins the views of a clip.
 """
 
 import contextlib
@@ -16,29 +16,28 @@ from numpy.typing import NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device, Last, Output, check_counts, check_normalize
-from framedex.loader.batches.faults import ON_ERROR, Fetched, LoaderReport, OnError
+from framedex.loader.batches.faults import ON_ERROR, DecodeClips, Fetched, OnError
 from framedex.loader.pixels.options import Dtype, Layout, PixelOptions, check_transform, laid_out
 from framedex.loader.routing.movie import Colour
-from framedex.loader.routing.routes import Share
-from framedex.records.clip import ClipRecord
+from framedex.records.clip import ClipAudioPlan, ClipRecord
 from framedex.records.columns import keys_of
 from framedex.records.medium import ITEM_KEYS
 
 Collate = Literal["error", "pad", "list"]
 CLIP_KEYS = keys_of(ClipRecord)
-# The padding of arrays with a value for each frame, and of no other array. `positions` is a key of movies.
+# The padding of each array that has a value for each frame. `positions` is a key of movies.
 PADDINGS = {key: column.padding for key, column in CLIP_KEYS.items() if column.dtype is not None} | {"positions": -1}
 
 
 def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return one dict of batched values from the dicts of several clips.
 
-    Arrays are stacked along a new first axis. Numbers become an array. Everything else becomes a list.
+    Arrays are stacked along a new first axis. Numbers become an array. Other values become a list.
 
     Args:
         items: one dict per clip.
-        mode: what to do if shapes differ. "error" raises FramedexError. "pad" pads at the end of each axis (frames with
-            zeros, mask with False). "list" leaves all arrays of the batch in lists.
+        mode: the treatment of different shapes. "error" raises FramedexError. "pad" pads at the end of each axis
+            (frames with zeros, mask with False). "list" leaves all arrays of the batch in lists.
         as_lists: names whose values become a list, even if they are numbers or arrays.
 
     Raises:
@@ -48,9 +47,9 @@ def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozense
     some = {name: count for name, count in counts.items() if count < len(items)}
     if some:
         raise FramedexError(
-            "clips of one batch differ in which values they have",
+            "clips of one batch do not have the same values",
             found=", ".join(f"{name} of {count} of {len(items)} clips" for name, count in some.items()),
-            remedy="join datasets that are alike: all of them with audio, or none; all of several views, or none",
+            remedy="join datasets of one kind: all with audio, or all without; all with several views, or all without",
         )
     columns = {name: [item[name] for item in items] for name in items[0]}
     return {
@@ -96,18 +95,10 @@ def _pad(name: str, values: list[NDArray[Any]]) -> NDArray[Any]:
     return batch
 
 
-NAME_KEY = "view_name"  # not part of joined items: it is the key of their dicts by view
+NAME_KEY = "view_name"  # not an entry of joined items, whose dicts by view have the names as keys
 # Each view keeps its own values of these keys. All other keys are shared, with the values of the leading view.
 PER_VIEW = ITEM_KEYS - {"multiview_id", NAME_KEY}
 Item = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioShape:
-    """The audio of a view's clips, with `rate` in Hz."""
-
-    rate: int
-    channels: int
 
 
 class JoinsViews(Protocol):
@@ -132,12 +123,12 @@ class JoinsViews(Protocol):
 
 
 def per_view(item: Item) -> Item:
-    """Return the values that a view does not share with the other views of the clip."""
+    """Return the values of an item that belong to its view alone."""
     return {key: value for key, value in item.items() if key in PER_VIEW}
 
 
 def common(item: Item) -> Item:
-    """Return the values that a view shares with the other views of the clip."""
+    """Return the values of an item that all views of the clip share."""
     return {key: value for key, value in item.items() if key not in PER_VIEW and key != NAME_KEY}
 
 
@@ -147,10 +138,11 @@ def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item
     Args:
         views: each view's own values, in the order of the views.
         shared: their common values.
-        axis: where arrays get an axis of the views: 0 in an item, 1 in a batch. If None, values become dicts by view.
+        axis: the place of the new axis of views in arrays: 0 in an item, 1 in a batch. If None, values become dicts by
+            view.
 
     Raises:
-        FramedexError: views are to be stacked and differ in shape.
+        FramedexError: `axis` is given, and the arrays of the views differ in shape.
     """
     found: Item = {}
     for key in next(iter(views.values())):
@@ -162,7 +154,7 @@ def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item
 def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
     """Return the values of several views as one array, or as lists of the views' values."""
     values = list(own.values())
-    if isinstance(values[0], list):  # a batch has lists, with one value for each clip
+    if isinstance(values[0], list):  # of a batch, with one value for each clip
         return [list(of_clip) for of_clip in zip(*values, strict=True)]
     if not hasattr(values[0], "shape"):
         return values if isinstance(values[0], str) else np.array(values)
@@ -179,13 +171,13 @@ def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
     return torch.stack(values, axis)
 
 
-def blank(example: Item, frames: int, audio: AudioShape | None) -> Item:
-    """Return the item of a view that a clip lacks: padding alone, and empty names.
+def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
+    """Return an item for a view that a clip lacks: arrays of padding, and empty names.
 
     Args:
         example: the item of another view, without pictures.
         frames: number of the view's frames.
-        audio: the view's audio. If None, clips are silent.
+        audio: the audio of a clip of the view. If None, clips are silent.
     """
     found = dict(example)
     for key in PADDINGS.keys() & example.keys():
@@ -202,42 +194,48 @@ def blank(example: Item, frames: int, audio: AudioShape | None) -> Item:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeOptions:
-    """How clips are decoded.
+Rotation = Literal["report", "apply"]
+Size = tuple[int, int]  # height, width
 
-    The fields have the names of ClipLoader's arguments, which explains them.
+
+def quarter_turns(degrees: int) -> int:
+    """Return the number of counterclockwise quarter turns, 0 to 3, that is nearest to a rotation in degrees."""
+    return round(degrees / 90) % 4
+
+
+def upright(frames: NDArray[Any], degrees: int) -> NDArray[Any]:
+    """Turn frames, [F, H, W, C], counterclockwise by `degrees`. Return a contiguous array.
+
+    90 and 270 degrees exchange H and W. Other angles are rounded to quarter turns, where ffmpeg would draw black
+    corners. The sizes in options are sizes of upright pictures: to scale a clip as well, decode it to `stored_size`
+    before it is turned.
+    """
+    return np.ascontiguousarray(np.rot90(frames, quarter_turns(degrees), axes=(1, 2)))
+
+
+def stored_size(size: Size, degrees: int) -> Size:
+    """Return the (height, width) that a decoded picture needs to have `size` when it is turned upright."""
+    height, width = size
+    return (width, height) if quarter_turns(degrees) % 2 else (height, width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """How clips are decoded, and how batches are made of them.
+
+    The fields have the names of ClipLoader's arguments, and their meanings.
 
     Raises:
-        FramedexError: a value is not allowed.
+        FramedexError: a value is not allowed, or two values contradict each other.
     """
 
+    pixels: PixelOptions
     device: Device
     device_id: int
     decode: Decode
-    cpu_share: Share
     colour: Colour
-    pixels: PixelOptions
+    rotation: Rotation
     num_workers: int
-
-    def __post_init__(self) -> None:
-        check_choices(
-            decode=(self.decode, get_args(Decode)),
-            colour=(self.colour, get_args(Colour)),
-        )
-        check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
-    """How batches are made of clips.
-
-    The fields have the names of ClipLoader's arguments, which explains them.
-
-    Raises:
-        FramedexError: a value is not allowed.
-    """
-
     batch_size: int
     prefetch: int
     last: Last
@@ -247,29 +245,41 @@ class BatchOptions:
 
     def __post_init__(self) -> None:
         check_choices(
+            decode=(self.decode, get_args(Decode)),
+            colour=(self.colour, get_args(Colour)),
+            rotation=(self.rotation, get_args(Rotation)),
             last=(self.last, get_args(Last)),
             collate=(self.collate, get_args(Collate)),
             on_error=(self.on_error, ON_ERROR),
             output=(self.output, get_args(Output)),
         )
+        check_counts(num_workers=(self.num_workers, 0), threads=(self.pixels.threads, 1))
         check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
+        if self.device == "cpu" and self.decode == "gpu":
+            raise FramedexError("decode='gpu' delivers frames on the GPU", remedy="device='gpu', or decode='cpu'")
+        if self.device == "gpu" and self.output == "numpy":
+            raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")
 
-    def ahead(self, decoding: DecodeOptions) -> int:
-        """Return how many batches begin before the one that is delivered.
+    @property
+    def upright(self) -> bool:
+        """Whether frames are turned by the rotation of their medium."""
+        return self.rotation == "apply"
 
-        Two clips per worker are in progress. If a GPU decodes together with workers, there are six, because a clip goes
-        to a worker only if the GPU has enough other clips to decode in the meantime. Whole frames of the stored size
-        would take too much of the GPU's memory for that.
+    @property
+    def ahead(self) -> int:
+        """How many batches begin before the loader delivers the first one.
+
+        Each worker has two clips in progress. If a GPU decodes together with workers, each has six, because a worker
+        decodes a clip only if the GPU has enough other clips to decode in the meantime. Clips whose frames keep their
+        stored size have two, because six would take too much of the GPU's memory.
         """
-        if decoding.device == "cpu" and not decoding.num_workers:
+        if self.device == "cpu" and not self.num_workers:
             return 0
-        is_small = decoding.pixels.framing.scales or decoding.pixels.framing.crop is not None
-        clips = 6 if decoding.device == "gpu" and decoding.decode == "auto" and is_small else 2
-        return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))  # rounded up
+        is_small = self.pixels.framing.scales or self.pixels.framing.crop is not None
+        clips = 6 if self.device == "gpu" and self.decode == "auto" and is_small else 2
+        return max(self.prefetch, -(-clips * self.num_workers // self.batch_size))  # rounded up
 
 
-# Returns the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails.
-DecodeClips = Callable[[Sequence[Fetched], LoaderReport], list[Any]]
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 
@@ -282,7 +292,7 @@ class Finish:
         audio_transform: a function of DALI operations on each clip's sound.
         normalize: (mean, std) for RGB in 0…1. It makes frames float32.
         layout: the layout of the delivered frames.
-        collate: what to do if clips differ in shape.
+        collate: the treatment of clips that differ in shape.
         dtype: the type of decoded frames.
     """
 
@@ -300,36 +310,36 @@ class Finish:
     def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return (scale, offset), float32 [3] each: normalised = value × scale + offset."""
         mean, std = np.array(self.normalize, np.float64)
-        white = np.iinfo(self.dtype).max  # `check_pixels` refuses to normalise raw samples, whose white is unknown
+        white = np.iinfo(self.dtype).max  # `check_pixels` refuses raw samples, because their white is unknown
         return (1 / (white * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
 
-def check_pixels(decoding: DecodeOptions, finish: Finish, *, has_layout: bool) -> None:
+def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) -> None:
     """Raise FramedexError if the dataset's transform or framing contradicts the options of ClipLoader.
 
     Args:
-        decoding: how clips are decoded.
+        options: how clips are decoded.
         finish: how batches are finished.
         has_layout: whether ClipLoader was given a layout.
     """
-    if finish.transform is not None and decoding.pixels.framing.crops:
+    if finish.transform is not None and options.pixels.framing.crops:
         raise FramedexError(
-            "ClipLoader's transform takes frames of one crop, FHWC",
-            found=f"framing with position={decoding.pixels.framing.position!r}",
+            "ClipLoader's transform takes the frames of a single crop, FHWC",
+            found=f"framing with position={options.pixels.framing.position!r}",
             remedy="leave out the transform, or give ClipDataset a transform of its own",
         )
     if finish.transform is not None and finish.dtype != "uint8":
         raise FramedexError("ClipLoader's transform takes frames of 8 bits", found=f"dtype={finish.dtype!r}")
     if finish.normalize is not None and finish.dtype == "raw":
         raise FramedexError("normalize is for RGB in 0…1", found="dtype='raw'", remedy="dtype='uint16'")
-    if decoding.pixels.transform is None:
+    if options.pixels.transform is None:
         return
-    if decoding.device == "gpu":
+    if options.device == "gpu":
         raise FramedexError(
-            "the dataset's transform runs in the workers, which leaves nothing for a GPU to decode",
+            "workers decode the clips for the dataset's transform, so that a GPU has nothing to decode",
             found="device='gpu' and a dataset with a transform",
-            remedy="device='cpu', and move batches to the GPU; or apply the transform to batches on the GPU; or give "
-            "ClipLoader a transform of DALI operations",
+            remedy="device='cpu', and move batches to the GPU; or apply the transform to batches on the GPU; or pass a "
+            "transform of DALI operations to ClipLoader",
         )
     given = {"transform": finish.transform is not None, "normalize": finish.normalize is not None, "layout": has_layout}
     twice = [name for name, is_given in given.items() if is_given]
@@ -337,42 +347,40 @@ def check_pixels(decoding: DecodeOptions, finish: Finish, *, has_layout: bool) -
         raise FramedexError(
             "frames are delivered as the dataset's transform returns them",
             found=f"{', '.join(twice)} of ClipLoader",
-            remedy="do it in the dataset's transform; the dataset's layout= is what that gets",
+            remedy="do this in the dataset's transform, which gets frames in the layout of the dataset",
         )
-    check_transform(decoding.pixels.transform, workers=decoding.num_workers)
+    check_transform(options.pixels.transform, workers=options.num_workers)
 
 
 class Runs(Protocol):
-    """Runs the user's function of DALI operations."""
+    """A runner of the user's function of DALI operations."""
 
     def run(self, clips: Sequence[Any]) -> Any:
         """Return the function's result for each clip. Raises RuntimeError."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PendingBatch:
-    """A finished batch. Some of its work may still be in progress on a GPU."""
+class Frames:
+    """Makes batches of frames that workers decoded. Its subclass for a GPU also decodes clips there.
 
-    content: dict[str, Any]
-
-    def wait(self) -> dict[str, Any]:
-        """Return the batch, ready for use in the caller's thread."""
-        return self.content
-
-
-class Frames(Protocol):
-    """Makes batches of fetched clips on one device.
+    Args:
+        finish: how frames and audio are finished.
+        transformer: runs the transform of `finish`. If None, frames are not transformed.
+        audio: runs the audio transform of `finish`. If None, audio is not transformed.
 
     Attributes:
         decoders: functions that decode clips on the device, one for each thread. They may be the same.
         at_once: how many clips a decoder takes at once: the fewest that are worth waiting for, and the most.
     """
 
-    decoders: Sequence[DecodeClips]
-    at_once: tuple[int, int]
+    decoders: Sequence[DecodeClips] = ()
+    at_once: tuple[int, int] = (1, 1)
+
+    def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:
+        self._finish, self._transformer, self._audio = finish, transformer, audio
 
     def given(self, clip: Fetched) -> Any:
         """Return the frames that a worker decoded, uint8 [F, H, W, 3], on the device."""
+        return clip.frames
 
     def finish(self, frames: list[Any]) -> Any:
         """Return a batch's frames as delivered.
@@ -381,41 +389,6 @@ class Frames(Protocol):
             RuntimeError: a transform fails.
             FramedexError: shapes do not fit together.
         """
-
-    def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Transform a batch's audio and remove it from the items. Return an empty dict without a transform."""
-
-    def working(self) -> AbstractContextManager[Any]:
-        """Return the context in which a thread calls the other methods."""
-
-    def made(self, content: dict[str, Any]) -> PendingBatch:
-        """Return a finished batch, ready for delivery."""
-
-    def memory_left(self, error: BaseException) -> str | None:
-        """Return how much of the device's memory is free, as a text, if an error means that it is full, else None."""
-
-
-class CpuFrames:
-    """Makes batches of frames that workers decoded.
-
-    Args:
-        finish: how frames and audio are finished.
-        transformer: runs the transform of `finish`. If None, frames are not transformed.
-        audio: runs the audio transform of `finish`. If None, audio is not transformed.
-    """
-
-    decoders: Sequence[DecodeClips] = ()
-    at_once = (1, 1)
-
-    def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:
-        self._finish, self._transformer, self._audio = finish, transformer, audio
-
-    def given(self, clip: Fetched) -> Any:
-        """Return the frames that a worker decoded."""
-        return clip.frames
-
-    def finish(self, frames: list[NDArray[Any]]) -> Any:
-        """Return a batch's frames as delivered."""
         if self._transformer is not None:
             output = self._transformer.run(frames)
             frames = [np.array(output[number]) for number in range(len(frames))]
@@ -438,13 +411,16 @@ class CpuFrames:
         )
 
     def working(self) -> AbstractContextManager[Any]:
-        """Return a context that does nothing."""
+        """Return the context in which a thread calls the other methods. On the CPU, it does nothing."""
         return contextlib.nullcontext()
 
-    def made(self, content: dict[str, Any]) -> PendingBatch:
-        """Return the batch, which is complete already."""
-        return PendingBatch(content=content)
+    def made(self, content: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+        """Return a function that returns a finished batch. It waits for work that is in progress on a GPU."""
+        return lambda: content
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return None: MemoryErrors of main memory reach the caller unchanged."""
+        """Return the free memory of the device as a text, if an error means that the memory is full, else None.
+
+        On the CPU, return None: a MemoryError reaches the caller unchanged.
+        """
         return None

@@ -1,4 +1,4 @@
-"""Batches of fetched clips: decoded, finished and collated, in threads if a GPU is used.
+"""Make batches of fetched clips: decode, finish and collate them. With a GPU, this runs in threads.
 
 A GPU decodes clips of several batches together: a free decoder takes all clips that have arrived, up to a limit.
 """
@@ -12,29 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from framedex.errors import DecodeError, FramedexError, MissingExtraError, printable
-from framedex.loader.batches.faults import Fault, Fetched, LoaderReport
-from framedex.loader.batches.frames import (
-    BatchOptions,
-    DecodeClips,
-    Frames,
-    JoinsViews,
-    PendingBatch,
-    collate_clips,
-    common,
-    per_view,
-)
+from framedex.loader.batches.faults import DecodeClips, Fault, Fetched
+from framedex.loader.batches.frames import Frames, JoinsViews, LoaderOptions, collate_clips, common, per_view
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.routing.balance import Balance
-from framedex.sharder.decoding.video import Size
 
 LOG = logging.getLogger("framedex.loader")
-PATIENCE = 0.02  # seconds; a decoder waits so long for clips that share a run, which costs time by itself
+PATIENCE = 0.02  # seconds that a decoder waits for more clips, because each run of DALI costs time of its own
 
 # A clip, or its replacement, with its frames on the device.
 Decoded = tuple[Fetched, Any]
@@ -51,25 +40,18 @@ class DecodingThreads:
     """Threads that decode clips, one for each of `frames.decoders`. The clips of earlier batches come first.
 
     Args:
-        frames: has the decoders.
-        by_cpu: decodes a clip on which the GPU failed, by its number. It returns None for a clip that is left out.
-        balance: receives the GPU's times, if clips are divided by them.
-        report: counts seconds and failures.
+        frames: the device with the decoders.
+        supply: the supply that fetches a clip again if the GPU failed on it, and that counts failures.
+        balance: the object that receives the GPU's times, if clips are divided by them.
+        replaceable: whether another clip may replace a clip that is not available.
     """
 
-    def __init__(
-        self,
-        frames: Frames,
-        by_cpu: Callable[[int], Fetched | None],
-        *,
-        balance: Balance | None,
-        report: LoaderReport,
-    ) -> None:
-        self._frames, self._by_cpu, self._balance, self._report = frames, by_cpu, balance, report
+    def __init__(self, frames: Frames, supply: ClipSupply, balance: Balance | None, *, replaceable: bool) -> None:
+        self._frames, self._supply, self._balance, self._replaceable = frames, supply, balance, replaceable
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
         self._closed = False
-        # Not an executor, whose threads take one task at a time: a decoder takes several clips at once.
+        # An executor would not do: its threads take one task at a time, but a decoder takes several clips at once.
         self._threads = [
             threading.Thread(target=self._work, args=(decode,), name="framedex-gpu", daemon=True)
             for decode in frames.decoders
@@ -80,7 +62,7 @@ class DecodingThreads:
     def submit(self, batch: int, clip: Fetched) -> Future[Decoded | None]:
         """Return the future of a clip with its frames, or of None if neither GPU nor CPU can decode it.
 
-        The future raises RuntimeError if the GPU's memory is full, and what `by_cpu` raises.
+        The future raises RuntimeError if the GPU's memory is full, and otherwise as `ClipSupply.decoded_by_cpu`.
         """
         waiting = _Waiting(batch, clip, Future())
         with self._changed:
@@ -104,7 +86,7 @@ class DecodingThreads:
                 self._decode(part, decode)
 
     def _next_part(self) -> list[_Waiting]:
-        """Wait for clips, and take some of the earliest batches. Return an empty list if the threads shall end."""
+        """Wait for clips, and take clips of the earliest batches. Return an empty list if the threads are to end."""
         fewest, most = self._frames.at_once
         with self._changed:
             while True:
@@ -126,7 +108,7 @@ class DecodingThreads:
         try:
             with measured:
                 found = self._decode_together([waiting.clip for waiting in part], decode)
-        except BaseException as error:  # the thread goes on, and the caller of `result` gets the error
+        except BaseException as error:  # the thread continues, and the futures raise the error
             for waiting in part:
                 waiting.done.set_exception(error)
             return
@@ -136,25 +118,25 @@ class DecodingThreads:
     def _decode_together(self, clips: list[Fetched], decode: DecodeClips) -> list[Decoded | None]:
         """Return each clip with its frames, or None if neither GPU nor CPU can decode it."""
         try:
-            return list(zip(clips, decode(clips, self._report), strict=True))
+            return list(zip(clips, decode(clips, self._supply.report), strict=True))
         except RuntimeError as error:
             if self._frames.memory_left(error) is not None:
                 raise
             LOG.warning("a decoder on the GPU failed on several clips, which are decoded one by one: %s", error)
-            self._report.add(retried="batch")
+            self._supply.report.add(retried="batch")
             return [self._decode_alone(clip, decode) for clip in clips]
 
     def _decode_alone(self, clip: Fetched, decode: DecodeClips) -> Decoded | None:
         """Decode one clip by itself. If the GPU fails on it, a worker decodes it."""
         try:
-            return clip, decode([clip], self._report)[0]
+            return clip, decode([clip], self._supply.report)[0]
         except RuntimeError as error:
             if self._frames.memory_left(error) is not None:
                 raise
             name = printable(clip.item["clip_id"])
-            LOG.warning("a decoder on the GPU failed on clip %s, which the CPU gets: %s", name, error)
-            self._report.add(retried="clip")
-        other = self._by_cpu(clip.number)
+            LOG.warning("a decoder on the GPU failed on clip %s, which the CPU decodes instead: %s", name, error)
+            self._supply.report.add(retried="clip")
+        other = self._supply.decoded_by_cpu(clip.number, replaceable=self._replaceable)
         return None if other is None else (other, self._frames.given(other))
 
 
@@ -169,7 +151,7 @@ class Batch:
         fetched: the future result of each clip.
         views: for clips of several views, the place in `numbers` of each view that an item has, for each item. If None,
             each clip is an item.
-        made: the future batch, if threads make it.
+        made: the future batch, if threads make it: a function that waits until the device has it, and returns it.
     """
 
     key: int
@@ -177,7 +159,7 @@ class Batch:
     padding: int
     fetched: list[Future[Fetched | Fault]]
     views: list[dict[str, int]] | None = None
-    made: Future[PendingBatch] | None = None
+    made: Future[Callable[[], dict[str, Any]]] | None = None
 
     @property
     def items(self) -> int:
@@ -190,35 +172,30 @@ class BatchMaker:
 
     Args:
         supply: fetches clips.
-        frames: decodes and finishes frames on the device.
-        threads: how many batches are made at once in threads, while the caller continues. If 0, the caller makes them.
-        options: how batches are made of clips.
+        frames: the device that decodes and finishes frames.
+        options: how batches are made of clips. For a GPU, several batches are made at once in threads, while the caller
+            continues. Otherwise, the caller makes them.
         balance: divides clips between GPU and workers, if their speeds decide.
-        size: (height, width) to which frames are scaled, for messages.
-        report: counts clips and seconds.
         views: joins the views of an item. If None, each clip is an item.
-        as_lists: entries of items that are lists in each batch, even if their values are numbers or arrays.
+        as_lists: names of entries that are lists in each batch, even if their values are numbers or arrays.
     """
 
     def __init__(
         self,
         supply: ClipSupply,
         frames: Frames,
+        options: LoaderOptions,
         *,
-        threads: int,
-        options: BatchOptions,
         balance: Balance | None,
-        size: Size | None,
-        report: LoaderReport,
         views: JoinsViews | None = None,
         as_lists: frozenset[str] = frozenset(),
     ) -> None:
         self._views, self._as_lists = views, as_lists
         self._supply, self._frames, self._options, self._balance = supply, frames, options, balance
-        self._size, self._report = size, report
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="framedex-batch") if threads else None
-        by_cpu = partial(supply.decoded_by_cpu, replaceable=views is None)
-        self._gpu = DecodingThreads(frames, by_cpu, balance=balance, report=report) if threads else None
+        self._report, self._threads = supply.report, None
+        if options.device == "gpu":
+            self._threads = ThreadPoolExecutor(options.ahead + 1, thread_name_prefix="framedex-batch")
+        self._gpu = DecodingThreads(frames, supply, balance, replaceable=views is None)  # without decoders, no threads
         self._as_torch = tensor_maker() if options.output == "torch" else None
 
     def begin(self, batch: Batch) -> None:
@@ -226,8 +203,8 @@ class BatchMaker:
         if self._threads is not None:
             batch.made = self._threads.submit(self._make, batch)
 
-    def result(self, batch: Batch) -> PendingBatch:
-        """Return a batch as delivered: wait for the thread that makes it, or make it here."""
+    def result(self, batch: Batch) -> Callable[[], dict[str, Any]]:
+        """Return `Batch.made` of a batch: wait for the thread that makes it, or make it here."""
         return self._make(batch) if batch.made is None else batch.made.result()
 
     def cancel(self, batch: Batch) -> None:
@@ -239,13 +216,12 @@ class BatchMaker:
             self._balance.end(batch.key)
 
     def close(self) -> None:
-        """Cancel the batches that are waiting, and wait for those that are being made."""
+        """Cancel all waiting batches, and wait until the others are made."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
-        if self._gpu is not None:
-            self._gpu.close()
+        self._gpu.close()
 
-    def _make(self, batch: Batch) -> PendingBatch:
+    def _make(self, batch: Batch) -> Callable[[], dict[str, Any]]:
         try:
             with self._frames.working():
                 return self._frames.made(self._content(batch))
@@ -259,11 +235,12 @@ class BatchMaker:
                 self._balance.end(batch.key)
 
     def _memory_error(self, batch: Batch, free: str, error: RuntimeError) -> FramedexError:
-        """Return an error with the batch that needed the GPU's memory, and with ways to need less."""
+        """Return an error for a full memory: it names the size of the batch, and ways to need less memory."""
         clips = [self._supply.dataset.clip(number) for number in batch.numbers]
         frames = sum(len(clip.frames) for clip in clips)
-        height, width = self._size or max((clip.medium.height, clip.medium.width) for clip in clips)
-        scale = "a smaller size=(height, width)" if self._size else "size=(height, width), which scales frames down"
+        size = self._options.pixels.framing.fixed_size
+        height, width = size or max((clip.medium.height, clip.medium.width) for clip in clips)
+        scale = "a smaller size=(height, width)" if size else "size=(height, width), which scales frames down"
         return FramedexError(
             "the GPU's memory is full",
             where=f"a batch of {len(clips)} clips, {frames} frames of {width}×{height}, "
@@ -292,7 +269,7 @@ class BatchMaker:
         return [item | {"is_padding": padding} for item, padding in zip(items, is_padding, strict=True)]
 
     def _finish(self, decoded: list[Decoded], items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return clips as a batch, with `items` as the entries besides frames."""
+        """Return a batch of clips. `items` has the other entries of each clip, without frames."""
         try:
             finished = self._frames.finish([frames for _, frames in decoded])
             sound = self._frames.sound(items)
@@ -303,21 +280,19 @@ class BatchMaker:
             raise DecodeError(
                 f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
             ) from error
-        return self._tensors({"frames": finished} | sound | self._collated(items))
+        return self._delivered({"frames": finished} | sound, items)
 
-    def _collated(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        return collate_clips(items, self._options.collate, self._as_lists)
-
-    def _tensors(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch's values as delivered: torch tensors or numpy arrays."""
+    def _delivered(self, finished: dict[str, Any], items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return finished values and the items of a batch as torch tensors or numpy arrays."""
+        content = finished | collate_clips(items, self._options.collate, self._as_lists)
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
 
     def _finish_views(
         self, decoded: dict[int, Decoded], batch: Batch, places: list[dict[str, int]], views: JoinsViews
     ) -> dict[str, Any]:
-        """Return the available clips of several views as a batch, with replacements of the others.
+        """Return a batch of clips of several views. An item is available if all of its clips are available.
 
-        An item is available if all of its clips are.
+        Items that are not available are replaced or left out.
         """
         items: list[dict[str, Decoded]] = []
         is_padding: list[bool] = []
@@ -341,7 +316,7 @@ class BatchMaker:
             own = [item[view] for item in items]
             of_view[view] = self._finish(own, [per_view(clip.item) for clip, _ in own])
         shared = self._marked([common(clip.item) for clip in leading], is_padding)
-        return views.join(of_view, self._tensors(self._collated(shared)))
+        return views.join(of_view, self._delivered({}, shared))
 
     def _replace_item(self, number: int, views: JoinsViews) -> dict[str, Decoded]:
         """Return the views of an item that replaces one that is not available."""
@@ -349,9 +324,10 @@ class BatchMaker:
         return {view: (clip, self._given(clip)) for view, clip in clips.items()}
 
     def _decoded(self, batch: Batch) -> dict[int, Decoded]:
-        """Return the available clips of a batch, or their replacements, with their frames, by place in ascending order.
+        """Return the clips of a batch with their frames, by place in ascending order.
 
-        The GPU decodes its clips as they arrive, while workers fetch or decode the others.
+        Clips that are not available are replaced or left out. The GPU decodes its clips as they arrive, while workers
+        fetch or decode the others.
         """
         decoded: dict[int, Decoded | None] = {}
         on_gpu: dict[int, Future[Decoded | None]] = {}
@@ -361,7 +337,6 @@ class BatchMaker:
                 if clip is None or clip.frames is not None:
                     decoded[place] = None if clip is None else (clip, self._given(clip))
                 else:
-                    assert self._gpu is not None
                     on_gpu[place] = self._gpu.submit(batch.key, clip)
             decoded |= {place: future.result() for place, future in on_gpu.items()}
         finally:
@@ -376,7 +351,10 @@ class BatchMaker:
         return available
 
     def _places(self, batch: Batch) -> Iterator[int]:
-        """Yield the places of a batch as their clips arrive; without threads in order, so that errors are in order."""
+        """Yield the places of a batch as their clips arrive.
+
+        Without threads, yield them in ascending order, so that the first wrong clip raises its error first.
+        """
         if self._threads is None:
             yield from range(len(batch.numbers))
             return
@@ -393,7 +371,7 @@ class BatchMaker:
         """Return the frames that a worker decoded."""
         begun = time.perf_counter()
         frames = self._frames.given(clip)
-        if self._gpu is not None:
+        if self._threads is not None:
             self._report.add_seconds(upload=time.perf_counter() - begun)
         return frames
 

@@ -28,13 +28,14 @@ from typing import Any, Generic, TypeVar, cast
 
 from framedex.errors import DecodeError, internal_error
 from framedex.execution.spawning import leave_out_pandas, spawning
-from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, LoaderReport, OnError, replacements
+from framedex.loader.batches.faults import TRIES, ClipRequest, Fault, Fetched, LoaderReport, replacements
 from framedex.loader.batches.fetch import Fetcher, FetchOptions, ReadableClips
-from framedex.loader.batches.frames import JoinsViews
+from framedex.loader.batches.frames import JoinsViews, LoaderOptions
 from framedex.loader.routing.balance import Balance
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+View = TypeVar("View", int, str)
 
 Answer = Callable[[Any], Any]
 
@@ -257,30 +258,29 @@ class ClipSupply:
 
     Args:
         dataset: the clips.
-        options: how each is read and decoded.
-        workers: number of processes. If 0, this process fetches.
-        on_error: the reaction to a clip that is not available: raise, skip, or replace.
-        report: counts clips, and keeps their faults.
+        fetching: how each is read and decoded.
+        options: the number of workers, and the reaction to a clip that is not available. Without workers, this process
+            fetches.
         replacements: draws the clips that may replace a clip. If None, any clip may.
+
+    Attributes:
+        report: counts clips, and keeps their faults.
     """
 
     def __init__(
         self,
         dataset: ReadableClips,
-        options: FetchOptions,
-        *,
-        workers: int,
-        on_error: OnError,
-        report: LoaderReport,
+        fetching: FetchOptions,
+        options: LoaderOptions,
         replacements: Replacements | None = None,
     ) -> None:
         self.dataset = dataset
         # Whether workers run no transform of the user, and no class of the user that extends a dataset.
-        own_code = options.pixels.transform is None and type(dataset).__module__.startswith("framedex.")
+        own_code = fetching.pixels.transform is None and type(dataset).__module__.startswith("framedex.")
         self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
-            Fetcher(dataset, options), workers=workers, timeout_seconds=TASK_SECONDS, own_code=own_code
+            Fetcher(dataset, fetching), workers=options.num_workers, timeout_seconds=TASK_SECONDS, own_code=own_code
         )
-        self._on_error, self._report, self._replacements = on_error, report, replacements
+        self._on_error, self.report, self._replacements = options.on_error, LoaderReport(), replacements
 
     def submit(self, number: int, *, on_gpu: bool) -> Future[Fetched | Fault]:
         """Let a worker fetch a clip, and with `on_gpu`, prepare it for a GPU if that can decode it."""
@@ -312,11 +312,11 @@ class ClipSupply:
         fetched = self._result(number, future)
         if isinstance(fetched, Fetched):
             return fetched
-        self._report.note(fetched)
+        self.report.note(fetched)
         if self._on_error == "raise" or fetched.ends_the_run:
             raise fetched.error()
         if self._on_error == "skip":
-            self._report.add(skipped=1)
+            self.report.add(skipped=1)
             return None
         return self.another(fetched.number) if replaceable else None
 
@@ -330,20 +330,7 @@ class ClipSupply:
         Raises:
             DecodeError: none of them is available.
         """
-        for draw in self._draw(number, len(self.dataset)):
-            result = self._result(draw, self.submit(draw, on_gpu=False))
-            if isinstance(result, Fetched):
-                self._report.add(replaced=1)
-                return result
-            self._report.note(result)
-        raise DecodeError(
-            f"neither clip {number} nor any of {TRIES} drawn in its place can be loaded",
-            remedy="look at framedex verify, and at report.faults",
-        )
-
-    def _draw(self, number: int, count: int) -> list[int]:
-        """Return numbers of clips or items, of `count` ones, that are tried in place of one."""
-        return replacements(number, count) if self._replacements is None else self._replacements(number, TRIES)
+        return self._drawn(f"clip {number}", self._draw(number, len(self.dataset)), lambda draw: {0: draw})[0]
 
     def another_item(self, number: int, views: JoinsViews) -> dict[str, Fetched]:
         """Return the views of another item in place of one that is not available, drawn by its number.
@@ -351,21 +338,28 @@ class ClipSupply:
         Raises:
             DecodeError: none of a few is available.
         """
-        for draw in self._draw(number, views.count):
-            found: dict[str, Fetched] = {}
-            wanted = views.numbers(draw)
-            for view, clip in wanted.items():
+        return self._drawn("a clip of several views", self._draw(number, views.count), views.numbers)
+
+    def _draw(self, number: int, count: int) -> list[int]:
+        """Return numbers of clips or items, of `count` ones, that are tried in place of one."""
+        return replacements(number, count) if self._replacements is None else self._replacements(number, TRIES)
+
+    def _drawn(self, missing: str, draws: list[int], numbers: Callable[[int], dict[View, int]]) -> dict[View, Fetched]:
+        """Return the views of the first item whose clips are all available. `numbers` returns an item's clips."""
+        for draw in draws:
+            found: dict[View, Fetched] = {}
+            for view, clip in numbers(draw).items():
                 result = self._result(clip, self.submit(clip, on_gpu=False))
                 if not isinstance(result, Fetched):
-                    self._report.note(result)
+                    self.report.note(result)
                     break
                 found[view] = result
-            if len(found) == len(wanted):
-                self._report.add(replaced=1)
+            else:
+                self.report.add(replaced=1)
                 return found
         raise DecodeError(
-            f"neither a clip of several views nor any of {TRIES} drawn in its place can be loaded",
-            remedy="framedex verify and report.faults say why",
+            f"neither {missing} nor any of {TRIES} drawn in its place can be loaded",
+            remedy="look at framedex verify, and at report.faults",
         )
 
     def _result(self, number: int, future: Future[Fetched | Fault]) -> Fetched | Fault:
@@ -374,7 +368,7 @@ class ClipSupply:
             return future.result()
         except WorkerDiedError as error:
             LOG.warning("%s while it was at clip %d, which is fetched again", error, number)
-            self._report.add(retried="crash")
+            self.report.add(retried="crash")
         try:
             return self.submit(number, on_gpu=False).result()
         except WorkerDiedError as error:

@@ -56,7 +56,7 @@ def jpeg(picture: NDArray[np.uint8], quality: int) -> bytes:
 
 
 def png(picture: NDArray[np.uint8]) -> bytes:
-    """Return a picture, uint8 [h, w, 3], as a PNG file, which holds each pixel as it is."""
+    """Return a picture, uint8 [h, w, 3], as a PNG file, which keeps each pixel exactly."""
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG", compress_level=1)  # fast, and a little larger
     return file.getvalue()
@@ -78,11 +78,11 @@ class ShownFrame:
     """One place of a clip: a frame or padding, and its picture.
 
     Attributes:
-        frame_index: number of the frame. None: constant padding.
-        seconds: time of the frame. None: constant padding.
-        gap_seconds: time since the previous place. None: unknown.
+        frame_index: number of the frame, or None for constant padding.
+        seconds: time of the frame, or None for constant padding.
+        gap_seconds: time since the previous place, or None if it is unknown.
         padding: whether the place is padding.
-        picture: uint8 [h, w, 3]. None: constant padding.
+        picture: uint8 [h, w, 3], or None for constant padding.
     """
 
     frame_index: int | None
@@ -120,7 +120,7 @@ class ShownClip:
         magnified: factor by which to enlarge each of their pixels.
         frames: one record per place.
         audio: its sound, if it has any.
-        error: why `frames` is empty, else None.
+        error: the reason why the clip could not be decoded, if it could not.
     """
 
     clip_id: str
@@ -140,7 +140,7 @@ class Heading:
 
     Attributes:
         name: the dataset's name.
-        shown: how many clips the sheet has. None: it is no sheet.
+        shown: the number of clips on the sheet, or None for the page of the browser.
         clips: how many clips the dataset has.
         media: how many media the clips come from.
         failures: (kind, count) of the clips that the dataset does not have.
@@ -176,7 +176,7 @@ class Inspector:
         access: which sources may be read.
 
     Raises:
-        FormatError: there is no dataset at `path`, or it is damaged.
+        FormatError: the dataset does not exist or is damaged.
     """
 
     def __init__(self, path: Place, *, longest_side: int, access: Access = OWN_STORE) -> None:
@@ -400,7 +400,7 @@ def html_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
     Args:
         heading: the dataset.
         clips: the clips to show.
-        columns: most frames per line. None: as many as fit.
+        columns: the maximum number of frames per line. If None, as many as fit.
     """
     articles, names, widest = [], [], 0
     for number, clip in enumerate(clips, 1):

@@ -18,7 +18,7 @@ from framedex.html.document import rgb
 from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame, Waveform, begins
 
 MARGIN, GAP = 28, 10
-NAME_WIDTH = 110  # of the column with the names of facts
+NAME_WIDTH = 110  # width of the column with the names of facts
 SETTINGS_CHARACTERS = 2000
 SPELT = {"×": "x", "–": "-", "−": "-", "…": "..."}  # characters of framedex's own texts that the font may lack
 
@@ -151,7 +151,7 @@ def png_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None)
     Args:
         heading: the dataset.
         clips: the clips to show.
-        columns: most frames per line. None: COLUMNS.
+        columns: the maximum number of frames per line. If None, it is COLUMNS.
 
     Raises:
         OutputError: the sheet is too large.
@@ -274,7 +274,7 @@ def webp_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
     Args:
         heading: the dataset.
         clips: the clips to show.
-        columns: most clips per line. None: as many lines as clips in a line, and at most COLUMNS.
+        columns: the maximum number of clips per line. If None, the grid is nearly square, up to WEBP_COLUMNS wide.
 
     Raises:
         OutputError: the animation is too large.

@@ -10,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, LoaderReport
-from framedex.loader.batches.frames import Collate, DecodeClips, Finish, PendingBatch, greatest_shape, have_one_shape
+from framedex.loader.batches.frames import Collate, Finish, Frames, greatest_shape, have_one_shape
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, ImageDecoder, MovieDecoder, transformers
 from framedex.loader.pixels.options import CHANNEL_AXIS
@@ -49,19 +48,16 @@ class GpuDecoder:
         """Decode clips: uint8 [F, H, W, 3] each, with zeros for padding. Raises RuntimeError if DALI fails."""
         movies = [place for place, clip in enumerate(clips) if clip.movie is not None]
         images = [place for place, clip in enumerate(clips) if clip.images is not None]
-        begun = time.perf_counter()
-        movie_clips, image_clips = [clips[place] for place in movies], [clips[place] for place in images]
-        movie_frames = _copied(self._decode_movies(movie_clips), movie_clips)
-        report.add_seconds(nvdec=time.perf_counter() - begun)
-        begun = time.perf_counter()
-        image_frames = _copied(self._decode_images(image_clips), image_clips)
-        report.add_seconds(nvjpeg=time.perf_counter() - begun)
-        frames = dict(zip(movies + images, movie_frames + image_frames, strict=True))
+        frames: dict[int, Tensor] = {}
+        for stage, decode, places in (("nvdec", self._decode_movies, movies), ("nvjpeg", self._decode_images, images)):
+            begun = time.perf_counter()
+            some = [clips[place] for place in places]
+            frames |= zip(places, _copied(decode(some), some), strict=True)
+            report.add_seconds(**{stage: time.perf_counter() - begun})
         return [frames[place] for place in range(len(clips))]
 
     def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
-        if not clips:
-            return []
+        """Decode clips of videos: uint8 [unique, H, W, 3] each."""
         movies = [clip.movie for clip in clips if clip.movie is not None]
         together = groups(
             [movie.packets for movie in movies], [clip.size for clip in clips], most_packets=self._movies.most_packets
@@ -78,10 +74,8 @@ class GpuDecoder:
 
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
         """Decode clips of images: uint8 [unique, H, W, 3] each."""
-        if not clips:
-            return []
-        counts = [len(clip.images.content) for clip in clips if clip.images is not None]
-        images = [image for clip in clips if clip.images for image in clip.images.content]
+        counts = [len(clip.images) for clip in clips if clip.images is not None]
+        images = [{"image": image} for clip in clips for image in clip.images or ()]
         sizes = [clip.size for clip, count in zip(clips, counts, strict=True) for _ in range(count)]
         outputs = self._images.run(images, sizes)
         pictures = [picture for output in outputs for picture in tensors_of(output)]
@@ -181,28 +175,6 @@ THREADS = 2  # while one thread builds its movies or copies frames, the GPU deco
 FEWEST_CLIPS = 8  # fewer clips would leave some of the GPU's decoders idle
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnStream(PendingBatch):
-    """A batch in progress on a CUDA stream of the loader.
-
-    Attributes:
-        event: The event that the stream reaches when the batch is complete.
-        device: The GPU.
-    """
-
-    event: torch.cuda.Event
-    device: torch.device
-
-    def wait(self) -> dict[str, Any]:
-        """Let the caller's stream wait until the batch is complete, and own the batch from then on."""
-        current = torch.cuda.current_stream(self.device)
-        current.wait_event(self.event)
-        for tensor in _tensors(self.content):
-            if tensor.is_cuda:
-                tensor.record_stream(current)
-        return self.content
-
-
 def _tensors(value: object) -> Iterator[Tensor]:
     """Yield the tensors of a batch, which may be in lists and in dicts by view."""
     if isinstance(value, Tensor):
@@ -212,7 +184,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
             yield from _tensors(entry)
 
 
-class GpuFrames:
+class GpuFrames(Frames):
     """Makes batches of fetched clips on one GPU.
 
     Threads call it, one per batch. The work has a CUDA stream of its own, so that it runs in parallel to the trainer's.
@@ -230,15 +202,15 @@ class GpuFrames:
         self, finish: Finish, *, device_id: int, batch_size: int, in_progress: int, threads: int, scaled: bool
     ) -> None:
         check_cuda(device_id)
-        self._finish = finish
         self._device = torch.device("cuda", device_id)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self.at_once = at_once(in_progress, is_cached=cache_nvdec())
         decoder = GpuDecoder(device_id=device_id, batch_size=batch_size, threads=threads, scaled=scaled)
-        self.decoders: Sequence[DecodeClips] = [decoder.decode] * THREADS
-        self._transformer, self._audio = transformers(
+        self.decoders = [decoder.decode] * THREADS
+        transformer, audio = transformers(
             finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=device_id
         )
+        super().__init__(finish, transformer=transformer, audio=audio)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -246,9 +218,23 @@ class GpuFrames:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
 
-    def made(self, content: dict[str, Any]) -> PendingBatch:
-        """Return a batch that is complete when the loader's stream has finished the work submitted so far."""
-        return OnStream(content=content, event=self._stream.record_event(), device=self._device)
+    def made(self, content: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+        """Return a function that returns a batch, for use on the caller's stream.
+
+        The caller's stream waits until the loader's stream has finished the work submitted so far. From then on, it
+        owns the batch.
+        """
+        complete = self._stream.record_event()
+
+        def wait() -> dict[str, Any]:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_event(complete)
+            for tensor in _tensors(content):
+                if tensor.is_cuda:
+                    tensor.record_stream(current)
+            return content
+
+        return wait
 
     def memory_left(self, error: BaseException) -> str | None:
         """Return the free GPU memory in words if an error means that it is full, else None."""
@@ -256,7 +242,6 @@ class GpuFrames:
 
     def given(self, clip: Fetched) -> Tensor:
         """Return the frames that a worker decoded, on the GPU."""
-        assert clip.frames is not None
         # torch has few operations for uint16 on a GPU, so its bits are int16 until `_one` is done.
         frames = clip.frames.view(np.int16) if clip.frames.dtype == np.uint16 else clip.frames
         return torch.from_numpy(frames).to(self._device)

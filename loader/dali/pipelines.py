@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
 from framedex.loader.dali.nvdec_cache import cache_nvdec
@@ -55,7 +54,7 @@ def _images(scaled: bool) -> DataNode:
 
 
 def _movie_inputs() -> tuple[DataNode, ...]:
-    """Return the inputs that `MovieFeed.inputs` names."""
+    """Return the inputs that `movie_feed` names."""
     return (
         fn.external_source(name="movie", dtype=types.UINT8, ndim=1),
         fn.external_source(name="wanted", dtype=types.INT32, ndim=1),
@@ -161,7 +160,36 @@ class _Pipeline:
                 raise
 
 
-class MovieDecoder:
+class _Decoder:
+    """Decodes movies or images in runs of at most `batch_size`, with a pipeline that `make` builds."""
+
+    def __init__(self, make: Callable[..., Any], *, scaled: bool, batch_size: int, threads: int, device_id: int):
+        self._scaled, self._most = scaled, batch_size
+        self._pipeline = _Pipeline(make, scaled, batch_size=batch_size, threads=threads, device_id=device_id)
+
+    def run(self, inputs: Sequence[MovieFeed], sizes: Sequence[Size | None]) -> list[Any]:
+        """Decode movies or images.
+
+        Args:
+            inputs: The inputs of the pipeline for each movie or image, by name.
+            sizes: (height, width) to which each one is scaled, if the pipeline scales.
+
+        Returns:
+            A tensor list on the GPU per run, with uint8 [unique, H, W, 3] per movie or uint8 [H, W, 3] per image.
+
+        Raises:
+            RuntimeError: DALI fails.
+        """
+        outputs = []
+        for part in even_parts(len(inputs), self._most):  # the clips of several batches may need more than one run
+            feeds: dict[str, list[Any]] = {name: [one[name] for one in inputs[part]] for name in inputs[0]}
+            if self._scaled:
+                feeds["size"] = [np.array(size, np.float32) for size in sizes[part]]
+            outputs.append(self._pipeline.run(feeds))
+        return outputs
+
+
+class MovieDecoder(_Decoder):
     """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` per run. Each movie has a thread of its own if cores suffice.
 
     Args:
@@ -175,35 +203,14 @@ class MovieDecoder:
     """
 
     def __init__(self, *, scaled: bool, batch_size: int, device_id: int) -> None:
-        self._scaled = scaled
         self.most_packets = 0 if cache_nvdec() else MAX_PACKETS
-        self._most = min(batch_size, MOVIES_AT_ONCE)
-        threads = min(self._most, os.cpu_count() or 1)
-        self._pipeline = _Pipeline(_movies, scaled, batch_size=self._most, threads=threads, device_id=device_id)
-
-    def run(self, movies: Sequence[MovieFeed], sizes: Sequence[Size | None]) -> list[Any]:
-        """Decode movies.
-
-        Args:
-            movies: The inputs of each movie.
-            sizes: (height, width) to which each movie is scaled, if movies are scaled.
-
-        Returns:
-            A tensor list on the GPU per run, with uint8 [unique, H, W, 3] per movie of the run.
-
-        Raises:
-            RuntimeError: DALI fails.
-        """
-        outputs = []
-        for part in even_parts(len(movies), self._most):  # the clips of several batches may need more than one run
-            inputs = [movie.inputs() for movie in movies[part]]
-            feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
-            outputs.append(self._pipeline.run(feeds | _sizes(sizes[part], self._scaled)))
-        return outputs
+        most = min(batch_size, MOVIES_AT_ONCE)
+        threads = min(most, os.cpu_count() or 1)
+        super().__init__(_movies, scaled=scaled, batch_size=most, threads=threads, device_id=device_id)
 
 
-class ImageDecoder:
-    """Decodes JPEGs on the GPU.
+class ImageDecoder(_Decoder):
+    """Decodes JPEGs on the GPU, `IMAGES_AT_ONCE` per run. The input of an image is `image`, uint8 [bytes].
 
     Args:
         scaled: Whether each image is scaled to a size.
@@ -212,24 +219,7 @@ class ImageDecoder:
     """
 
     def __init__(self, *, scaled: bool, threads: int, device_id: int) -> None:
-        self._scaled = scaled
-        self._pipeline = _Pipeline(_images, scaled, batch_size=IMAGES_AT_ONCE, threads=threads, device_id=device_id)
-
-    def run(self, images: Sequence[NDArray[np.uint8]], sizes: Sequence[Size | None]) -> list[Any]:
-        """Decode images, `IMAGES_AT_ONCE` per run.
-
-        Args:
-            images: The JPEGs, uint8 [bytes] each.
-            sizes: (height, width) to which each image is scaled, if images are scaled.
-
-        Returns:
-            A tensor list on the GPU per run, with uint8 [H, W, 3] per image.
-
-        Raises:
-            RuntimeError: DALI fails.
-        """
-        parts = [slice(first, first + IMAGES_AT_ONCE) for first in range(0, len(images), IMAGES_AT_ONCE)]
-        return [self._pipeline.run({"image": list(images[part])} | _sizes(sizes[part], self._scaled)) for part in parts]
+        super().__init__(_images, scaled=scaled, batch_size=IMAGES_AT_ONCE, threads=threads, device_id=device_id)
 
 
 def even_parts(count: int, most: int) -> list[slice]:
@@ -239,10 +229,6 @@ def even_parts(count: int, most: int) -> list[slice]:
     """
     parts = -(-count // most)
     return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
-
-
-def _sizes(sizes: Sequence[Size | None], scaled: bool) -> dict[str, list[Any]]:
-    return {"size": [np.array(size, np.float32) for size in sizes]} if scaled else {}
 
 
 class Transformer:

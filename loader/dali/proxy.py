@@ -16,13 +16,14 @@ from framedex.records.clip import PAD
 
 NO_ORDER = np.zeros(1, np.int32)
 NO_FRAMES = np.zeros((1, 1, 1, 3), np.uint8)
-NO_MOVIE = MovieFeed(
-    content=np.zeros(1, np.uint8),
-    wanted=NO_ORDER,
-    correction=np.eye(3, 4, dtype=np.float32),
-    start=np.zeros(2, np.int32),
-    shape=np.ones(2, np.int32),
-)
+NO_MOVIE: MovieFeed = {
+    "movie": np.zeros(1, np.uint8),
+    "wanted": NO_ORDER,
+    "matrix": np.eye(3, dtype=np.float32),
+    "offset": np.zeros(3, np.float32),
+    "start": np.zeros(2, np.int32),
+    "shape": np.ones(2, np.int32),
+}
 
 
 class ProxiedDataset:
@@ -72,10 +73,9 @@ class ProxiedDataset:
 def proxy_inputs(clip: Fetched) -> dict[str, NDArray[Any]]:
     """Return the inputs of `clip_pipeline` by name. The inputs of the branch that is not taken are placeholders."""
     if clip.movie is None or clip.order is None:
-        assert clip.frames is not None  # a clip without a movie was decoded
         movie, order, mask, frames = NO_MOVIE, NO_ORDER, NO_FRAMES, clip.frames
     else:
         movie = movie_feed([clip.movie.packets], [clip.movie.wanted])
         order = np.maximum(clip.order, 0).astype(np.int32)
         mask, frames = (clip.order != PAD).astype(np.uint8)[:, None, None, None], NO_FRAMES
-    return {"on_gpu": np.array(clip.movie is not None), "order": order, "mask": mask, "frames": frames} | movie.inputs()
+    return {"on_gpu": np.array(clip.movie is not None), "order": order, "mask": mask, "frames": frames} | movie

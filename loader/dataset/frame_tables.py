@@ -33,11 +33,12 @@ UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
 
 
 class _Rows(NamedTuple):
-    """Rows [begin, end) of a table, which belong to a clip's stretch."""
+    """Rows [begin, end) of a table, which belong to a clip's stretch. `frame` is the frame of the first row."""
 
     path: str
     begin: int
     end: int
+    frame: int
 
 
 class FrameTables:
@@ -85,9 +86,8 @@ class FrameTables:
             for name, seconds in self._wanted.items():
                 values = self._column(rows, name)
                 if seconds is None:
-                    assert clip.stretch is not None  # as checked by `_rows`
                     is_padding = clip.frames < 0  # padding by a constant, which has zeros
-                    found[name] = values[np.where(is_padding, 0, clip.frames - clip.stretch[0])]
+                    found[name] = values[np.where(is_padding, 0, clip.frames - rows.frame)]
                     found[name][is_padding] = 0
                 else:
                     found[name], found[f"{name}_mask"] = self._at(rows, values, seconds, clip)
@@ -103,7 +103,7 @@ class FrameTables:
                 remedy=f"list columns {FRAME_TABLE} and {FRAME_ROW} beside the uri, and select clips by a policy",
             )
         first, stop = clip.stretch
-        rows = _Rows(self._locate(str(table)), int(row), int(row) + stop - first)
+        rows = _Rows(self._locate(str(table)), int(row), int(row) + stop - first, first)
         file = self._file(rows.path)
         if not 0 <= rows.begin < rows.end <= file.metadata.num_rows:
             raise FormatError(
@@ -131,8 +131,7 @@ class FrameTables:
         times = self._column(rows, TIME).astype(np.float64)
         # The first place of a clip may be padding by a constant, which does not show a frame.
         anchor = int(clip.frames[clip.frames >= 0][0]) if clip.anchor_frame is None else clip.anchor_frame
-        assert clip.stretch is not None  # as checked before
-        wanted = times[anchor - clip.stretch[0]] + seconds
+        wanted = times[anchor - rows.frame] + seconds
         after = np.clip(np.searchsorted(times, wanted), 1, max(1, len(times) - 1))
         before = after - 1
         after = np.minimum(after, len(times) - 1)

@@ -6,8 +6,9 @@ import functools
 import threading
 import zlib
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -15,22 +16,117 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.core.column_rules import RowAt, check_columns, check_row, reading
+from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
+from framedex.core.limits import usual_clip_bytes
 from framedex.core.words import counted
-from framedex.errors import FormatError, FramedexError
+from framedex.errors import FormatError, FramedexError, PolicyError
+from framedex.files.headers import check_format, is_since
 from framedex.files.parquet_parts import check_file, checked_group, part_path, read_all, read_file, read_group
 from framedex.indexer.parts.packets import check_video
 from framedex.indexer.schema import SCANNED
-from framedex.loader.dataset.header import REMEDY, read_header
-from framedex.records.clip import Failure
+from framedex.records.clip import ClipRecord, Failure
+from framedex.records.columns import names_in
 from framedex.records.medium import VIDEO
 from framedex.sharder import schema as tables
 from framedex.sharder.clips.clip import CONTENT_ALONE, ByteSource, Clip, Medium, ViewsOfClips, tell_unproven
 from framedex.sharder.clips.clip_source import CLIP_FIELDS, FRAME_FIELDS, SIZES, ClipSource, frame_field
-from framedex.sharder.clips.labels import plain
+from framedex.sharder.clips.labels import Labels, plain, stored_labels
 from framedex.sharder.clips.rows import check_objects, clip_from, is_heavy
-from framedex.storage.places import OWN_STORE, Access, Locations, Stored, parquet_file, place, small_bytes
+from framedex.sharder.packing.pack_options import EncodeOptions, ImageOptions
+from framedex.storage.places import OWN_STORE, Access, Locations, Place, Stored, parquet_file, place, small_bytes
 from framedex.storage.reader import DiskCache
+
+REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"
+ORDER_BYTES = 48  # the memory per clip of an epoch's order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DatasetHeader:
+    """The contents of a dataset's header.
+
+    Attributes:
+        root: The folder of the sources.
+        images: The options for stored frames (`--pack images`), or None.
+        encode: The options for encoded clips (`--encode`), or None.
+        ffmpeg: The versions of FFmpeg's libraries that made the index.
+        labels: The column of labels and the numbers of its values, or None.
+        views: The names of the views, and the treatment of clips that lack one. None if each clip stands alone.
+        own: framedex's own columns of `clips`.
+        filed: The user's columns that have a file of all clips. None for a dataset that is older than these files: its
+            columns are read from the parts, which takes some seconds for a million clips.
+        first: The number of the first row of each part and then the number of all rows, by table.
+        proves: Whether videos of codecs that are not parsed were proven when they were indexed.
+    """
+
+    root: str
+    images: ImageOptions | None
+    encode: EncodeOptions | None
+    ffmpeg: list[str]
+    labels: Labels | None
+    views: tuple[list[str], tables.Missing] | None
+    own: list[str]
+    filed: list[str] | None
+    first: dict[str, NDArray[np.int64]]
+    proves: bool
+
+
+def read_header(path: Place) -> DatasetHeader:
+    """Read the header of a dataset. Raises FormatError if it is missing, damaged or of another format."""
+    stored = check_format(
+        path, file_name=tables.HEADER, expected=tables.FORMAT, version=tables.SCHEMA_VERSION, what="a framedex dataset"
+    )
+    check_header(stored, tables.HEADER_KEYS, str(path / tables.HEADER), REMEDY)
+    try:
+        clips, media = (np.cumsum([0, *stored[key]]) for key in ("clips_per_part", "media_per_part"))
+        first = {tables.CLIPS_FOLDER: clips, tables.MEDIA_FOLDER: media, tables.RECIPES_FOLDER: clips}
+        most = usual_clip_bytes() // ORDER_BYTES
+        for folder, rows in first.items():
+            if rows[-1] > most:
+                raise ValueError(f"{rows[-1]:,} rows of {folder}; {most:,} are allowed")
+        return DatasetHeader(
+            root=stored["root"],
+            images=None if (images := stored.get("images")) is None else ImageOptions(**images | _limits(images)),
+            encode=_encode(stored.get("encode")),
+            ffmpeg=stored.get("index_ffmpeg") or [],
+            labels=stored_labels(stored.get("labels")),
+            views=_views(stored.get("views")),
+            own=names_in(ClipRecord, stored["schema_version"]),
+            filed=stored.get("columns"),
+            first=first,
+            proves=is_since(stored["schema_version"], tables.PROVES),
+        )
+    except (KeyError, TypeError, ValueError, PolicyError) as error:
+        raise FormatError(f"{tables.HEADER} is damaged", where=str(path), found=repr(error)) from error
+
+
+def _views(stored: dict[str, Any] | None) -> tuple[list[str], tables.Missing] | None:
+    """Return the names of the views, and the treatment of clips that lack one. Raises ValueError."""
+    if stored is None:
+        return None
+    names, missing = stored["names"], stored["missing"]
+    if not all(isinstance(name, str) for name in names) or missing not in get_args(tables.Missing):
+        raise ValueError(f"views {names}, missing {missing}")
+    if len(names) > tables.MAX_VIEWS:
+        raise ValueError(f"{len(names):,} views; {tables.MAX_VIEWS} are allowed")
+    return list(names), missing
+
+
+def _encode(stored: dict[str, Any] | None) -> EncodeOptions | None:
+    """Return the options for encoded clips, without the name of the encoder, which readers do not need."""
+    if stored is None:
+        return None
+    own = {name: value for name, value in stored.items() if name != "encoder"}
+    return EncodeOptions(**own | _limits(stored))
+
+
+def _limits(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the size of stored frames. Raises ValueError for a malformed size."""
+    size = None if stored["size"] is None else tuple(stored["size"])
+    sides = (*(size or ()), stored.get("short_side"), stored.get("box"))
+    if any(type(side) not in (int, type(None)) for side in sides) or (size is not None and len(size) != 2):
+        raise ValueError(f"frames of size {size}")
+    return {"size": size}
+
 
 GROUP_ROWS = {
     tables.CLIPS_FOLDER: tables.CLIPS_PER_ROW_GROUP,
@@ -41,7 +137,7 @@ SCHEMAS = {tables.CLIPS_FOLDER: tables.CLIPS, tables.RECIPES_FOLDER: tables.RECI
 ROW_BYTES = 500  # the memory of a tar's row in Python
 KEPT_GROUPS = 4  # row groups that are kept in memory, of clips, recipes and media
 OPEN_PARTS = 256  # footers that are kept, of about 1 MB each
-SEARCHED_FOR_CLOSE = 100_000  # clips that are searched for similar names, which takes about a second
+SEARCHED_FOR_CLOSE = 100_000  # names that are compared with an unknown name; each takes some ten microseconds
 
 
 class Manifest(ClipSource):

@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
-from framedex.loader.order.order import RankShare, Uneven, codes_of, generator, joint_codes, numbers_of, values_of
+from framedex.loader.order import order
 from framedex.loader.order.sampler import ElasticSampler, Share
 
-BUCKETS = 8  # the default for numbers: few enough that also small datasets fill their batches
-FINEST = 8  # batches of up to so many clips have a bucket for each number of clips; larger ones for each eighth
+BUCKETS = 8  # the default for numbers; with few buckets, small datasets fill their batches, too
+# Up to this number of clips per batch, each number has a bucket. From there on, each doubling has so many buckets.
+FINEST = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +27,9 @@ class BatchLayout:
     """The division of clips into buckets and batches. Every epoch has the same number of batches.
 
     Attributes:
-        clips: int64 [visited clips], sorted by bucket.
-        first: int64 [buckets + 1], where the clips of each bucket begin among `clips`.
-        most: int64 [buckets], clips of a full batch of each bucket.
+        clips: int64 [visited clips], the clips that are visited, sorted by bucket.
+        first: int64 [buckets + 1], the place in `clips` of the first clip of each bucket.
+        most: int64 [buckets], number of clips of a full batch of each bucket.
         drops_last: whether the last batch of each bucket is left out if it is not full.
     """
 
@@ -44,29 +45,12 @@ class BatchLayout:
         return sizes // self.most if self.drops_last else -(-sizes // self.most)
 
     def neighbours(self, number: int) -> NDArray[np.int64]:
-        """Return int64: the clips of the bucket of a clip, ascending. Raises KeyError if the clip is not visited."""
+        """Return int64: all clips of a clip's bucket, ascending. Raise KeyError if the clip is not visited."""
         place = np.flatnonzero(self.clips == number)
         if not len(place):
             raise KeyError(number)
         bucket = int(np.searchsorted(self.first, place[0], side="right")) - 1
         return self.clips[self.first[bucket] : self.first[bucket + 1]]
-
-
-def lay_out(
-    buckets: NDArray[np.int64], most: NDArray[np.int64], visited: NDArray[np.bool_], *, drops_last: bool
-) -> BatchLayout:
-    """Divide clips into batches.
-
-    Args:
-        buckets: int64 [clips], the bucket of each clip, numbered from 0.
-        most: int64 [buckets], clips of a full batch of each bucket.
-        visited: bool [clips], False for clips that are left out.
-        drops_last: whether the last batch of each bucket is left out if it is not full.
-    """
-    clips = np.flatnonzero(visited)
-    clips = clips[np.argsort(buckets[clips], kind="stable")]
-    first = np.searchsorted(buckets[clips], np.arange(len(most) + 1))
-    return BatchLayout(clips=clips, first=first, most=most, drops_last=drops_last)
 
 
 def epoch_batches(
@@ -79,27 +63,28 @@ def epoch_batches(
         shuffle: whether to shuffle the clips of each bucket, and the batches.
         seed: the seed of the shuffle.
         epoch: number of the epoch.
-        alike: how many consecutive batches come from one bucket. Batches that are left over come at the end.
+        alike: how many consecutive batches come from one bucket. The batches that are left over in each bucket come at
+            the end.
 
     Returns:
-        The clips, batch by batch, and for each batch in the order of the epoch the places in `clips` of its first clip
-        and behind its last clip. All are int64.
+        Three int64 arrays: the clips, batch by batch; and for each batch, in the order of the epoch, the place of its
+        first clip among them, and the place behind its last clip.
     """
     counts = layout.batches
-    bucket = np.repeat(np.arange(len(counts)), counts)
-    within = np.arange(len(bucket)) - np.repeat(np.cumsum(counts) - counts, counts)  # number in its bucket
+    bucket, within = order.within_groups(counts)
     first = layout.first[bucket] + within * layout.most[bucket]
     stop = np.minimum(first + layout.most[bucket], layout.first[bucket + 1])
     if not shuffle:
         return layout.clips, first, stop
-    rng = generator(seed, epoch)
+    rng = order.generator(seed, epoch)
     of_clip = np.repeat(np.arange(len(counts)), np.diff(layout.first))
     clips = layout.clips[np.lexsort((rng.permutation(len(layout.clips)), of_clip))]
     is_left_over = within >= counts[bucket] // alike * alike
     begins = within % alike == 0
-    place = rng.permutation(len(bucket))[begins][np.cumsum(begins) - 1]  # all batches of a group share one
-    order = np.lexsort((within, place, is_left_over))
-    return clips, first[order], stop[order]
+    # Consecutive batches of a bucket form a group of `alike` batches, which share a random place.
+    place = rng.permutation(len(bucket))[begins][np.cumsum(begins) - 1]
+    ordered = np.lexsort((within, place, is_left_over))
+    return clips, first[ordered], stop[ordered]
 
 
 def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None) -> NDArray[np.int64]:
@@ -107,19 +92,20 @@ def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None
 
     Args:
         values: [clips]. Equal values are always in one bucket.
-        buckets: for numbers, how many buckets, of about equally many clips; or their bounds, ascending, each of which
-            is the least number of a bucket. Defaults to up to 8 buckets of numbers, and to one for each other value.
+        buckets: for numbers, the number of buckets, which have about equally many clips; or the least number of each
+            bucket but the first, ascending. Defaults to at most 8 buckets for numbers. Each value that is not a number
+            has a bucket.
 
     Raises:
         FramedexError: values and buckets do not fit together.
     """
     if values.dtype.kind not in "iuf":
         if buckets is not None:
-            raise FramedexError("buckets is for numbers", found=repr(values[:1].tolist()), remedy="leave out buckets")
-        return codes_of(values)
+            raise FramedexError("buckets needs numbers", found=repr(values[:1].tolist()), remedy="leave out buckets")
+        return order.codes_of(values)
     wrong = np.flatnonzero(np.isnan(values))
     if len(wrong):
-        raise FramedexError("clips have no number to go by", found=f"{len(wrong):,} such clips, the first {wrong[0]}")
+        raise FramedexError("clips lack a number", found=f"{len(wrong):,} such clips, the first is {wrong[0]}")
     bounds: NDArray[Any]
     if buckets is None or type(buckets) is int:
         bounds, count = np.unique(values)[1:], buckets or BUCKETS
@@ -132,15 +118,17 @@ def buckets_by_value(values: NDArray[Any], buckets: int | Sequence[float] | None
             bounds = np.zeros((0, 0))
         if bounds.ndim != 1 or not (np.diff(bounds) > 0).all() or np.isnan(bounds).any():
             raise FramedexError(
-                "buckets is a number of buckets, or their bounds", found=repr(buckets)[:80], allowed="ascending numbers"
+                "buckets is the number of buckets, or their bounds",
+                found=repr(buckets)[:80],
+                allowed="ascending numbers",
             )
-    return codes_of(np.searchsorted(bounds, values, side="right"))
+    return order.codes_of(np.searchsorted(bounds, values, side="right"))
 
 
 def buckets_by_fit(tokens: NDArray[np.int64], max_tokens: int, max_batch: int | None) -> NDArray[np.int64]:
-    """Return int64 [clips]: buckets of clips of which equally many fit into a batch, the smallest clips first.
+    """Return int64 [clips]: the bucket of each clip by how many such clips fit into a batch, the smallest clips first.
 
-    So a batch is nearly full of tokens, even with the smallest clips of its bucket.
+    So each batch has nearly `max_tokens` tokens, even with the smallest clips of its bucket.
 
     Args:
         tokens: int64 [clips], tokens of each clip, above 0.
@@ -151,7 +139,7 @@ def buckets_by_fit(tokens: NDArray[np.int64], max_tokens: int, max_batch: int | 
     if max_batch is not None:
         fit = np.minimum(fit, max_batch)
     step = np.left_shift(1, np.maximum(0, np.log2(fit / FINEST)).astype(np.int64))
-    return codes_of(-(fit // step * step))
+    return order.codes_of(-(fit // step * step))
 
 
 Key = str | ArrayLike
@@ -168,8 +156,8 @@ class Bucket:
     Attributes:
         clips: how many clips the bucket has.
         batches: how many batches it has in an epoch.
-        batch_size: clips of its full batches.
-        tokens: tokens that a clip of it takes in a batch at most. If None, the clips' tokens are unknown.
+        batch_size: number of clips of a full batch.
+        tokens: the most tokens that a clip of the bucket takes in a batch. If None, the clips' tokens are unknown.
     """
 
     clips: int
@@ -179,11 +167,11 @@ class Bucket:
 
 
 class BucketSampler(ElasticSampler[list[int]]):
-    """Visits batches of clips that are alike: lists of clip numbers, for `batch_sampler` of ClipLoader or DataLoader.
+    """Visits batches of similar clips: lists of clip numbers, for `batch_sampler` of ClipLoader or DataLoader.
 
-    Each clip is in one bucket, and a batch has clips of one bucket. With `shuffle`, each epoch shuffles the clips of
-    each bucket and the order of all batches. Every clip comes once per epoch. All epochs have the same number of
-    batches.
+    Each clip is in one bucket, and the clips of a batch are from one bucket. With `shuffle`, each epoch shuffles the
+    clips of each bucket and the order of all batches. Every clip comes once per epoch. All epochs have the same number
+    of batches.
 
     The order of the batches depends only on seed and epoch. The ranks take batches from it in turn, so that whenever
     all ranks have delivered the same number of batches, these are a prefix of the order. This prefix is the sampler's
@@ -191,32 +179,36 @@ class BucketSampler(ElasticSampler[list[int]]):
 
     Args:
         dataset: the clips.
-        by: the common property of clips of a bucket. "shape": frames, height and width, so that batches need no
-            padding. "aspect" (width / height), "frames" or "tokens": about the same number. The name of a column, or an
-            array [clips]: about the same number, or the same value. A tuple of these: all of them.
-        buckets: for a number, how many buckets, of about equally many clips, or their bounds, each the least number of
-            a bucket. Defaults to 8 for numbers; for "tokens" with `max_tokens`, to a bucket for each number of clips
-            that fit into a batch; and to a bucket for each of other values. With a tuple in `by`, a tuple.
+        by: the common property of the clips of a bucket. With "shape", they have the same frames, height and width, so
+            that batches need no padding. With "aspect" (width / height), "frames" or "tokens", they have about the same
+            number. With the name of a column, or an array [clips], they have about the same number, or the same value.
+            With a tuple of these, they have all of these properties in common.
+        buckets: for numbers, the number of buckets, which have about equally many clips; or the least number of each
+            bucket but the first. Defaults to 8. For "tokens" with `max_tokens`, it defaults to a bucket for each number
+            of clips that fit into a batch. Each value that is not a number has a bucket. If `by` is a tuple, this is a
+            tuple, too.
         max_batch: clips of a batch at most. If None, only `max_tokens` limits them.
         max_tokens: tokens of a batch at most, padding included: the clips of a batch times the tokens of the largest
             clip of its bucket. If None, only `max_batch` limits them.
         tokens: tokens of each clip: an array [clips], the name of a column, or a function of the shapes, int64
             [clips, 3] (frames, height, width), such as one that calls `visual_tokens`.
         shapes: [clips, 3], the frames, height and width of each clip. Defaults to `dataset.shapes()`. Give it if clips
-            are loaded with other sizes.
-        padding: the size to which clips of a batch are padded. "tokens": to the most tokens. "shape": to the most
-            frames, the greatest height and the greatest width, as `collate="pad"` does; `tokens` is then a function.
-        too_large: what to do with a clip that alone has more than `max_tokens`: "error" raises, "alone" makes it a
+            are loaded with other sizes, such as `dataset.shapes(upright=True)` for rotation="apply".
+        padding: the size to which the clips of a batch are padded. "tokens" is the greatest number of tokens. "shape"
+            is the most frames, the greatest height and the greatest width, as with `collate="pad"`; it needs `tokens`
+            as a function.
+        too_large: the treatment of a clip that alone has more than `max_tokens`: "error" raises, "alone" puts it into a
             batch of its own, "drop" leaves it out.
-        last: what to do with the last batch of a bucket if it is not full: "partial" delivers it, "drop" leaves it out.
-        alike: how many consecutive batches come from one bucket. Ranks that work in step then have like batches, if it
-            is the number of ranks or a multiple of it.
-        shuffle: whether to shuffle. Without it, buckets and clips are in ascending order.
+        last: the treatment of the last batch of a bucket if it is not full: "partial" delivers it, "drop" leaves it
+            out.
+        alike: how many consecutive batches come from one bucket. If this is a multiple of the number of ranks, all
+            ranks have similar batches at the same time.
+        shuffle: whether to shuffle. If not, buckets and clips are in ascending order.
         seed: the seed of the shuffle.
         rank: number of this process in distributed training.
         world_size: number of processes in distributed training.
-        uneven: what to do if batches cannot be divided evenly: "pad" repeats the epoch's first batches, "drop" leaves
-            out its last ones, and "allow" gives the first ranks one batch more.
+        uneven: the treatment of batches that cannot be divided evenly: "pad" repeats the epoch's first batches, "drop"
+            leaves out its last batches, and "allow" gives the first ranks one batch more.
 
     Raises:
         FramedexError: an argument is wrong, the dataset does not have what `by` or `tokens` needs, or a clip is too
@@ -243,7 +235,7 @@ class BucketSampler(ElasticSampler[list[int]]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        uneven: Uneven = "pad",
+        uneven: order.Uneven = "pad",
     ) -> None:
         check_choices(
             padding=(padding, get_args(Padding)),
@@ -258,7 +250,7 @@ class BucketSampler(ElasticSampler[list[int]]):
             raise FramedexError("batches need a limit", remedy="give max_batch, max_tokens, or both")
         if max_tokens is not None and not clips.has_tokens:
             raise FramedexError(
-                "max_tokens needs to know the tokens of clips",
+                "max_tokens needs the tokens of clips",
                 allowed="an array, a column's name, or a function of shapes",
                 remedy="tokens=lambda shapes: framedex.visual_tokens(shapes, patch=14, merge=2, temporal_patch=2)",
             )
@@ -270,9 +262,12 @@ class BucketSampler(ElasticSampler[list[int]]):
         most = np.full(int(number.max(initial=-1)) + 1, max_batch or max(1, len(number)))
         if max_tokens is not None and self._tokens is not None:
             most = np.minimum(most, np.maximum(1, max_tokens // self._tokens))
-        self._layout = layout = lay_out(number, most, visited, drops_last=last == "drop")
+        sorted_clips = np.flatnonzero(visited)
+        sorted_clips = sorted_clips[np.argsort(number[sorted_clips], kind="stable")]
+        first = np.searchsorted(number[sorted_clips], np.arange(len(most) + 1))
+        self._layout = layout = BatchLayout(clips=sorted_clips, first=first, most=most, drops_last=last == "drop")
         self.shuffle, self._alike = shuffle, alike
-        # The checksum in a state distinguishes these buckets from others, whose batches have other clips.
+        # A state has this checksum, because batches of other buckets have other clips.
         parts = (layout.clips, layout.first, layout.most, np.array([layout.drops_last]))
         checksum = zlib.crc32(b"".join(part.tobytes() for part in parts))
         identity = {
@@ -282,7 +277,7 @@ class BucketSampler(ElasticSampler[list[int]]):
             "buckets": f"{len(layout.most)} buckets, CRC-32 {checksum:08x}",
             "alike": alike,
         }
-        ranks = RankShare(rank=rank, world_size=world_size, uneven=uneven)
+        ranks = order.RankShare(rank=rank, world_size=world_size, uneven=uneven)
         super().__init__(int(layout.batches.sum()), identity, seed=seed, ranks=ranks)
 
     @property
@@ -328,35 +323,28 @@ class _Clips:
 
     def __init__(self, dataset: Any, *, tokens: Tokens | None, shapes: ArrayLike | None, padding: Padding) -> None:
         self.dataset, self._padding = dataset, padding
-        self._shapes = None if shapes is None else _checked_shapes(shapes, len(dataset))
+        self._shapes = None if shapes is None else order.checked_shapes(shapes, len(dataset))
         self._function = tokens if callable(tokens) else None
         self.has_tokens = tokens is not None
         if padding == "shape" and self._function is None:
             raise FramedexError(
-                "padding='shape' needs the tokens of a shape that no clip has",
+                "padding='shape' needs the tokens of any shape, also of shapes that no clip has",
                 allowed="tokens as a function of shapes",
                 remedy="padding='tokens'",
             )
         self.tokens = np.ones(len(dataset), np.int64)
         if tokens is not None:
-            found = numbers_of(dataset, tokens if self._function is None else self._function(self.shapes), "tokens")
-            if (found < 0).any():
-                at = int(np.argmax(found < 0))
-                raise FramedexError("a clip has fewer than 0 tokens", found=f"{found[at]} for clip {at}")
+            found = order.numbers_of(
+                dataset, tokens if self._function is None else self._function(self.shapes), "tokens"
+            )
             self.tokens = np.maximum(1, np.ceil(found)).astype(np.int64)
 
     @property
     def shapes(self) -> NDArray[np.int64]:
         """int64 [clips, 3]: frames, height and width."""
         if self._shapes is None:
-            if not hasattr(self.dataset, "shapes"):
-                raise FramedexError(
-                    "the dataset does not tell the shapes of its clips",
-                    found=type(self.dataset).__name__,
-                    allowed="a ClipDataset",
-                    remedy="give an array with a value for each clip",
-                )
-            self._shapes = _checked_shapes(self.dataset.shapes(), len(self.dataset))
+            shapes = order.method_of(self.dataset, "shapes", "give an array with a value for each clip")
+            self._shapes = order.checked_shapes(shapes(), len(self.dataset))
         return self._shapes
 
     def buckets(
@@ -366,9 +354,9 @@ class _Clips:
         keys = by if isinstance(by, tuple) else (by,)
         each = buckets if isinstance(by, tuple) and buckets is not None else [buckets] * len(keys)
         if not keys or not isinstance(each, tuple | list) or len(each) != len(keys):
-            raise FramedexError("buckets has a value for each key of by", found=f"{by!r:.80}, {buckets!r:.80}")
+            raise FramedexError("buckets needs a value for each key of by", found=f"{by!r:.80}, {buckets!r:.80}")
         pairs = zip(keys, each, strict=True)
-        return joint_codes([self._buckets_by(key, wanted, max_tokens, max_batch) for key, wanted in pairs])
+        return order.joint_codes([self._buckets_by(key, wanted, max_tokens, max_batch) for key, wanted in pairs])
 
     def _buckets_by(
         self, key: Key, buckets: int | Sequence[float] | None, max_tokens: int | None, max_batch: int | None
@@ -380,15 +368,15 @@ class _Clips:
         if name == "shape":
             if buckets is not None:
                 raise FramedexError("by='shape' has a bucket for each shape", found=f"buckets={buckets!r}")
-            return joint_codes([codes_of(sides) for sides in self.shapes.T])
+            return order.joint_codes([order.codes_of(sides) for sides in self.shapes.T])
         if name == "frames":
             return buckets_by_value(self.shapes[:, 0], buckets)
         if name == "aspect":
             return buckets_by_value(self.shapes[:, 2] / self.shapes[:, 1], buckets)
         if name != "tokens":
-            return buckets_by_value(values_of(self.dataset, key, "by"), buckets)
+            return buckets_by_value(order.values_of(self.dataset, key, "by"), buckets)
         if not self.has_tokens:
-            raise FramedexError("by='tokens' needs to know the tokens of clips", remedy="give tokens, too")
+            raise FramedexError("by='tokens' needs the tokens of clips", remedy="give tokens, too")
         if buckets is None and max_tokens is not None:
             return buckets_by_fit(self.tokens, max_tokens, max_batch)
         return buckets_by_value(self.tokens, buckets)
@@ -396,7 +384,7 @@ class _Clips:
     def split_large(
         self, buckets: NDArray[np.int64], max_tokens: int, too_large: TooLarge
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Return which clips are visited, and the bucket of each, if some clips alone are too large for a batch.
+        """Treat clips that are too large for a batch. Return whether each clip is visited, and the bucket of each clip.
 
         Raises:
             FramedexError: `too_large` is "error", and there are such clips.
@@ -410,11 +398,11 @@ class _Clips:
             )
         if too_large == "drop" or not large.any():
             return ~large, buckets
-        # With buckets of their own, they get batches of one clip, because a second one would not fit.
-        return np.ones_like(large), codes_of(np.where(large, buckets + int(buckets.max()) + 1, buckets))
+        # In buckets of their own, they get batches of one clip, because a second clip would not fit.
+        return np.ones_like(large), order.codes_of(np.where(large, buckets + int(buckets.max()) + 1, buckets))
 
     def most_tokens(self, buckets: NDArray[np.int64], visited: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return int64 [buckets]: the tokens that a clip of each bucket takes in a batch at most."""
+        """Return int64 [buckets]: the most tokens that a clip of each bucket takes in a batch."""
         count = int(buckets.max(initial=-1)) + 1
         own = np.zeros(count, np.int64)
         np.maximum.at(own, buckets[visited], self.tokens[visited])
@@ -424,15 +412,3 @@ class _Clips:
         np.maximum.at(shapes, buckets[visited], self.shapes[visited])
         padded = np.ceil(np.asarray(self._function(shapes), np.float64)).astype(np.int64)
         return np.maximum(own, np.maximum(padded, 1))
-
-
-def _checked_shapes(shapes: ArrayLike, clips: int) -> NDArray[np.int64]:
-    """Return int64 [clips, 3]. Raises FramedexError."""
-    found = np.asarray(shapes)
-    if found.shape != (clips, 3) or found.dtype.kind not in "iu" or (found < 0).any():
-        raise FramedexError(
-            "shapes has the frames, height and width of each clip",
-            found=f"{found.dtype} {list(found.shape)}",
-            allowed=f"whole numbers [{clips}, 3]",
-        )
-    return found.astype(np.int64)

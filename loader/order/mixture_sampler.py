@@ -1,8 +1,8 @@
-"""MixtureSampler: visits clips of several datasets at rates.
+"""MixtureSampler: visits clips of several datasets at given rates.
 
-Each dataset is a part of the mixture, with an endless order of its own, in which each of its clips comes once before
-any comes again. An epoch takes the next places of each part, so that the clips of a part are used equally often,
-however long an epoch is.
+Each dataset is a part of the mixture. A part has an endless order of its own, in which each clip comes once before any
+clip comes again. An epoch takes the next clips from the order of each part, so that all clips of a part are used
+equally often, however long an epoch is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from framedex.core.words import check_choices
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_counts
-from framedex.loader.order.order import RankShare, Uneven, generator
+from framedex.loader.order.order import RankShare, Uneven, generator, within_groups
 from framedex.loader.order.sampler import ElasticSampler, Share
 
 Until = Literal["first_exhausted", "all_exhausted"]
-MAX_CLIPS = 10_000_000_000  # of a part in an epoch: an order of more clips does not fit the memory
-PLACES_AT_ONCE = 4096  # places of a small part share a generator, whose creation takes longer than few draws
+MAX_CLIPS = 10_000_000_000  # an order of more clips of a part does not fit the memory
+# So many places of a small part share a random generator, because making one takes longer than a few draws.
+PLACES_AT_ONCE = 4096
 
 
 def epoch_counts(
@@ -32,12 +33,12 @@ def epoch_counts(
     Args:
         sizes: int64 [parts], clips of each part, above 0.
         rates: float64 [parts], relative to each other, above 0.
-        until: which part has all of its clips once in an epoch: the first that is exhausted, or the last one. The other
-            parts have at most, or at least, all of theirs.
+        until: the part whose clips all come exactly once in an epoch: the part that is exhausted first, or the part
+            that is exhausted last. Clips of other parts come at most once, or at least once.
         length: clips of an epoch, in place of `until`, if given.
 
     Raises:
-        FramedexError: an epoch would have more clips than any realistic use wants.
+        FramedexError: an epoch would have too many clips for the memory.
     """
     if length is not None:
         exact = length * (rates / rates.sum())
@@ -62,7 +63,7 @@ def epoch_counts(
 def part_order(size: int, first: int, stop: int, *, shuffle: bool, seed: int, part: int) -> NDArray[np.int64]:
     """Return int64 [stop - first]: the clips at these places of a part's endless order.
 
-    Every stretch of `size` places from a multiple of `size` on has each clip of the part once.
+    Every `size` places, counted from place 0, have each clip of the part once.
 
     Args:
         size: clips of the part.
@@ -89,12 +90,11 @@ def part_order(size: int, first: int, stop: int, *, shuffle: bool, seed: int, pa
 
 
 def part_at(counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return int64 [clips]: the part whose clip stands at each place of an epoch.
+    """Return int64 [clips]: the part of the clip at each place of an epoch.
 
-    For each part, the epoch is cut into as many equal spans of time as it has clips of the part, and each of these
-    clips comes at a random time in its span. So the first n clips have n × rate clips of each part, and never differ
-    from that by as much as 1 + (parts - 2) × rate. Ranks that take every k-th clip still get clips of all parts,
-    because their times are random.
+    For each part, the epoch is cut into equal spans of time, one for each clip of the part, and each clip comes at a
+    random time in its span. So the first n clips contain about n × rate clips of each part; the difference is below
+    1 + (parts - 2) × rate. Because times are random, ranks that take every k-th clip get clips of all parts.
 
     Args:
         counts: int64 [parts], how many clips of each part the epoch has.
@@ -102,8 +102,7 @@ def part_at(counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int) 
         seed: the seed of the times.
         epoch: number of the epoch.
     """
-    part = np.repeat(np.arange(len(counts)), counts)
-    span = np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts, counts)
+    part, span = within_groups(counts)
     within = generator(seed, epoch).random(len(part)) if shuffle else 0.5
     return part[np.argsort((span + within) / counts[part], kind="stable")]
 
@@ -111,12 +110,12 @@ def part_at(counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int) 
 def mixture_order(
     sizes: NDArray[np.int64], counts: NDArray[np.int64], *, shuffle: bool, seed: int, epoch: int
 ) -> NDArray[np.int64]:
-    """Return int64 [clips of an epoch]: the order of an epoch, in numbers of the parts' clips one after the other.
+    """Return int64 [clips of an epoch]: the order of an epoch, in numbers of the joined datasets' clips.
 
     Args:
         sizes: int64 [parts], clips of each part, above 0.
         counts: int64 [parts], how many clips of each part an epoch has.
-        shuffle: whether to shuffle each part, and how parts follow each other.
+        shuffle: whether to shuffle each part, and the order of parts.
         seed: the seed of the shuffle.
         epoch: number of the epoch.
     """
@@ -133,10 +132,11 @@ class MixtureSampler(ElasticSampler[int]):
     """Visits clips of several datasets at rates, each dataset's clips without replacement.
 
     The clips of each dataset come once before any of them comes again, and each pass over a dataset is shuffled anew.
-    An epoch goes on where the epoch before it stopped in each dataset, so that no clip is left behind. Every prefix of
-    an epoch has the rates: it never differs from n × rate clips by as much as 1 + (datasets - 2) × rate.
+    An epoch continues in each dataset where the epoch before it stopped, so that every clip gets its turn. The rates
+    hold from the beginning of an epoch on: among its first n clips, the number of clips of a dataset differs from
+    n × rate by less than 1 + (datasets - 2) × rate.
 
-    The order depends only on seed and epoch. It is shared by ranks, saved and resumed as that of ClipSampler.
+    The order depends only on seed and epoch. Ranks share it, and states resume it, as with ClipSampler.
 
     Args:
         dataset: the datasets joined: a ConcatClips, or a torch ConcatDataset.
@@ -144,8 +144,8 @@ class MixtureSampler(ElasticSampler[int]):
         until: the end of an epoch. "first_exhausted": one dataset has delivered all of its clips. "all_exhausted": all
             datasets have; smaller ones repeat clips until then.
         length: clips of an epoch, in place of `until`.
-        shuffle: whether to shuffle each dataset, and how datasets follow each other. Without it, datasets come in a
-            regular pattern, so that with several ranks a rank may never see a dataset.
+        shuffle: whether to shuffle each dataset, and the order of datasets. If not, datasets come in a regular pattern,
+            so that one of several ranks may never get a clip of some dataset.
         seed: the seed of the shuffle.
         rank: number of this process in distributed training.
         world_size: number of processes in distributed training.
@@ -178,7 +178,7 @@ class MixtureSampler(ElasticSampler[int]):
         if length is not None:
             check_counts(length=(length, 1))
             if until is not None:
-                raise FramedexError("until and length say what an epoch is", remedy="give one of them")
+                raise FramedexError("until and length both set the length of an epoch", remedy="give one of them")
         self._sizes = _sizes_of(dataset)
         self.shuffle = shuffle
         checked = _checked_rates(rates, self._sizes)

@@ -1,12 +1,12 @@
-"""The order in which an epoch visits clips, each rank's share of it, and its division into batches.
+"""Compute the order in which an epoch visits clips, each rank's share of it, and its division into batches.
 
 Orders are pure functions of numbers, a seed and an epoch. Samplers sort clips by values, which are arrays or columns of
-the dataset. Among these values are the visual tokens that a model makes of a clip.
+the dataset. `visual_tokens` computes one such value: how many tokens a model makes of a clip.
 """
 
 import operator
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
@@ -23,11 +23,11 @@ Uneven = Literal["pad", "drop", "allow"]
 def epoch_order(
     count: int, *, shuffle: bool, seed: int, epoch: int, blocks: NDArray[np.int64] | None = None, window: int = 1
 ) -> NDArray[np.int64]:
-    """Return int64 [count]: a permutation of the clips. It is the same for every rank, and another one in each epoch.
+    """Return int64 [count]: a permutation of the clips. It is the same for every rank, and different in each epoch.
 
     Args:
         count: number of clips.
-        shuffle: whether to shuffle. Without it, the order is that of the dataset.
+        shuffle: whether to shuffle. If not, clips keep the order of the dataset.
         seed: the seed of the shuffle.
         epoch: number of the epoch.
         blocks: int64 [count], the block of each clip, numbered from 0. Blocks are shuffled, and then the clips among
@@ -43,8 +43,14 @@ def epoch_order(
 
 
 def in_blocks(blocks: NDArray[np.int64], window: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return int64 [count]: an order of clips by blocks, as in `epoch_order`. `blocks`: the block of each clip."""
-    place = rng.permutation(int(blocks.max(initial=-1)) + 1)  # of each block among all
+    """Return int64 [count]: an order of clips by blocks, as `epoch_order` describes it.
+
+    Args:
+        blocks: int64 [count], the block of each clip, numbered from 0.
+        window: how many consecutive blocks are mixed.
+        rng: the source of random numbers.
+    """
+    place = rng.permutation(int(blocks.max(initial=-1)) + 1)  # the place of each block in the order of blocks
     return np.lexsort((rng.permutation(len(blocks)), place[blocks] // window)).astype(np.int64)
 
 
@@ -54,7 +60,7 @@ def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
     Args:
         seed: the seed, below 2**64.
         epoch: number of the epoch.
-        stream: streams of one epoch are independent of each other.
+        stream: number of a stream of random numbers. The streams of an epoch are independent of each other.
     """
     key = np.array([seed, epoch], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, stream], np.uint64)))
@@ -64,8 +70,8 @@ def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
 class RankShare:
     """The share of an epoch that one rank visits.
 
-    Clips are dealt out one by one, so that the next n clips of every rank are together the next n × world_size clips of
-    the order. So whenever all ranks have delivered the same number of clips, these clips are a prefix of the order.
+    Ranks take clips from the order in turn. So whenever all ranks have delivered the same number of clips, these clips
+    are a prefix of the order.
 
     Attributes:
         rank: number of this rank.
@@ -87,7 +93,7 @@ class RankShare:
         check_choices(uneven=(self.uneven, get_args(Uneven)))
 
     def of(self, order: NDArray[np.int64], delivered: int = 0) -> NDArray[np.int64]:
-        """Return the clips that the rank still visits of an epoch's order.
+        """Return the rest of the clips that the rank visits in an epoch.
 
         Args:
             order: int64, the order of the epoch.
@@ -102,16 +108,56 @@ class RankShare:
         return rest[self.rank :: self.world_size]
 
     def length(self, left: int) -> int:
-        """Return the length of `of` when `left` clips of the epoch are left."""
+        """Return how many clips the rank still visits when all ranks together have `left` clips left."""
         beyond = {"pad": self.world_size - 1, "drop": 0, "allow": self.world_size - 1 - self.rank}[self.uneven]
         return (left + beyond) // self.world_size
 
 
 def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
-    """Return int64 [size]: clips chosen by seed, ascending. If size is None or more than `count`, return all clips."""
+    """Return int64 [size]: a random choice of clips, ascending, or all clips without a `size` below `count`."""
     if size is None or size >= count:
         return np.arange(count, dtype=np.int64)
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False)).astype(np.int64)
+
+
+def check_state(state: object, reader: str, names: Collection[str], order: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of a sampler or stream. Raise FramedexError if it cannot be its state.
+
+    Args:
+        state: the user's argument.
+        reader: the class of the sampler or stream.
+        names: the names of a state's values.
+        order: the values that identify the order of clips.
+    """
+    problem = f"this is not a state of a {reader}"
+    if not isinstance(state, Mapping):
+        raise FramedexError(problem, found=repr(state)[:80], allowed="what state_dict() returned")
+    if missing := names - state.keys():
+        raise FramedexError(problem, found=f"no {', '.join(sorted(missing))}")
+    if other := state.keys() - names:
+        raise FramedexError(problem, found=f"also {', '.join(sorted(map(str, other)))}")
+    for name, value in order.items():
+        if state[name] != value:
+            raise FramedexError(
+                f"the state belongs to another {reader}: it has another {name}",
+                found=state[name],
+                allowed=value,
+                remedy=f"make the {reader} as it was when the state was saved, with the same versions of libraries",
+            )
+    return state
+
+
+def method_of(dataset: Any, name: str, remedy: str) -> Callable[..., Any]:
+    """Return a method of a dataset. Raise FramedexError with a remedy if the dataset lacks it."""
+    if not hasattr(dataset, name):
+        raise FramedexError(
+            f"the dataset has no method {name}",
+            found=type(dataset).__name__,
+            allowed="a ClipDataset, MultiViewDataset or ConcatClips",
+            remedy=remedy,
+        )
+    method: Callable[..., Any] = getattr(dataset, name)
+    return method
 
 
 def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
@@ -123,17 +169,11 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
         name: the name of the argument, for errors.
 
     Raises:
-        FramedexError: the column does not exist, or the array has another length.
+        FramedexError: the column does not exist, or the array does not have a value for each clip.
     """
     if isinstance(what, str):
-        if not hasattr(dataset, "column"):
-            raise FramedexError(
-                f"{name} names a column, and the dataset has no columns",
-                found=type(dataset).__name__,
-                allowed="a ClipDataset",
-                remedy=f"give {name} as an array with a value for each clip",
-            )
-        return np.asarray(dataset.column(what))
+        column = method_of(dataset, "column", f"give {name} as an array with a value for each clip")
+        return np.asarray(column(what))
     try:
         values: NDArray[Any] = np.asarray(what)
     except (ValueError, TypeError, RuntimeError) as error:  # lists of several lengths; torch tensors with gradients
@@ -151,10 +191,15 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
 
 
 def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
-    """Return float64 [clips]: a finite number for each clip. As `values_of`, and numbers only.
+    """Return float64 [clips]: a finite number of 0 or more for each clip.
+
+    Args:
+        dataset: as for `values_of`.
+        what: as for `values_of`.
+        name: as for `values_of`.
 
     Raises:
-        FramedexError: as `values_of`, or a value is not a finite number.
+        FramedexError: as for `values_of`, or a value is not a finite number of 0 or more.
     """
     values = values_of(dataset, what, name)
     if values.dtype.kind not in "biuf":
@@ -168,11 +213,14 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
     places = np.flatnonzero(~np.isfinite(numbers))
     if len(places):
         raise _no_number(name, f"{numbers[places[0]]}", int(places[0]), f", {len(places):,} such clips in all")
+    if (numbers < 0).any():
+        at = int(np.argmax(numbers < 0))
+        raise FramedexError(f"{name} has a number below 0", found=f"{numbers[at]} for clip {at}", allowed="0 or more")
     return numbers
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a value is a number that float64 has, at least nearly."""
+    """Return whether a value is a finite number in the range of float64."""
     value = value.item() if isinstance(value, np.generic) else value
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
@@ -187,9 +235,10 @@ def _no_number(name: str, found: str, clip: int, more: str = "") -> FramedexErro
 
 
 def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return int64 [clips]: equal values as equal numbers from 0 on, in ascending order of numbers, else as they come.
+    """Return int64 [clips]: a number for each value, from 0 on, and the same number for equal values.
 
-    None is a value of its own.
+    Numbers and texts are numbered in ascending order, and objects in the order of their first occurrence. None is a
+    value, too.
 
     Raises:
         FramedexError: the values are lists or dicts, which have no hash.
@@ -201,15 +250,25 @@ def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
         return np.fromiter((codes.setdefault(value, len(codes)) for value in values.tolist()), np.int64, len(values))
     except TypeError as error:
         raise FramedexError(
-            "clips are told apart by numbers or texts", found=error, allowed="a column of numbers or texts"
+            "clips are grouped by numbers or texts", found=error, allowed="a column of numbers or texts"
         ) from error
 
 
-def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return int64 [clips]: numbers from 0 on, equal where all codes are equal, in ascending order of the first ones.
+def within_groups(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the group of each entry, and its number in its group, both int64 [entries].
 
     Args:
-        codes: int64 [clips] each, 0 or more and below the number of clips.
+        counts: int64 [groups], how many entries each group has.
+    """
+    group = np.repeat(np.arange(len(counts)), counts)
+    return group, np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return int64 [clips]: a number for each combination of codes, from 0 on, sorted by the first codes.
+
+    Args:
+        codes: arrays int64 [clips] of codes, each 0 or more and below the number of clips.
     """
     found = codes[0]
     for other in codes[1:]:
@@ -220,8 +279,8 @@ def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 def visual_tokens(shapes: ArrayLike, *, patch: int, merge: int = 1, temporal_patch: int = 1) -> NDArray[np.int64]:
     """Return int64 [clips]: the visual tokens of each clip, for models that cut frames into square patches.
 
-    A model cuts every `temporal_patch` frames into patches, and joins `merge` × `merge` patches into one token. Frames
-    and sizes that are no multiples are rounded up.
+    A model cuts every `temporal_patch` frames into patches, and joins `merge` × `merge` patches into one token. The
+    numbers of frames and patches are rounded up.
 
     Args:
         shapes: [clips, 3], the frames, height and width of each clip, such as `ClipDataset.shapes` returns.
@@ -233,93 +292,78 @@ def visual_tokens(shapes: ArrayLike, *, patch: int, merge: int = 1, temporal_pat
         FramedexError: `shapes` has another shape, or a number is below 1.
     """
     check_counts(patch=(patch, 1), merge=(merge, 1), temporal_patch=(temporal_patch, 1))
-    table = np.asarray(shapes)
-    if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
-        found = f"{table.dtype} {list(table.shape)}"
-        raise FramedexError("shapes has frames, height and width of each clip", found=found, allowed="whole [clips, 3]")
     side = patch * merge
-    tokens: NDArray[np.int64] = np.prod(-(-table.astype(np.int64) // (temporal_patch, side, side)), axis=1)
+    tokens: NDArray[np.int64] = np.prod(-(-checked_shapes(shapes) // (temporal_patch, side, side)), axis=1)
     return tokens
 
 
-UNKNOWN_SIZE = 16  # clips that a batch is expected to have if its sampler does not know its largest batch
+def checked_shapes(shapes: ArrayLike, clips: int | None = None) -> NDArray[np.int64]:
+    """Return int64 [clips, 3]: the frames, height and width of each clip. Raise FramedexError for other values.
+
+    Args:
+        shapes: the user's argument.
+        clips: number of clips. If None, any number.
+    """
+    found = np.asarray(shapes)
+    expected = (*(found.shape[:1] if clips is None else (clips,)), 3)
+    if found.shape != expected or found.dtype.kind not in "iu" or (found < 0).any():
+        raise FramedexError(
+            "shapes has the frames, height and width of each clip",
+            found=f"{found.dtype} {list(found.shape)}",
+            allowed=f"whole numbers of 0 or more, [{'clips' if clips is None else clips}, 3]",
+        )
+    return found.astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupsOfSize:
-    """Batches of equally many clips, except perhaps the last one: their clips, and the padding at their end.
+UNKNOWN_SIZE = 16  # assumed number of clips per batch, for a sampler that does not know its largest batch
 
-    Attributes:
-        sampler: yields clip numbers.
-        clips: clips of the dataset, for a sampler without a length.
+
+def groups_of_size(
+    sampler: Iterator[int], *, clips: int, batch_size: int, last: Last
+) -> Iterator[tuple[list[int], int]]:
+    """Divide clips into batches of one size. Yield the clips of each batch, and how many of them are padding.
+
+    Args:
+        sampler: iterator over clip numbers.
+        clips: number of clips of the dataset.
         batch_size: clips per batch.
-        last: what to do with a last batch that is not full.
+        last: the treatment of a last batch that is not full. Padding is at its end.
     """
-
-    sampler: Iterable[int]
-    clips: int
-    batch_size: int
-    last: Last
-
-    def __len__(self) -> int:
-        count = len(self.sampler) if isinstance(self.sampler, Sized) else self.clips
-        return count // self.batch_size if self.last == "drop" else -(-count // self.batch_size)
-
-    def __iter__(self) -> Iterator[tuple[list[int], int]]:
-        return self._groups(iter(self.sampler))
-
-    def _groups(self, numbers_of_epoch: Iterator[int]) -> Iterator[tuple[list[int], int]]:
-        numbers: list[int] = []
-        for number in numbers_of_epoch:
-            numbers.append(checked_number(number, self.clips))
-            if len(numbers) == self.batch_size:
-                yield numbers, 0
-                numbers = []
-        if numbers and self.last == "partial":
+    numbers: list[int] = []
+    for number in sampler:
+        numbers.append(checked_number(number, clips))
+        if len(numbers) == batch_size:
             yield numbers, 0
-        elif numbers and self.last == "pad":
-            padding = self.batch_size - len(numbers)
-            yield [numbers[place % len(numbers)] for place in range(self.batch_size)], padding
+            numbers = []
+    if numbers and last == "partial":
+        yield numbers, 0
+    elif numbers and last == "pad":
+        padding = batch_size - len(numbers)
+        yield [numbers[place % len(numbers)] for place in range(batch_size)], padding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenGroups:
-    """Batches as a sampler of batches yields them, without padding.
+def given_groups(
+    sampler: Iterator[Sequence[int]], *, clips: int, largest: int | None
+) -> Iterator[tuple[list[int], int]]:
+    """Check the batches of a sampler of batches. Yield the clips of each batch, and 0, because no clip is padding.
 
-    Attributes:
-        sampler: yields lists of clip numbers.
-        clips: clips of the dataset.
-        largest: clips of the largest batch. If None, batches may have any number of clips.
+    Args:
+        sampler: iterator over lists of clip numbers.
+        clips: number of clips of the dataset.
+        largest: number of clips of the largest batch. If None, batches may have any number of clips.
     """
-
-    sampler: Iterable[Sequence[int]]
-    clips: int
-    largest: int | None
-
-    def __len__(self) -> int:
-        if not isinstance(self.sampler, Sized):
-            raise TypeError(f"{type(self.sampler).__name__} has no len(), so the number of batches is not known")
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[tuple[list[int], int]]:
-        return self._groups(iter(self.sampler))
-
-    def _groups(self, batches: Iterator[Sequence[int]]) -> Iterator[tuple[list[int], int]]:
-        for batch in batches:
-            if isinstance(batch, str | bytes) or not isinstance(batch, Sized) or not len(batch):
-                raise FramedexError(
-                    "batch_sampler yields the clips of a batch", found=repr(batch), allowed="a list of clip numbers"
-                )
-            if self.largest is not None and len(batch) > self.largest:
-                raise FramedexError(
-                    "a batch has more clips than its sampler says",
-                    found=f"{len(batch)} clips",
-                    allowed=f"{self.largest}, as largest_batch or batch_size of {type(self.sampler).__name__} says",
-                )
-            yield [checked_number(number, self.clips) for number in batch], 0
-
-
-Groups = GroupsOfSize | GivenGroups
+    for batch in sampler:
+        if isinstance(batch, str | bytes) or not isinstance(batch, Sized) or not len(batch):
+            raise FramedexError(
+                "batch_sampler yields the clips of a batch", found=repr(batch), allowed="a list of clip numbers"
+            )
+        if largest is not None and len(batch) > largest:
+            raise FramedexError(
+                "a batch has more clips than its sampler says",
+                found=f"{len(batch)} clips",
+                allowed=f"{largest}, the largest_batch or batch_size of the sampler",
+            )
+        yield [checked_number(number, clips) for number in batch], 0
 
 
 def checked_number(number: int, clips: int) -> int:
@@ -333,7 +377,7 @@ def checked_number(number: int, clips: int) -> int:
         whole = operator.index(number)
     except TypeError as error:
         raise FramedexError(
-            "the sampler yields something that is no clip number",
+            "the sampler yields something that is not a clip number",
             found=repr(number)[:80],
             allowed=f"whole numbers, 0 to {clips - 1}",
         ) from error

@@ -1,6 +1,7 @@
 """ClipSampler: visits clips in order, shuffled, or drawn by weights with replacement.
 
-Its base ElasticSampler is a torch Sampler whose order is a function of its state. So it shards and resumes exactly.
+Its base ElasticSampler is a torch Sampler. The order of an epoch depends on the sampler's state alone, so a run can
+continue exactly, and ranks share an epoch exactly.
 """
 
 import zlib
@@ -43,9 +44,9 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     Args:
         entries: how many entries an epoch has.
-        identity: plain values by name; samplers that agree in them have the same epochs.
+        identity: plain values by name. Samplers with the same values have the same epochs.
         seed: the seed of the order.
-        ranks: which share of an epoch this process visits.
+        ranks: the share of an epoch that this process visits.
 
     Raises:
         FramedexError: an argument is out of range.
@@ -68,18 +69,22 @@ class ElasticSampler(Sampler[Entry], ABC):
     def _begin(self, epoch: int, start: int) -> None:
         self.epoch = epoch
         self._start = start  # entries of the epoch that all ranks had delivered when this iteration began
-        self._begun = False  # whether this iteration yielded an entry, or had none to yield
-        self._given = 0  # entries that it yielded; a DataLoader requests entries ahead
-        self._delivered: int | None = None  # entries that it delivered, if a loader counts them
+        self._begun = False  # whether this iteration yielded an entry, or is empty
+        self._given = 0  # entries that this iteration yielded; a DataLoader requests entries ahead
+        self._delivered: int | None = None  # entries that this iteration delivered, if a loader counts them
 
     def _next(self) -> tuple[int, int]:
-        """Return the epoch that the next iteration visits, and how many of its entries come before that iteration."""
+        """Return the epoch that the next iteration visits, and how many entries of that epoch were delivered before."""
         if self._delivered is not None:
             return self.epoch, self._place(self._delivered)
         return (self.epoch + 1, 0) if self._begun else (self.epoch, self._start)
 
     def _place(self, delivered: int) -> int:
-        """Return how many entries of the epoch all ranks delivered, from what this rank delivered in this iteration."""
+        """Return how many entries of the epoch all ranks have delivered.
+
+        Args:
+            delivered: how many entries this rank has delivered in this iteration.
+        """
         return min(self._start + min(delivered, self._length(self._start)) * self._ranks.world_size, self._entries)
 
     def _length(self, start: int) -> int:
@@ -91,12 +96,12 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that the next iteration visits, from its start or the rest of it."""
+        """The epoch that the next iteration visits, as a whole or from some place on."""
         return self._next()[0]
 
     @property
     def remaining(self) -> int:
-        """How many entries the next iteration yields to this rank: those of a whole epoch, or of the rest of one."""
+        """How many entries the next iteration yields to this rank, of a whole epoch or of the rest of one."""
         return self._length(self._next()[1])
 
     def __iter__(self) -> Iterator[Entry]:
@@ -106,22 +111,22 @@ class ElasticSampler(Sampler[Entry], ABC):
         return self._give()
 
     def _give(self) -> Iterator[Entry]:
-        # Runs at the first `next`: loaders make iterators that they never use.
+        # This runs at the first `next`, because loaders make iterators that they never use.
         share = partial(self._ranks.of, delivered=self._start)
         for given, entry in enumerate(self._visit(self.epoch, share), 1):
             self._given, self._begun = given, True
             yield entry
 
     def deliver(self, entries: int) -> None:
-        """Count entries of this iteration as delivered. Loaders that know the number call this.
+        """Count entries of this iteration as delivered. Loaders call this if they know the number.
 
-        From the first call on, `state_dict` refers to delivered entries instead of yielded ones, and the next iteration
-        continues after them.
+        From the first call on, `state_dict` counts delivered entries instead of yielded entries, and the next iteration
+        continues after the delivered ones.
         """
         self._delivered = (self._delivered or 0) + entries
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration visit this epoch, from its start unless that iteration continues the same epoch."""
+        """Choose the epoch of the next iteration. It begins at its start, unless the iteration continues this epoch."""
         if not 0 <= epoch < MAX_EPOCHS:
             raise FramedexError("epoch is out of range", found=epoch, allowed=f"0 to {MAX_EPOCHS - 1}")
         coming, start = self._next()
@@ -132,8 +137,8 @@ class ElasticSampler(Sampler[Entry], ABC):
 
         Args:
             delivered: how many entries this rank delivered since the last `iter`: clips, such as batches × batch size,
-                or batches of a sampler of batches. Give it for a DataLoader with workers, which has requested more than
-                it delivered. ClipLoader and StatefulDataLoader keep count themselves.
+                or batches, for a sampler of batches. Pass it for a DataLoader with workers, which requests entries
+                ahead. ClipLoader and StatefulDataLoader count deliveries themselves.
 
         Raises:
             FramedexError: `delivered` is below 0.
@@ -148,38 +153,28 @@ class ElasticSampler(Sampler[Entry], ABC):
         """Continue after a state of any rank and world size: the next iteration yields the rest of its epoch.
 
         Raises:
-            FramedexError: this is not a state, or it belongs to another order.
+            FramedexError: `state` is not a state, or it belongs to another order.
         """
-        own, problem = self.state_dict(), f"this is no state of a {type(self).__name__}"
-        if not isinstance(state, Mapping):
-            raise FramedexError(problem, found=repr(state)[:80], allowed="what state_dict() returned")
-        if missing := own.keys() - state.keys():
-            raise FramedexError(problem, found=f"no {', '.join(sorted(missing))}")
-        if other := state.keys() - own.keys():
-            raise FramedexError(problem, found=f"also {', '.join(sorted(map(str, other)))}")
-        for name, value in self._identity.items():
-            if state[name] != value:
-                raise FramedexError(f"the sampler's state has another {name}", found=state[name], allowed=value)
-        if any(type(state[name]) is not int for name in ("epoch", "delivered")):
-            found = f"epoch {state['epoch']!r}, {state['delivered']!r} {self.UNIT}"
-            raise FramedexError("the sampler's state is no state", found=found, allowed="whole numbers")
-        if state["epoch"] < 0 or not 0 <= state["delivered"] <= self._entries:
+        order.check_state(state, type(self).__name__, self.state_dict().keys(), self._identity)
+        epoch, delivered = state["epoch"], state["delivered"]
+        are_whole = type(epoch) is int and type(delivered) is int
+        if not are_whole or not 0 <= epoch < MAX_EPOCHS or not 0 <= delivered <= self._entries:
             raise FramedexError(
                 "the sampler's state is out of range",
-                found=f"epoch {state['epoch']}, {state['delivered']} {self.UNIT}",
-                allowed=f"epochs from 0 on, 0 to {self._entries} {self.UNIT}",
+                found=f"epoch {epoch!r}, {delivered!r} {self.UNIT}",
+                allowed=f"whole numbers: epochs from 0 on, 0 to {self._entries} {self.UNIT}",
             )
-        self._begin(state["epoch"], state["delivered"])
+        self._begin(epoch, delivered)
 
 
 def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.float64] | None:
-    """Return float64 [clips]: how often each clip is drawn, relative to the others, or None if clips are not drawn.
+    """Return float64 [clips]: how often each clip is drawn, relative to other clips, or None if clips are not drawn.
 
     Args:
         dataset: the clips.
         weights: a number for each clip, or the name of a column. If None, all clips have the same weight.
         balance: a value for each clip, or the name of a column. All values are drawn equally often, and the clips of
-            one value by their weights. If None, weights alone count.
+            one value by their weights. If None, clips are drawn by their weights alone.
 
     Raises:
         FramedexError: the column does not exist, a weight is not a number of 0 or more, or all weights are 0.
@@ -187,21 +182,18 @@ def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.f
     if weights is None and balance is None:
         return None
     found = np.ones(len(dataset)) if weights is None else order.numbers_of(dataset, weights, "weights")
-    if (found < 0).any():
-        at = int(np.argmax(found < 0))
-        raise FramedexError("a weight is below 0", found=f"{found[at]} for clip {at}", allowed="0 or more")
     if not (found > 0).any():
         raise FramedexError(
             "no clip has a weight above 0",
-            found=f"weights of 0 alone, of {len(found):,} clips",
-            allowed="numbers of 0 or more, of which one is above 0",
+            found=f"a weight of 0 for each of {len(found):,} clips",
+            allowed="numbers of 0 or more, at least one of them above 0",
         )
     found = found / found.max()  # their sum is finite
     return found if balance is None else _balance(found, order.values_of(dataset, balance, "balance"))
 
 
 def _balance(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return weights of which every value has an equal share."""
+    """Scale weights so that the clips of each value have the same sum of weights."""
     if values.dtype.kind == "O":
         is_missing = [value is None or (isinstance(value, float) and value != value) for value in values.tolist()]
         missing = np.flatnonzero(np.array(is_missing, np.bool_))
@@ -232,11 +224,11 @@ def drawn_order(weights: NDArray[np.float64], length: int, *, seed: int, epoch: 
         weights: float64 [clips], 0 or more. A clip of weight 0 is never drawn.
         length: how many clips are drawn.
         seed: the seed of the draws.
-        epoch: number of the epoch. Each has other draws.
+        epoch: number of the epoch. Draws differ between epochs.
     """
     bounds = np.cumsum(weights)
     drawn = np.searchsorted(bounds, order.generator(seed, epoch).random(length) * bounds[-1], side="right")
-    last = int(np.flatnonzero(weights)[-1])  # the product may be rounded up to the last bound
+    last = int(np.flatnonzero(weights)[-1])  # needed if rounding makes the product equal to the last bound
     return np.asarray(np.minimum(drawn, last), np.int64)
 
 
@@ -246,8 +238,8 @@ Blocks = Literal["tar", "medium"] | int
 class ClipSampler(ElasticSampler[int]):
     """Visits the clips of a dataset once per epoch, in order or shuffled, or draws them by weights.
 
-    Each iteration that begins is the next epoch, with another order if `shuffle` is on or clips are drawn. An iteration
-    after `load_state_dict` is the rest of an epoch.
+    Each iteration visits the next epoch, in another order if clips are shuffled or drawn. An iteration after
+    `load_state_dict` visits the rest of an epoch.
 
     The order of all clips depends only on seed and epoch. The ranks take clips from it in turn, so that whenever all
     ranks have delivered the same number of clips, these clips are a prefix of the order. This prefix is the sampler's
@@ -259,18 +251,18 @@ class ClipSampler(ElasticSampler[int]):
         seed: the seed of the shuffle and of draws.
         rank: number of this process in distributed training.
         world_size: number of processes in distributed training.
-        uneven: what to do if clips cannot be divided evenly. "pad" repeats the epoch's first clips and "drop" leaves
-            out its last ones, so that all ranks have the same number of clips and batches. "allow" gives the first
-            ranks one clip more.
-        blocks: keep the clips that are read at the same time in few places: shuffle whole blocks, and then the clips
-            among every `window` consecutive blocks. A block is the clips of a tar ("tar"), of a medium ("medium"), or a
-            number of neighbouring clips (an int). If None, clips are shuffled without blocks.
+        uneven: the treatment of clips that cannot be divided evenly. "pad" repeats the epoch's first clips and "drop"
+            leaves out its last clips, so that all ranks have the same number of clips and batches. "allow" gives the
+            first ranks one clip more.
+        blocks: shuffle whole blocks, and then the clips among every `window` consecutive blocks, so that clips that are
+            read at the same time are in few places. A block consists of the clips of a tar ("tar"), of a medium
+            ("medium"), or of a number of neighbouring clips (an int). If None, clips are shuffled without blocks.
         window: how many consecutive blocks are mixed.
         weights: [clips], how often each clip is drawn relative to the others, or the name of a column with these
             numbers. Clips are then drawn with replacement, whatever `shuffle` says: an epoch may have a clip several
             times, or not at all.
-        balance: the name of a column, or its values [clips]: draws clips so that all values are equally likely, such as
-            the labels of a classifier. With `weights`, these count among the clips of one value.
+        balance: the name of a column, or its values [clips]. Clips are drawn so that all values are equally likely,
+            such as the labels of a classifier. With `weights`, the clips of each value are drawn by their weights.
         length: how many clips an epoch draws with `weights` or `balance`. Defaults to the number of all clips.
 
     Raises:
@@ -295,19 +287,18 @@ class ClipSampler(ElasticSampler[int]):
         balance: ArrayLike | str | None = None,
         length: int | None = None,
     ) -> None:
-        if window < 1:
-            raise FramedexError("window is out of range", found=window, allowed="1 or more")
+        check_counts(window=(window, 1))
         self._count = len(dataset)
         self._weights = weights_of(dataset, weights, balance)
         if length is not None:
             check_counts(length=(length, 1))
             if self._weights is None:
-                raise FramedexError("length is for clips that are drawn", remedy="give weights or balance, too")
+                raise FramedexError("length needs clips that are drawn", remedy="give weights or balance, too")
         self.shuffle = shuffle
         mixed = shuffle or self._weights is not None
-        self._blocks = _blocks_of(dataset, blocks) if blocks is not None and mixed else None  # of each clip
+        self._blocks = _blocks_of(dataset, blocks) if blocks is not None and mixed else None  # by clip
         self._window, locality = window, None
-        if self._blocks is not None:  # the checksum in a state distinguishes these blocks from others
+        if self._blocks is not None:  # a state has this checksum, because other blocks give another order
             locality = f"{window} blocks at a time, CRC-32 {zlib.crc32(self._blocks.tobytes()):08x}"
         identity = {"count": self._count, "shuffle": shuffle, "seed": seed, "locality": locality}
         entries = self._count
@@ -325,7 +316,7 @@ class ClipSampler(ElasticSampler[int]):
             )
         else:
             clips = drawn_order(self._weights, self._entries, seed=seed, epoch=epoch)
-            if blocks is not None:  # stream 0 drew the clips
+            if blocks is not None:  # stream 1, because stream 0 drew the clips
                 clips = clips[order.in_blocks(blocks[clips], window, order.generator(seed, epoch, stream=1))]
         numbers: list[int] = share(clips).tolist()
         return numbers
@@ -337,7 +328,5 @@ def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:
         return np.arange(len(dataset), dtype=np.int64) // blocks
     if blocks not in ("tar", "medium"):
         raise FramedexError("unknown blocks", found=repr(blocks), allowed="'tar', 'medium', a number of clips")
-    if not hasattr(dataset, "places"):
-        found, remedy = type(dataset).__name__, "blocks=64, so many neighbouring clips"
-        raise FramedexError("the dataset does not say where its clips lie", found=found, remedy=remedy)
-    return np.unique(dataset.places(blocks), return_inverse=True)[1].astype(np.int64)
+    places = order.method_of(dataset, "places", "blocks=64, so many neighbouring clips")
+    return np.unique(places(blocks), return_inverse=True)[1].astype(np.int64)

@@ -457,8 +457,9 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
 
 def _cutout(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     is_flipped = framing.flip > 0 and draw.uniform("flip", 1)[0] < framing.flip
-    if framing.scale is not None:
-        return _random_resized(framing, size, draw, is_flipped=is_flipped)
+    if framing.scale is not None and framing.size is not None:
+        part = _random_part(framing.scale, framing.ratio or RATIO, size, draw)
+        return _resized_part(part, framing.size, size, is_flipped=is_flipped)
     drawn = None
     if isinstance(framing.short_side, tuple):
         least, most = framing.short_side
@@ -506,24 +507,24 @@ def _places(framing: Framing, full: Size, part: Size, draw: Draw) -> list[tuple[
     return plain if framing.position == "five" else plain + [(y, right - x, True) for y, x in five]
 
 
-def _random_resized(framing: Framing, size: Size, draw: Draw, *, is_flipped: bool) -> Cutout:
-    """Draw a random-resized crop, and return the cutout that scales it to `size`."""
-    assert framing.size is not None
-    (top, left), part = _random_part(framing, size, draw)
-    scaled = [round(full * out / own) for full, out, own in zip(size, framing.size, part, strict=True)]
-    corner = [round(at * out / own) for at, out, own in zip((top, left), framing.size, part, strict=True)]
-    place = [min(at, full - out) for at, full, out in zip(corner, scaled, framing.size, strict=True)]
-    return Cutout(scaled=(scaled[0], scaled[1]), size=framing.size, windows=(Window(place[0], place[1], is_flipped),))
+def _resized_part(part: tuple[tuple[int, int], Size], out: Size, size: Size, *, is_flipped: bool) -> Cutout:
+    """Return the cutout that scales a part of a picture, ((top, left), (height, width)), to `out`."""
+    sides = [
+        (round(full * to / own), round(at * to / own), to)
+        for full, to, at, own in zip(size, out, part[0], part[1], strict=True)
+    ]
+    top, left = (min(at, scaled - to) for scaled, at, to in sides)
+    return Cutout(scaled=(sides[0][0], sides[1][0]), size=out, windows=(Window(top, left, is_flipped),))
 
 
-def _random_part(framing: Framing, size: Size, draw: Draw) -> tuple[tuple[int, int], Size]:
+def _random_part(
+    scale: tuple[float, float], ratio: tuple[float, float], size: Size, draw: Draw
+) -> tuple[tuple[int, int], Size]:
     """Draw a part of a picture as torchvision's RandomResizedCrop does. Return ((top, left), (height, width))."""
-    assert framing.scale is not None
     height, width = size
-    ratio = RATIO if framing.ratio is None else framing.ratio
     numbers = draw.uniform("resized crop", 2 * TRIES)
     for share, shape in zip(numbers[::2], numbers[1::2], strict=True):
-        area = height * width * (framing.scale[0] + (framing.scale[1] - framing.scale[0]) * share)
+        area = height * width * (scale[0] + (scale[1] - scale[0]) * share)
         proportion = math.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * shape)
         part = round(math.sqrt(area / proportion)), round(math.sqrt(area * proportion))
         if 0 < part[0] <= height and 0 < part[1] <= width:

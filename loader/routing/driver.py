@@ -103,11 +103,10 @@ def driver_support(device_id: int = 0) -> DriverSupport:
     for call, arguments in (
         (cuda.cuInit, (0,)),
         (cuda.cuDeviceGet, (ctypes.byref(device), device_id)),
+        (cuda.cuDevicePrimaryCtxRetain, (ctypes.byref(context), device)),
     ):
         if (code := call(*arguments)) != SUCCESS:
             return DriverSupport(reason=f"CUDA device {device_id}: {call.__name__} returns {code}")
-    if (code := cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)) != SUCCESS:
-        return DriverSupport(reason=f"CUDA device {device_id}: no context, error {code}")
     try:
         if (code := cuda.cuCtxPushCurrent_v2(context)) != SUCCESS:
             return DriverSupport(reason=f"CUDA device {device_id}: its context cannot be used, error {code}")

@@ -77,17 +77,7 @@ def coded_picture(codec: str, record: bytes) -> CodedPicture | None:
 
 def _picture(codec: str, unit: bytes) -> CodedPicture:
     """Return the picture that an SPS describes. Raises ValueError."""
-    if codec == "h264":
-        sequence = h264_sets.parse_sequence(unit)
-        return CodedPicture(
-            width=sequence.coded_width,
-            height=sequence.coded_height,
-            left=sequence.left,
-            top=sequence.top,
-            shown_width=sequence.width,
-            shown_height=sequence.height,
-        )
-    _, sps = hevc_sets.parse_sps(unit)
+    _, sps = h264_sets.parse_sps(unit) if codec == "h264" else hevc_sets.parse_sps(unit)
     left, right, top, bottom = sps.window
     return CodedPicture(
         width=sps.width,
@@ -446,34 +436,7 @@ MAX_PACKETS = 128
 MAX_PIXELS = 500_000_000  # 1.5 GB of RGB, below the 2³¹ bytes that a 32-bit number can count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovieFeed:
-    """DALI's input for one movie.
-
-    Attributes:
-        content: uint8 [bytes], a tiny MP4.
-        wanted: int32 [frames], the ascending numbers of the wanted frames.
-        correction: float32 [3, 4], the affine map of RGB in 0…255 that turns DALI's colours into the stream's.
-        start: int32 [2], the top left corner (y, x) of the shown part of a picture.
-        shape: int32 [2], the height and width of the shown part.
-    """
-
-    content: NDArray[np.uint8]
-    wanted: NDArray[np.int32]
-    correction: NDArray[np.float32]
-    start: NDArray[np.int32]
-    shape: NDArray[np.int32]
-
-    def inputs(self) -> dict[str, NDArray[Any]]:
-        """Return the inputs of a pipeline by name."""
-        return {
-            "movie": self.content,
-            "wanted": self.wanted,
-            "matrix": np.ascontiguousarray(self.correction[:, :3]),
-            "offset": np.ascontiguousarray(self.correction[:, 3]),
-            "start": self.start,
-            "shape": self.shape,
-        }
+MovieFeed = dict[str, NDArray[Any]]  # DALI's inputs for one movie, by name
 
 
 def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) -> MovieFeed:
@@ -482,16 +445,23 @@ def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) 
     Args:
         movies: The clips.
         wanted: int32 each, the ascending numbers of the wanted frames in each clip.
+
+    Returns:
+        The inputs of a pipeline. `movie`, uint8 [bytes], is a tiny MP4. `wanted`, int32 [frames], has the ascending
+            numbers of the wanted frames. `matrix`, float32 [3, 3], and `offset`, float32 [3], are the affine map of RGB
+            in 0…255 that turns DALI's colours into the stream's. `start`, int32 [2], is the top left corner (y, x) of
+            the shown part of a picture, and `shape`, int32 [2], has its height and width.
     """
-    picture = movies[0].stream.picture
+    picture, correction = movies[0].stream.picture, movies[0].correction
     numbers = [frames + at for frames, at in zip(wanted, packets_before(movies), strict=True)]
-    return MovieFeed(
-        content=joined_movie(movies),
-        wanted=np.concatenate(numbers).astype(np.int32),
-        correction=movies[0].correction,
-        start=np.array([picture.top, picture.left], np.int32),
-        shape=np.array([picture.shown_height, picture.shown_width], np.int32),
-    )
+    return {
+        "movie": joined_movie(movies),
+        "wanted": np.concatenate(numbers).astype(np.int32),
+        "matrix": np.ascontiguousarray(correction[:, :3]),
+        "offset": np.ascontiguousarray(correction[:, 3]),
+        "start": np.array([picture.top, picture.left], np.int32),
+        "shape": np.array([picture.shown_height, picture.shown_width], np.int32),
+    }
 
 
 def groups(

@@ -1,9 +1,9 @@
-"""Which clips a stream delivers, and in which order: pure functions of the clips' tars, a seed and an epoch.
+"""Compute which clips a stream delivers, and in which order: functions of the clips' tars, a seed and an epoch.
 
-All clips of an epoch have a reading order: the tars in turn, each from its beginning to its end. It is cut into one
-contiguous stretch for each worker of each rank, the worker's **lane**. A lane is read in that order, and delivered
-through webdataset's shuffle buffer. As the buffer holds numbers here, the order of delivery is known before anything
-is read, and a resumed lane reads nothing that was delivered.
+The reading order of an epoch has the tars in turn, each from its beginning to its end. It is cut into one contiguous
+stretch for each worker of each rank, the worker's **lane**. A worker reads its lane in that order, and delivers it
+through webdataset's shuffle buffer. Here, the numbers of clips pass through the buffer, before any clip is read. So the
+order of delivery is known in advance, and a resumed worker does not read the clips that it delivered before.
 """
 
 import random
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from framedex.loader.order.order import RankShare, Uneven
 
-FIRST_CLIPS = 100  # in the buffer before the first is delivered: webdataset's default for `initial`
+FIRST_CLIPS = 100  # the buffer has so many clips when it delivers the first: webdataset's default for `initial`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +34,14 @@ class Workers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What an epoch's order depends on, beside the epoch.
+    """The values that determine the order of each epoch.
 
     Attributes:
         tar_of: int64 [clips], the tar of each clip.
-        buffer: clips in the shuffle buffer. 0: clips are delivered in the order of tars.
+        buffer: clips in the shuffle buffer. If 0, clips are delivered in the order of tars.
         seed: the seed of the shuffle.
         uneven: what to do if clips cannot be divided evenly among ranks.
-        clips_crc32: checksum of the dataset and of the clips' numbers in it, which tells apart streams of other clips.
+        clips_crc32: checksum of the dataset and of the clips' numbers in it. Streams of other clips have another one.
     """
 
     tar_of: NDArray[np.int64]
@@ -53,10 +53,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A part of an epoch, in which the number of workers was the same.
+    """A part of an epoch during which the number of workers did not change.
 
     Attributes:
-        workers: how many there were.
+        workers: the numbers of ranks and workers.
         passed: int64 [world_size, per_rank], how many clips of each lane were delivered or skipped.
     """
 
@@ -66,22 +66,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """What one worker still has to deliver of an epoch.
+    """The clips that one worker still has to deliver of an epoch.
 
     Attributes:
         clips: int64 [lane], the clips of the whole lane in reading order.
-        deliver: int64 [left], places in `clips`, in the order of delivery.
-        passed: how many clips of the lane came before these.
+        deliver: int64 [left], the places in `clips` of the clips that are left, in the order of delivery.
+        passed: how many clips of the lane were delivered or skipped before.
     """
 
     clips: NDArray[np.int64]
     deliver: NDArray[np.int64]
     passed: int
-
-    @property
-    def read(self) -> NDArray[np.int64]:
-        """int64 [left]: places in `clips`, in the order of reading."""
-        return np.sort(self.deliver)
 
 
 def reading_order(order: Order, epoch: int) -> NDArray[np.int64]:
@@ -110,7 +105,7 @@ def lane_lengths(count: int, workers: Workers, uneven: Uneven) -> NDArray[np.int
 def lane_clips(clips: NDArray[np.int64], workers: Workers, rank: int, worker: int, uneven: Uneven) -> NDArray[np.int64]:
     """Return int64 [lane]: the contiguous stretch of a reading order that is a worker's lane.
 
-    With uneven="pad", the order goes on with its first clips behind its end.
+    With uneven="pad", the first clips of the order follow again behind its end.
     """
     lengths = lane_lengths(len(clips), workers, uneven)
     begin = int(lengths.ravel()[: rank * workers.per_rank + worker].sum())
@@ -127,9 +122,10 @@ def delivery_order(length: int, buffer: int, key: str) -> NDArray[np.int64]:
 
 
 def split_stages(stages: Sequence[Stage], workers: Workers) -> tuple[Sequence[Stage], NDArray[np.int64]]:
-    """Return the stages before that of these workers, and what their lanes passed, int64 [world_size, per_rank].
+    """Return the earlier stages, and how many clips each lane has passed in the current one, [world_size, per_rank].
 
-    If the last stage had as many ranks and workers, its lanes continue. Otherwise, what is left is dealt out anew.
+    If the last stage had as many ranks and workers, it is the current stage, and its lanes continue. Otherwise, a new
+    stage begins, and the clips that are left are divided anew.
     """
     if stages and stages[-1].workers == workers:
         return stages[:-1], stages[-1].passed
@@ -146,21 +142,21 @@ def lane_of(
     worker: int,
     passed: int | None = None,
 ) -> Lane:
-    """Return what a worker delivers of an epoch after some stages.
+    """Return the clips that a worker still delivers of an epoch after some stages.
 
     Args:
-        order: what the order depends on.
+        order: the clips, and the options of their order.
         epoch: the epoch.
-        stages: what was delivered before.
+        stages: the clips that were delivered before.
         workers: how many processes share the epoch now.
         rank: the rank.
         worker: the worker.
-        passed: clips of the lane that were delivered or skipped. None: as the stages say.
+        passed: clips of the lane that were delivered or skipped. Defaults to the number in the last stage.
     """
     before, counts = split_stages(stages, workers)
-    clips = lane_clips(clips_left(order, epoch, before), workers, rank, worker, order.uneven)
+    left = clips_left(order, epoch, before)
+    clips, deliver = _whole_lane(order, epoch, len(before), left, workers, rank, worker)
     passed = int(counts[rank, worker]) if passed is None else passed
-    deliver = delivery_order(len(clips), order.buffer, _key(order, epoch, len(before), workers, rank, worker))
     return Lane(clips=clips, deliver=deliver[passed:], passed=passed)
 
 
@@ -170,14 +166,26 @@ def clips_left(order: Order, epoch: int, stages: Sequence[Stage]) -> NDArray[np.
     for number, stage in enumerate(stages):
         gone = np.zeros(len(order.tar_of), np.bool_)
         for rank, worker in np.ndindex(stage.passed.shape):
-            clips = lane_clips(left, stage.workers, rank, worker, order.uneven)
-            key = _key(order, epoch, number, stage.workers, rank, worker)
-            first = delivery_order(len(clips), order.buffer, key)[: int(stage.passed[rank, worker])]
-            gone[clips[first]] = True
+            clips, deliver = _whole_lane(order, epoch, number, left, stage.workers, rank, worker)
+            gone[clips[deliver[: int(stage.passed[rank, worker])]]] = True
         left = left[~gone[left]]
     return left
 
 
-def _key(order: Order, epoch: int, stage: int, workers: Workers, rank: int, worker: int) -> str:
-    """Return the seed of a lane's shuffle buffer."""
-    return f"{order.seed} {epoch} {stage} {rank}/{workers.world_size} {worker}/{workers.per_rank}"
+def _whole_lane(
+    order: Order, epoch: int, stage: int, left: NDArray[np.int64], workers: Workers, rank: int, worker: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the clips of a lane in reading order, and their places in the order of delivery, both int64 [lane].
+
+    Args:
+        order: the options of the order.
+        epoch: the epoch.
+        stage: how many stages of the epoch came before.
+        left: int64 [left], the clips that these stages left, in reading order.
+        workers: the processes that share these clips.
+        rank: the rank.
+        worker: the worker.
+    """
+    clips = lane_clips(left, workers, rank, worker, order.uneven)
+    key = f"{order.seed} {epoch} {stage} {rank}/{workers.world_size} {worker}/{workers.per_rank}"
+    return clips, delivery_order(len(clips), order.buffer, key)

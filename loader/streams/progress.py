@@ -1,4 +1,4 @@
-"""The progress of an epoch of a stream, and the log of events that all of its processes share.
+"""The progress of an epoch of a stream, and the log of events that all processes of the stream share.
 
 A torch DataLoader takes the batches of its workers in turn, and leaves a worker out once its lane has ended. So the
 number of delivered batches determines how many clips of each lane were delivered.
@@ -8,7 +8,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
+from framedex.loader.order.order import within_groups
 from framedex.loader.streams.lanes import Order, Stage, Workers, clips_left, lane_lengths, split_stages
 
 
@@ -47,29 +48,28 @@ class Batching:
 
 
 def delivered_clips(lengths: NDArray[np.int64], batches: int, batching: Batching) -> NDArray[np.int64]:
-    """Return int64 [lanes]: how many clips of each lane of a rank are in its first batches.
+    """Return int64 [lanes]: how many clips of each lane are in the first batches of a rank.
 
     Args:
-        lengths: int64 [lanes], clips that each lane of the rank has to deliver.
-        batches: how many batches of the rank were delivered. If it has fewer, all batches were delivered.
+        lengths: int64 [lanes], the number of clips that each lane of the rank has to deliver.
+        batches: how many batches the rank has delivered. A number beyond its last batch counts as all batches.
         batching: how the loader makes batches.
     """
     counts = batching.counts(lengths)
-    lane = np.repeat(np.arange(len(counts)), counts)
-    turn = np.arange(len(lane)) - np.repeat(np.cumsum(counts) - counts, counts)
+    lane, turn = within_groups(counts)
     first = np.lexsort((lane, turn))[:batches]
     taken = np.bincount(lane[first], minlength=len(counts)).astype(np.int64)
     return np.minimum(taken * batching.size, lengths)
 
 
-TOKEN_BYTES = 16  # random, so that two logs never have the same token
+TOKEN_BYTES = 16  # random bytes, so that two logs never have the same token
 
 
 class SharedLog:
-    """Records that all copies of this object on this machine share: forked, spawned or pickled.
+    """A list of records that all copies of this object on this machine share: forked, spawned or pickled.
 
-    They are in anonymous memory, as the number of a `SharedNumber`. A copy that can no longer reach it begins a log of
-    its own, with the last restart.
+    The records are in anonymous memory, like the number of a `SharedNumber`. A copy that cannot reach it begins a log
+    of its own, which has the last restart.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class SharedLog:
         os.write(self._descriptor, self._token)
         self._place = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # a default, as `os` may be gone at exit
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when Python exits
         descriptor = getattr(self, "_descriptor", None)
         if descriptor is not None:
             close(descriptor)
@@ -90,7 +90,7 @@ class SharedLog:
         """Append a record of plain values."""
         end = os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            os.write(end, orjson.dumps(record) + b"\n")  # one write, so that records of two processes do not mix
+            os.write(end, orjson.dumps(record) + b"\n")  # a single write: records of two processes do not mix
         finally:
             os.close(end)
 
@@ -109,7 +109,7 @@ class SharedLog:
             if os.pread(descriptor, TOKEN_BYTES, 0) == state["token"]:
                 self._descriptor, self._place, self._token = descriptor, state["place"], state["token"]
                 return
-            os.close(descriptor)  # a later process has the same process id
+            os.close(descriptor)  # another process has that process id now
         self._open_new()
         for record in state["last"]:
             self.add(record)
@@ -121,8 +121,8 @@ class Skip:
 
     Attributes:
         epoch: the epoch.
-        rank: the rank that would have delivered it.
-        worker: the worker.
+        rank: the rank that left it out.
+        worker: the worker of that rank.
         workers: how many workers the rank had.
         place: its place in the worker's order of delivery.
         clip: its number in the dataset.
@@ -142,24 +142,21 @@ class Skip:
     message: str
 
 
-class History:
+class History(SharedLog):
     """The events of a stream in all of its processes: skipped clips, loaded states, and begun or ended lanes."""
-
-    def __init__(self) -> None:
-        self._log = SharedLog()
 
     def skip(self, skip: Skip) -> None:
         """Record a clip that was left out."""
-        self._log.add({"event": "skip"} | asdict(skip))
+        self.add({"event": "skip"} | asdict(skip))
 
     def skips(self) -> list[Skip]:
         """Return the clips that were left out."""
-        return [_as_skip(record) for record in self._log.records("skip")]
+        return [_as_skip(record) for record in self.records("skip")]
 
     def skips_now(self) -> list[Skip]:
         """Return the clips that were left out since each worker began its lane for the last time."""
         found: dict[int, list[Skip]] = {}
-        for record in self._log.records("skip", "lane"):
+        for record in self.records("skip", "lane"):
             own = found.setdefault(record["worker"], [])
             if record["event"] == "skip":
                 own.append(_as_skip(record))
@@ -168,43 +165,52 @@ class History:
         return [skip for own in found.values() for skip in own]
 
     def restart(self, version: int, *, resumed: bool) -> None:
-        """Record that the next iteration begins from state `version`: the rest of an epoch, or a whole one."""
-        self._log.add({"event": "restart", "version": version, "resumed": resumed})
+        """Record that the next iteration begins from state `version`.
+
+        Args:
+            version: version of the state.
+            resumed: whether the iteration delivers the rest of an epoch, and not a whole one.
+        """
+        self.add({"event": "restart", "version": version, "resumed": resumed})
 
     def restarted(self) -> tuple[int, bool]:
-        """Return the version of the last state, and whether it is the rest of an epoch; (0, False) before any."""
-        records = self._log.records("restart")
+        """Return the version of the last state, and whether its iteration delivers the rest of an epoch.
+
+        Before the first restart, return (0, False).
+        """
+        records = self.records("restart")
         return (records[-1]["version"], records[-1]["resumed"]) if records else (0, False)
 
     def begin(self, version: int, worker: int) -> None:
         """Record that a worker began its lane."""
-        self._log.add({"event": "lane", "version": version, "worker": worker, "ended": False})
+        self.add({"event": "lane", "version": version, "worker": worker, "ended": False})
 
     def end(self, version: int, worker: int) -> None:
         """Record that a worker delivered its lane to the end."""
-        self._log.add({"event": "lane", "version": version, "worker": worker, "ended": True})
+        self.add({"event": "lane", "version": version, "worker": worker, "ended": True})
 
     def has_begun(self, version: int) -> bool:
         """Return whether a worker began a lane from this state."""
-        return any(record["version"] == version for record in self._log.records("lane"))
+        return any(record["version"] == version for record in self.records("lane"))
 
     def is_used(self, version: int, workers: int, *, iterating: bool) -> bool:
-        """Return whether the iteration from a state has ended, so that the next one is a whole epoch.
+        """Return whether the iteration from a state has ended. The next iteration is then a whole epoch.
 
         Args:
             version: version of the state.
             workers: how many workers delivered the iteration.
-            iterating: whether the next iteration begins now. If not, the ended one counts until another one begins.
+            iterating: whether the next iteration begins now. If not, an iteration that has ended still counts as the
+                current one, until another iteration begins.
         """
         ended: set[int] = set()
-        for record in self._log.records("lane"):
+        for record in self.records("lane"):
             if record["version"] != version:
                 continue
             if record["ended"]:
                 ended.add(record["worker"])
             elif len(ended) == workers:
                 return True
-            else:  # an iteration that was broken off begins again
+            else:  # the worker begins an interrupted iteration again
                 ended.discard(record["worker"])
         return iterating and len(ended) == workers
 
@@ -213,15 +219,15 @@ def _as_skip(record: Mapping[str, Any]) -> Skip:
     return Skip(**{name: record[name] for name in Skip.__slots__})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class OneLane:
     """The progress of one worker, which a StatefulDataLoader keeps for each worker.
 
     Attributes:
-        workers: how many ranks and workers there were.
+        workers: the numbers of ranks and workers.
         rank: the rank.
         worker: the worker.
-        passed: clips of its lane that were delivered or skipped.
+        passed: how many clips of its lane were delivered or skipped.
     """
 
     workers: Workers
@@ -236,8 +242,8 @@ class Progress:
 
     Attributes:
         epoch: the epoch.
-        stages: the delivered clips, by the number of workers at that time.
-        lane: the further progress of one worker. If None, the stages have the progress of all workers.
+        stages: the clips that were delivered, in one stage for each number of workers.
+        lane: the progress of one worker beyond the stages. If None, the stages have the progress of all workers.
     """
 
     epoch: int
@@ -251,32 +257,25 @@ class Iteration:
 
     Attributes:
         begun_from: the progress from which it began.
-        workers: the processes that share the epoch.
-        rank: the rank of this one.
-        worker: its number among the workers of its rank.
-        passed: clips of its lane that were delivered or skipped, those before this iteration included.
+        lane: the lane of this worker. Its passed clips include those before this iteration.
         delivered: clips that were delivered in this iteration.
     """
 
     begun_from: Progress
-    workers: Workers
-    rank: int
-    worker: int
-    passed: int
+    lane: OneLane
     delivered: int = 0
 
     def of_worker(self) -> Progress:
         """Return the progress of this worker alone."""
-        one = OneLane(workers=self.workers, rank=self.rank, worker=self.worker, passed=self.passed)
-        return Progress(epoch=self.begun_from.epoch, stages=self.begun_from.stages, lane=one)
+        return replace(self.begun_from, lane=replace(self.lane))
 
     def of_all(self, order: Order) -> Progress:
-        """Return the progress of all ranks, if each has no other workers and delivered as many clips as this one."""
-        before, passed = split_stages(self.begun_from.stages, self.workers)
-        left = lengths_left(order, self.begun_from, self.workers)
-        passed = passed + np.minimum(self.delivered, left)
-        passed[self.rank, self.worker] = self.passed
-        return Progress(epoch=self.begun_from.epoch, stages=(*before, Stage(workers=self.workers, passed=passed)))
+        """Return the progress of all ranks, provided that each of them has a single worker and the same progress."""
+        lane = self.lane
+        before, passed = split_stages(self.begun_from.stages, lane.workers)
+        passed = passed + np.minimum(self.delivered, lengths_left(order, self.begun_from, lane.workers))
+        passed[lane.rank, lane.worker] = lane.passed
+        return Progress(epoch=self.begun_from.epoch, stages=(*before, Stage(workers=lane.workers, passed=passed)))
 
 
 def lengths_left(order: Order, progress: Progress, workers: Workers) -> NDArray[np.int64]:
@@ -296,7 +295,7 @@ def after_batches(
     batching: Batching,
     skips: Iterable[Skip],
 ) -> Progress:
-    """Return the progress after each rank delivered some batches of a DataLoader.
+    """Return the progress when each rank has delivered a number of batches of a DataLoader.
 
     Args:
         order: the clips, and the options of their order.
@@ -308,7 +307,7 @@ def after_batches(
         skips: the clips that were skipped.
 
     Raises:
-        FramedexError: this rank has fewer batches.
+        FramedexError: this rank does not have so many batches.
     """
     before, passed = split_stages(start.stages, workers)
     skipped: list[set[int]] = [set() for _ in range(workers.per_rank)]  # places after the passed clips, by worker
@@ -328,13 +327,13 @@ def after_batches(
 
 
 def with_skips(delivered: int, skipped: Sequence[int]) -> int:
-    """Return how many clips of a lane were passed when some were delivered.
+    """Return how many clips a lane has passed: delivered clips, and skipped clips before the last of them.
 
     Args:
-        delivered: number of the delivered clips.
-        skipped: the skipped places, ascending.
+        delivered: how many clips were delivered.
+        skipped: the places of skipped clips, ascending.
     """
     passed = delivered
     for place in skipped:
-        passed += place < passed  # each skipped clip before the last delivered one was passed, too
+        passed += place < passed
     return passed

@@ -1,4 +1,4 @@
-"""The clips of a lane, read from tars in large requests ahead of their use, from beginning to end.
+"""Read the clips of a lane from tars, from beginning to end, in large requests ahead of their use.
 
 `decode_sample` decodes a single sample of a tar, for a user's own pipeline of webdataset.
 """
@@ -25,9 +25,9 @@ from framedex.sharder.packing.sample_recipes import REMEDY, sample_clip
 from framedex.sharder.reading import HeldBytes, SourceFiles
 from framedex.storage.objects import GAP_BYTES
 
-REQUEST_BYTES = 8 << 20  # at 30 ms a request, 250 MB/s at most
-MAX_CLIPS = 256  # of a request, whose clips are all in memory: tiny clips still have rows and arrays
-AHEAD = 2  # requests: one in progress while the clips of the other one are used
+REQUEST_BYTES = 8 << 20  # if each request takes 30 ms, at most 250 MB/s
+MAX_CLIPS = 256  # clips of one request, which are all in memory: even tiny clips have rows and arrays
+AHEAD = 2  # requests: one is in progress while the clips of the other one are used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ class ReadClip:
     """A clip that was read, or the reason why it was not.
 
     Attributes:
-        place: its place in the lane.
-        clip: the clip. It is None if its row in the manifest is wrong.
-        extent: its begin and end in the tar, in bytes.
-        held: its bytes. They are None if reading failed.
-        error: the reason.
+        place: place of the clip in the lane.
+        clip: the clip. If None, its row in the manifest is wrong.
+        extent: begin and end of the clip in the tar, in bytes.
+        held: the bytes of the clip. If None, reading failed.
+        error: the reason why the clip was not read.
     """
 
     place: int
@@ -50,12 +50,12 @@ class ReadClip:
 
 
 class LaneReader:
-    """Reads clips in a given order, in a thread of its own. Close it, or use it in a `with` statement.
+    """Reads clips in a given order, in a thread of its own. Use it in a `with` statement.
 
     Args:
-        clip_at: returns the clip at a place of the lane.
+        clip_at: function that returns the clip at a place of the lane.
         places: places in the lane, in the order of reading.
-        sources: reads the tars.
+        sources: files of the tars.
     """
 
     def __init__(self, clip_at: Callable[[int], Clip], places: Sequence[int], sources: SourceFiles) -> None:
@@ -74,7 +74,7 @@ class LaneReader:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def take(self, place: int) -> ReadClip:
-        """Return the clip at a place, after reading up to it. Raises StorageError if the store is not usable."""
+        """Read up to the clip at a place, and return it. Raise StorageError if the store is not usable."""
         while place not in self._arrived:
             read = self._coming.popleft().result()
             self._coming.append(self._thread.submit(self._read_next))
@@ -92,9 +92,9 @@ class LaneReader:
         except FramedexError as error:
             if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
                 raise
-            if isinstance(error, StaleError):  # the error would speak of a video, and not of its tar
+            if isinstance(error, StaleError):  # its text would be about a video, and not about the tar
                 error = StaleError(
-                    "the tar is not the one that was packed: it is missing, cut short or was changed",
+                    "the tar is not the one that was packed: it is missing, too short, or was changed",
                     where=error.where,
                     found=error.found,
                     allowed=error.allowed,
@@ -105,7 +105,7 @@ class LaneReader:
         return [clip for clip in clips if clip.clip is None] + good
 
     def _grouped(self, places: Sequence[int]) -> Iterator[list[ReadClip]]:
-        """Yield clips that are read together: neighbours in one tar."""
+        """Yield groups of clips that one request reads: neighbours in one tar."""
         group: list[ReadClip] = []
         tar, left = "", REQUEST_BYTES
         for place in places:
@@ -126,17 +126,17 @@ class LaneReader:
             yield group
 
     def _read_together(self, clips: Sequence[ReadClip]) -> list[ReadClip]:
-        """Read clips of one tar, which are sorted by their extents."""
+        """Read clips of one tar, sorted by their extents."""
         assert clips[0].clip is not None
         tar = clips[0].clip.source
         begin, end = np.array([clip.extent for clip in clips], np.int64).T
         first, last = spans(begin, end)
         check_room(int((last - first).sum()), "clips that are read together", where=tar.path)
         content = self._sources.read_ranges(tar, first, last - first)
-        # Where each clip lies in the content: its place in its span, behind the spans before.
+        # The first byte of each clip in the content: its distance from the begin of its span, plus all earlier spans.
         span = np.searchsorted(first, begin, side="right") - 1
         at = begin - first[span] + (np.cumsum(last - first) - (last - first))[span]
-        # Copied: a clip that waits in the shuffle buffer must not keep its neighbours in memory.
+        # Each clip is copied: one that waits in the shuffle buffer must not keep its neighbours in memory.
         return [
             replace(clip, held=HeldBytes(first_byte=byte, content=content[place : place + size].copy()))
             for clip, byte, place, size in zip(clips, begin.tolist(), at.tolist(), (end - begin).tolist(), strict=True)
@@ -144,7 +144,7 @@ class LaneReader:
 
 
 def spans(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (begin, end), int64 [spans]: stretches that are joined where little lies between them.
+    """Join stretches of bytes that lie close together. Return the begins and ends of the spans, int64 [spans] each.
 
     Args:
         begin: int64 [stretches], ascending.
@@ -156,7 +156,7 @@ def spans(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.
 
 
 def extent(clip: Clip) -> tuple[int, int]:
-    """Return the begin and end in bytes of a clip in its tar: of its packets or images, and its audio file."""
+    """Return where a clip begins and ends in its tar, in bytes: its packets or images, and its audio file."""
     begin, end = clip.recipe.range_offset, clip.recipe.range_offset + clip.recipe.range_length
     first, last = int(begin.min()), int(end.max())
     audio = None if clip.audio is None else clip.audio.recipe
@@ -169,24 +169,25 @@ def extent(clip: Clip) -> tuple[int, int]:
 def decode_sample(
     sample: Mapping[str, Any], *, seed: int = 0, epoch: int = 0, **pixels: Unpack[PixelArguments]
 ) -> dict[str, Any]:
-    """Return the clip of a sample as a dict, decoded from the sample's own files.
+    """Decode the clip of a sample from the sample's own files, and return it as a dict.
 
-    For a pipeline of webdataset: `webdataset.WebDataset(urls).map(framedex.decode_sample)`. Frames are those of
-    `ClipDataset`, by the same decoders. The user's columns have the types that JSON has.
+    Use it in a pipeline of webdataset: `webdataset.WebDataset(urls).map(framedex.decode_sample)`. The frames equal
+    those of `ClipDataset`, which uses the same decoders. The user's columns have the types of JSON.
 
     Args:
         sample: the files of a sample as bytes, by their names without the key, as webdataset yields them before any
             `decode`. `__key__` and `__url__` name the sample in messages.
         seed: as for `ClipDataset`.
-        epoch: the epoch for which `framing` and `transform` draw. Every epoch needs a pipeline with its number.
-        pixels: `size`, `framing`, `rotation`, `layout`, `dtype`, `transform`, `threads` and `clip_bytes`, as for
-            `ClipDataset`. In a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
+        epoch: the epoch of the random draws of `framing` and `transform`. Make a new pipeline for every epoch.
+        pixels: `size`, `framing`, `layout`, `dtype`, `transform`, `threads` and `clip_bytes`, as for `ClipDataset`. In
+            a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
 
     Returns:
         A dict as `ClipDataset.__getitem__` describes it, with `frames`.
 
     Raises:
-        FormatError: the sample was not packed by framedex, is of another version, lacks a file or has a damaged JSON.
+        FormatError: framedex did not pack the sample, or another version did; or a file is missing, or the JSON is
+            damaged.
         DecodeError: a file is damaged.
         FramedexError: an option is not allowed, or the clip's pictures do not fit the `framing`.
         TransformError: the transform fails.
@@ -208,7 +209,7 @@ def decode_sample(
         return shown | sound(clip, held) | describe(clip)
     except StaleError as error:
         raise DecodeError(
-            "the sample's files are not those that were packed", where=where, found=error.found, remedy=REMEDY
+            "the sample's files are not the ones that were packed", where=where, found=error.found, remedy=REMEDY
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The state of a stream: plain values from which a run continues, the checks of a loaded state, and its use.
+"""Save and load the state of a stream, which consists of plain values.
 
 `Resumption` determines where the next iteration begins, in all processes of the stream.
 """
@@ -14,11 +14,13 @@ import webdataset
 
 from framedex.errors import FramedexError
 from framedex.execution.spawning import SharedNumber
+from framedex.loader.order.order import check_state
 from framedex.loader.streams.lanes import Order, Stage, Workers
 from framedex.loader.streams.progress import History, OneLane, Progress
 
-MAX_WORKERS = 1 << 24  # lanes of a stage; a wrong state must not fill the memory
-TRIED = 1000  # numbers that go through webdataset's shuffle buffer, whose order differs between its versions
+MAX_WORKERS = 1 << 24  # more lanes in a state are an error, so that a wrong state does not fill the memory
+# So many numbers pass through webdataset's shuffle buffer. The checksum of their order differs between its versions.
+TRIED = 1000
 
 
 def order_facts(order: Order) -> dict[str, Any]:
@@ -56,32 +58,19 @@ def progress_of(order: Order, state: object) -> Progress:
     Raises:
         FramedexError: this is not a state of a stream, or it belongs to another order of clips.
     """
-    if not isinstance(state, Mapping):
-        raise _state_error(repr(state)[:80])
     facts = order_facts(order)
-    if missing := (facts.keys() | {"epoch", "stages", "lane"}) - state.keys():
-        raise _state_error(f"no {', '.join(sorted(missing))}")
-    for name, value in facts.items():
-        if state[name] != value:
-            raise FramedexError(
-                f"the stream's state has another {name}",
-                found=state[name],
-                allowed=value,
-                remedy="make the stream with the dataset, arguments and version of webdataset that it had before",
-            )
+    found = check_state(state, "ClipStream", facts.keys() | {"epoch", "stages", "lane"}, facts)
     try:
-        return Progress(epoch=_whole(state["epoch"]), stages=_stages(state["stages"]), lane=_lane(state["lane"]))
+        return Progress(epoch=_whole(found["epoch"]), stages=_stages(found["stages"]), lane=_lane(found["lane"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise _state_error(repr(error)[:80]) from error
-
-
-def _state_error(found: str) -> FramedexError:
-    return FramedexError("this is no state of a ClipStream", found=found, allowed="what state_dict() returned")
+        raise FramedexError(
+            "this is not a state of a ClipStream", found=repr(error)[:80], allowed="what state_dict() returned"
+        ) from error
 
 
 def _whole(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 62:
-        raise ValueError(f"{value!r} is no whole number of 0 or more")
+        raise ValueError(f"{value!r} is not a whole number of 0 or more")
     return value
 
 
@@ -117,14 +106,14 @@ def _lane(record: Mapping[str, Any] | None) -> OneLane | None:
     return lane
 
 
-MAX_VERSION = 1 << 62  # of random versions, which never meet the small ones that are counted
+MAX_VERSION = 1 << 62  # random versions below this number hardly ever equal the small versions that are counted
 
 
 class Resumption:
     """The epoch, and the state from which its next iteration begins. Copies in other processes share the epoch.
 
-    Workers get a copy of the loaded state when they start. A later state cannot reach them, so states have versions,
-    and all processes see the last one.
+    Workers get a copy of the loaded state when they start. A state that is loaded later cannot reach them. So states
+    have versions, and all processes see the last version.
 
     Args:
         history: the events of all processes of the stream.
@@ -134,7 +123,7 @@ class Resumption:
         self._epoch, self._history = SharedNumber(), history
         self._loaded: Progress | None = None
         self._version = 0  # the version of the state when this copy was made
-        self._local: int | None = None  # the version of a state that this worker alone loaded
+        self._local: int | None = None  # the version of a state that only this worker loaded
 
     @property
     def epoch(self) -> int:
@@ -148,26 +137,29 @@ class Resumption:
 
     @property
     def running(self) -> int:
-        """The version of the state from which an iteration begins now, also in workers with an older copy."""
+        """The version of the state from which the next iteration begins. Workers with an older copy see it, too."""
         return self._history.restarted()[0] if self._local is None else self._local
 
     def set_epoch(self, epoch: int) -> bool:
-        """Choose the epoch. Return whether its next iteration begins at its beginning."""
+        """Choose the epoch. Return whether the next iteration delivers it from its beginning."""
         self._epoch.set(epoch)
         is_new = self._loaded is None or self._loaded.epoch != epoch
         if is_new:
             self._restart(None)
         return is_new
 
-    def load(self, progress: Progress) -> None:
-        """Let the next iteration begin from a state, in this process and in workers that start later."""
-        self._epoch.set(progress.epoch)
-        self._restart(progress)
+    def load(self, progress: Progress, *, own: bool) -> None:
+        """Let the next iteration begin from a state, in this process and in workers that start later.
 
-    def load_here(self, progress: Progress) -> None:
-        """Let the next iteration in this worker begin from a state of its own."""
+        Args:
+            progress: the state.
+            own: whether this process is a worker with a state of its own. Its state concerns no other process.
+        """
         self._epoch.set(progress.epoch)
-        self._loaded, self._local = progress, secrets.randbelow(MAX_VERSION)
+        if own:
+            self._loaded, self._local = progress, secrets.randbelow(MAX_VERSION)
+        else:
+            self._restart(progress)
 
     def _restart(self, loaded: Progress | None) -> None:
         self._loaded, self._local = loaded, None
@@ -175,13 +167,13 @@ class Resumption:
         self._history.restart(self._version, resumed=loaded is not None)
 
     def start(self, workers: int, *, iterating: bool) -> Progress:
-        """Return the progress from which the next iteration begins, or the one that runs.
+        """Return the progress from which the next iteration begins, or from which the current one began.
 
-        A state is used once: after its iteration has ended, the next one is a whole epoch.
+        A state is used once: after its iteration has ended, the next iteration delivers a whole epoch.
 
         Args:
             workers: how many workers the rank has.
-            iterating: whether a worker begins to iterate. Otherwise, the iteration may run in workers.
+            iterating: whether a worker begins to iterate now. If not, workers may be iterating already.
 
         Raises:
             FramedexError: a state was loaded after this worker had begun.
@@ -191,7 +183,7 @@ class Resumption:
         if version != self._version:
             if resumed:
                 raise FramedexError(
-                    "a state was loaded after the workers had begun, which cannot see it",
+                    "a state was loaded after the workers had begun, and they cannot see it",
                     remedy="load the state before the first iteration, or make a new DataLoader",
                 )
             return whole

@@ -137,7 +137,7 @@ def _compared(clip: Clip) -> set[int]:
 
 
 def _truth(clips: list[Clip]) -> Truth | None:
-    """Return the source's pictures for some clips. None: a listing made a sequence of images, whose order is not known.
+    """Return the source's pictures for some clips, or None for an image sequence of a listing: its order is unknown.
 
     Damage makes decoders lose pictures. There, timestamps tell frames apart, and wanted frames alone are known.
     """
@@ -231,7 +231,7 @@ def _encoded_again(clip: Clip, pictures: list[Picture], options: EncodeOptions) 
 
 
 def _unlike_times(clip: Clip, truth: Truth) -> str | None:
-    """Return which frame the source does not have, or has at another time."""
+    """Return a description of the first frame that the source lacks or has at another time."""
     for frame, pts in zip(clip.frames.tolist(), clip.pts.tolist(), strict=True):
         if frame == PAD:
             continue
@@ -243,7 +243,7 @@ def _unlike_times(clip: Clip, truth: Truth) -> str | None:
 
 
 def _unlike_pictures(near: Nearness, frames: list[int], candidates: list[int]) -> str | None:
-    """Return which frame is another picture."""
+    """Return a description of the first frame that shows another picture or is too different."""
     wrong: NDArray[np.bool_] = (near.other >= 0) | near.unlike
     if not wrong.any():
         return None

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError, StorageError
-from framedex.execution.engine import Calls
-from framedex.execution.local_pool import run_local
+from framedex.execution.engine import Calls, run_local
 from framedex.indexer.containers import picture_md5
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of
@@ -166,7 +165,7 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
 
 
 def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
-    """Return a function that computes the mark of a picture of a clip's source. None: the source is images itself.
+    """Return a function that computes the mark of a source's picture, or None if the source itself consists of images.
 
     Distinct pictures have distinct marks. For frames that were stored as images, the mark is the checksum of the image
     made from the picture.
@@ -175,11 +174,7 @@ def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
         return picture_md5
     if images is None or clip.medium.stream_index < 0:
         return None
-
-    def checksum(picture: av.VideoFrame) -> str:
-        return f"{zlib.crc32(encode_image(RgbConverter().picture(picture), images)):08x}"
-
-    return checksum
+    return lambda picture: f"{zlib.crc32(encode_image(RgbConverter().picture(picture), images)):08x}"
 
 
 def _recorded(clip: Clip) -> Truth:

@@ -9,7 +9,6 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any
@@ -21,7 +20,7 @@ from framedex.errors import INTERNAL_ERROR, PolicyError, StaleError, UncuttableE
 from framedex.indexer.probing.audio_times import AudioCoding
 from framedex.records.clip import AudioRecipe, ClipAudioPlan, ClipRecord, Failure, Recipe
 from framedex.records.medium import AudioPackets, MediumRecord
-from framedex.sharder.schema import AUDIO_COLUMNS, Missing
+from framedex.sharder.schema import Missing
 from framedex.storage.objects import ByteRange
 from framedex.storage.uris import medium_name
 
@@ -72,7 +71,7 @@ ABSENT = -1  # a view that a clip of several views lacks
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinedViews:
-    """The clips that belong together, as a table.
+    """The clips of each item of several views, as a table.
 
     Attributes:
         names: The views, in the order of arrays.
@@ -93,7 +92,7 @@ class ViewsOfClips:
 
     Attributes:
         names: The views, in the order of arrays.
-        missing: What becomes of clips that lack a view.
+        missing: How clips are treated that lack a view.
         item: int64 [clips], ascending: the number of the clip of several views that each clip belongs to.
         view: int64 [clips]: which of `names` each clip is.
     """
@@ -107,7 +106,7 @@ class ViewsOfClips:
         """Return the clips of several views. Those that lack a view are left out, unless `missing` is "mask".
 
         Args:
-            chosen: int64, ascending, the numbers of the clips that count. If None, all.
+            chosen: int64, ascending, the numbers of the clips that are joined. If None, all clips are.
         """
         item, view = (self.item, self.view) if chosen is None else (self.item[chosen], self.view[chosen])
         there, row = np.unique(item, return_inverse=True)
@@ -124,7 +123,7 @@ MAX_CHANNELS = 8  # PyAV gives every plane of up to this many channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AudioFacts:
+class AudioFacts(AudioCoding):
     """A medium's audio stream: the `audio_…` columns of `videos` without that prefix.
 
     Attributes:
@@ -133,14 +132,8 @@ class AudioFacts:
     """
 
     stream_index: int
-    codec: str
-    codec_tag: str | None
-    rate: int
     channels: int
-    layout: str
-    sample_format: str | None
     bits_per_coded_sample: int | None
-    extradata: bytes | None
     first_sample: int
     end_sample: int
 
@@ -150,27 +143,15 @@ class AudioFacts:
                 f"audio of {self.channels} channels at {self.rate} Hz, samples {self.first_sample} to {self.end_sample}"
             )
 
-    @property
-    def coding(self) -> AudioCoding:
-        """The parameters that a decoder of the stream must be given."""
-        return AudioCoding(**{field.name: getattr(self, field.name) for field in fields(AudioCoding)})
-
-
-def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:
-    """Return the audio facts of a row of `videos` or `media`, or None if the row has no usable audio."""
-    if row["audio_stream_index"] is None or row.get("audio_problem") is not None:
-        return None
-    return AudioFacts(**{name: row[f"audio_{name}"] for name in AudioFacts.__slots__})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioOptions:
     """The audio that a dataset's clips get.
 
     Attributes:
-        rate: The sample rate in Hz; None for the medium's own.
-        channels: The number of channels; None for the medium's own.
-        seconds: The length; None for the clip's length.
+        rate: The sample rate in Hz. If None, the medium's own.
+        channels: The number of channels. If None, the medium's own.
+        seconds: The length. If None, the clip's length.
     """
 
     rate: int | None = None
@@ -206,7 +187,7 @@ class PreRoll:
 
 # A transform codec's output is the sum of two windows: ISO/IEC 14496-3 4.6.11 (AAC), Vorbis I 1.3.2, ATSC A/52 7.9.4.
 # One packet makes AAC-LC, Vorbis, AC-3 and E-AC-3 bit-equal (measured by benchmarks/audio_alignment.py). AAC has two
-# more: SBR uses the previous frame (14496-3 4.6.18), and the filters of parametric stereo ring on (8.6.4). E-AC-3 has
+# more: SBR uses the previous frame (14496-3 4.6.18), and the filters of parametric stereo ring on (8.6.4). E-AC-3 gets
 # one in reserve.
 # MPEG audio: polyphase synthesis remembers 480 samples (ISO/IEC 11172-3 2.4.3.4). Layer 3 overlaps granules, and a
 # frame at a low sample rate has one granule. main_data_begin points back up to 511 bytes (2.4.2.7). Headers and side
@@ -290,7 +271,7 @@ def plan_audio(
 def _packets_of(
     packets: AudioPackets, facts: AudioFacts, need: PreRoll | None, begin: int, end: int
 ) -> tuple[int, int]:
-    """Return the packets to decode for samples begin to end as (first, stop), which are equal for no packets."""
+    """Return (first, stop) of the packets to decode for samples begin to end. Without packets, both are equal."""
     begin, end = max(begin, facts.first_sample), min(end, facts.end_sample)
     if begin >= end or not len(packets.sample):
         return 0, 0
@@ -331,7 +312,7 @@ LOG = logging.getLogger("framedex.loader")
 
 @functools.cache  # so that a process warns once
 def tell_unproven(where: str, codecs: tuple[str, ...]) -> None:
-    """Warn that clips were planned from media whose frames an earlier version had not counted by decoding them.
+    """Warn that an earlier version planned clips of media whose frames it had counted without decoding them.
 
     Args:
         where: The dataset, or the tars.
@@ -394,8 +375,10 @@ class Medium(MediumRecord):
 
     @property
     def audio(self) -> AudioFacts | None:
-        """Its audio stream; None if it has no usable audio."""
-        return audio_facts({name: getattr(self, name) for name in AUDIO_COLUMNS})
+        """Its audio stream. If None, it has no usable audio."""
+        if self.audio_stream_index is None or self.audio_problem is not None:
+            return None
+        return AudioFacts(**{field.name: getattr(self, f"audio_{field.name}") for field in fields(AudioFacts)})
 
     @property
     def source(self) -> ByteSource:
@@ -428,10 +411,10 @@ class WantedClip:
         frames: int64 [F], -1 where padded by a constant.
         mask: bool [F], False where padded, by a constant or by repeating frames.
         columns: The user's columns.
-        stretch: The frames [first, stop) of the medium that a policy sampled; None if no policy selected the clip.
-        anchor_frame: Number of the frame that the clip is about; None if there is none.
-        multiview: Its place in a clip of several views; None if it stands alone.
-        asked_in: The place of the user's request for this clip; None if a policy selected it.
+        stretch: The frames [first, stop) of the medium that a policy sampled. If None, no policy selected it.
+        anchor_frame: Number of the clip's anchor frame. If None, the clip has no anchor.
+        multiview: Its place in a clip of several views. If None, it stands alone.
+        asked_in: The place of the user's request for this clip. If None, a policy selected it.
     """
 
     clip_id: str
@@ -451,8 +434,8 @@ class Clip(ClipRecord):
     Attributes:
         columns: The user's columns.
         source: The file that the recipe's ranges point into.
-        audio: The clip's audio; None if no audio was requested.
-        audio_source: The file of the audio packets; None for `source`.
+        audio: The clip's audio. If None, audio was not requested.
+        audio_source: The file of the audio packets. If None, it is `source`.
     """
 
     medium: Medium
@@ -464,7 +447,7 @@ class Clip(ClipRecord):
 
     @property
     def stretch(self) -> tuple[int, int] | None:
-        """The frames [first, stop) of the medium that a policy sampled; None if no policy selected the clip."""
+        """The frames [first, stop) of the medium that a policy sampled. If None, no policy selected it."""
         if self.stretch_first is None or self.stretch_stop is None:
             return None
         return self.stretch_first, self.stretch_stop
@@ -477,6 +460,6 @@ def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
 
 
 def internal_failure(clip_id: str, uri: str, error: Exception) -> Failure:
-    """Return the row of a clip at which framedex itself failed."""
+    """Return the row of a clip that is missing because of an error of framedex itself."""
     found = internal_error(error)
     return Failure(clip_id=clip_id, uri=uri, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)

@@ -21,29 +21,15 @@ from framedex.records.clip import Failure
 from framedex.sharder.clips.clip import Clip, Medium, ViewsOfClips
 from framedex.sharder.clips.labels import Labels
 from framedex.sharder.configuration.filters import columns_in, matches, parse_filter
+from framedex.sharder.schema import MEDIUM_FIELDS
 from framedex.storage.places import Place
 
 # Columns of `clips` with one value for each clip.
 CLIP_FIELDS = ("clip_id", "multiview_id", "view_name")
 # Fields that are computed from list columns of `clips`, by their names in `framedex audit`.
 FRAME_FIELDS = {"wanted_frames": "frames", "begin_seconds": "seconds", "end_seconds": "seconds"}
-# Columns of `media`, which all clips of a medium share.
-MEDIA_FIELDS = (
-    "media_id",
-    "uri",
-    "member",
-    "kind",
-    "codec",
-    "width",
-    "height",
-    "rotation_degrees",
-    "sample_aspect_ratio",
-    "color_transfer",
-    "frame_count",
-)
-DURATION, FRAME_RATE, ASPECT = "duration_seconds", "frame_rate", "sample_aspect_ratio"
-SIZES = ("height", "width", "rotation_degrees")  # of a clip's medium, never null
-UPRIGHT = ("upright_width", "upright_height")  # of pictures turned as players turn them
+MEDIA_FIELDS = (*MEDIUM_FIELDS, "frame_count")
+DURATION, FRAME_RATE = "duration_seconds", "frame_rate"
 # Fields of the medium that are computed from several columns of `media`.
 DURATION_COLUMNS = ("duration_pts", "time_base_num", "time_base_den")
 MADE_FIELDS = {
@@ -87,11 +73,11 @@ def frame_field(name: str, lists: pa.ChunkedArray) -> pa.ChunkedArray:
     if name == "wanted_frames":
         return pc.list_value_length(lists)
     nearest = np.fmin if name == "begin_seconds" else np.fmax
-    return pa.chunked_array([_reduced(chunk, nearest) for chunk in lists.chunks], pa.float64())
+    return pa.chunked_array([_extremes(chunk, nearest) for chunk in lists.chunks], pa.float64())
 
 
-def _reduced(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
-    """Return the least or greatest number of each list; null for lists without numbers."""
+def _extremes(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
+    """Return the least or greatest number of each list, or null for a list without numbers."""
     lengths = as_numpy(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
     values = as_numpy(lists.flatten().fill_null(np.nan)).astype(np.float64)
     found = np.full(len(lists), np.nan)
@@ -107,39 +93,7 @@ def check_column_name(name: object) -> None:
         raise FramedexError("the name of a column is a text", found=repr(name)[:80], allowed="such as 'label'")
 
 
-def quarter_turns(degrees: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the quarter turns counterclockwise, 0 to 3, that are nearest to rotations in degrees."""
-    return np.rint(degrees / 90).astype(np.int64) % 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredShapes:
-    """The numbers of frames of clips, and the pictures of their media as they are stored.
-
-    Attributes:
-        frames: int64 [clips], padding included.
-        heights: int64 [clips].
-        widths: int64 [clips].
-        turns: int64 [clips]: the quarter turns counterclockwise, 0 to 3, by which players turn the pictures.
-        aspects: float64 [clips]: the width of a sample over its height, 1 if it is not stated.
-    """
-
-    frames: NDArray[np.int64]
-    heights: NDArray[np.int64]
-    widths: NDArray[np.int64]
-    turns: NDArray[np.int64]
-    aspects: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, medium: Medium, frames: int) -> Self:
-        """Return the shape of one clip with a number of frames."""
-        numbers = (frames, medium.height, medium.width, medium.turns)
-        shape = (np.array([number], np.int64) for number in numbers)
-        return cls(**dict(zip(cls.__slots__, (*shape, np.array([medium.aspect])), strict=True)))
-
-    def take(self, places: NDArray[np.int64]) -> Self:
-        """Return the shapes of some clips."""
-        return type(self)(**{name: getattr(self, name)[places] for name in self.__slots__})
+SIZES = ("height", "width", "rotation_degrees")  # every medium has them
 
 
 class ClipSource(ABC):
@@ -184,7 +138,7 @@ class ClipSource(ABC):
 
     @abstractmethod
     def views(self) -> ViewsOfClips | None:
-        """Return which clips are views of one clip of several views; None if each clip stands alone."""
+        """Return which clips belong to one clip of several views, or None if each clip stands alone."""
 
     @abstractmethod
     def failures(self) -> Iterator[Failure]:

@@ -17,8 +17,8 @@ from framedex.errors import FramedexError
 LabelsArgument = str | Mapping[Any, Any]
 
 DEFAULT_COLUMN = "label"
-NAME_SUFFIX = "_name"  # of the column that keeps the values when numbers replace them
-MAX_CLASSES = 100_000  # a column with more values holds captions or names, not labels
+NAME_SUFFIX = "_name"  # numbers replace the values of a column, and the column with this suffix keeps them
+MAX_CLASSES = 100_000  # a column with more values has captions or names instead of labels
 NOTHING = object()
 LEAVE_OUT = "leave out clips without a label by `where` or by the policy's `filter`"
 SHOWN = 20  # classes that a message names
@@ -87,16 +87,6 @@ class Labels:
         Raises:
             FramedexError: A value has no number. The error names the first one.
         """
-        place = self._places(values)
-        wrong = np.flatnonzero(place < 0)
-        if len(wrong):
-            first = int(wrong[0])
-            found = few(tally(plain(values).take(pa.array(wrong)).chunks))
-            raise self._unknown(f"{where}, {unit} {first}", len(wrong), found)
-        return np.array(list(self.numbers.values()), np.int64)[place]
-
-    def _places(self, values: pa.ChunkedArray) -> NDArray[np.int64]:
-        """Return int64 [values]: the place of each value in `numbers`, -1 where it has none."""
         known = pa.array(self.numbers, plain(values.slice(0, 0)).type)
         places = [
             pc.index_in(chunk.dictionary, known).take(chunk.indices)
@@ -104,14 +94,19 @@ class Labels:
             else pc.index_in(chunk, known)
             for chunk in values.chunks
         ]
-        found: NDArray[np.int64] = pa.chunked_array(places, pa.int32()).fill_null(-1).to_numpy().astype(np.int64)
-        return found
+        place: NDArray[np.int32] = pa.chunked_array(places, pa.int32()).fill_null(-1).to_numpy()
+        wrong = np.flatnonzero(place < 0)
+        if len(wrong):
+            first = int(wrong[0])
+            found = few(tally(plain(values).take(pa.array(wrong)).chunks))
+            raise self._unknown(f"{where}, {unit} {first}", len(wrong), found)
+        return np.array(list(self.numbers.values()), np.int64)[place]
 
     def _unknown(self, where: str, count: int, found: str) -> FramedexError:
         classes = ", ".join(repr(value) for value in itertools.islice(self.numbers, SHOWN))
         more = f" and {len(self.numbers) - SHOWN:,} more" if len(self.numbers) > SHOWN else ""
         return FramedexError(
-            f"column {self.column!r} has a value that is no label",
+            f"column {self.column!r} has a value without a label",
             where=where,
             found=found if count == 1 else f"{found}: {count:,} in all",
             allowed=classes + more,
@@ -174,10 +169,8 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
 
 
 def _of_python(value: Any) -> Any:
-    """Return a number or text of numpy as one of Python, and other values unchanged."""
-    return (
-        value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
-    )
+    """Convert a number or text of numpy to one of Python. Return other values unchanged."""
+    return value.item() if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
 
 
 def _is_label(value: object) -> bool:
@@ -245,7 +238,7 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
 def checked_labels(
     wanted: WantedLabels, values: pa.ChunkedArray, columns: list[str], where: str, *, unit: str = "clip"
 ) -> Labels:
-    """Return labels for a column, every value of which must have one.
+    """Return labels for a column, and check that every value has one.
 
     Args:
         wanted: The argument `labels`.
@@ -264,10 +257,10 @@ def checked_labels(
 
 
 def check_name_is_free(labels: Labels, columns: list[str], where: str) -> None:
-    """Raise FramedexError if clips have a column already that would keep the values."""
+    """Raise FramedexError if clips already have the column that would keep the values."""
     if labels.name_column in columns:
         raise FramedexError(
-            f"the values of column {labels.column!r} go into a column that clips have already",
+            f"the values of column {labels.column!r} would replace a column that clips already have",
             where=where,
             found=labels.name_column,
             remedy="rename that column in the listing",

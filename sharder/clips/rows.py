@@ -28,7 +28,7 @@ PER_FRAME = tuple(name for name, one in columns_of(ClipRecord).items() if pa.typ
 
 
 def check_wanted(row: Mapping[str, Any], medium: Medium, at: RowAt) -> None:
-    """Check that a row of `clips` has lists as long as `frames`, and frames that its medium has.
+    """Check that the lists of a row of `clips` are as long as `frames`, and that its medium has these frames.
 
     Raises:
         FormatError: A column is inconsistent.

@@ -12,7 +12,7 @@ import ast
 import operator
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def parse_filter(text: str) -> pc.Expression:
             where=f"filter, character {error.offset or len(line) + 1}",
             found=line[:80],
             allowed=GRAMMAR,
-            remedy='a column whose name is no Python name, or a word such as class, is written column("class")',
+            remedy='if the name of a column is not a Python identifier, write column("class")',
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise PolicyError("a filter cannot be parsed", where="filter", found=error, allowed=GRAMMAR) from error
@@ -92,13 +92,7 @@ def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[n
         found = pyarrow.dataset.dataset(table).to_table(columns={"matches": expression})["matches"]
     except (pa.ArrowException, TypeError) as error:
         if match := NO_MATCH.search(str(error)):
-            raise PolicyError(
-                "the table has no such column",
-                where=where,
-                found=match[1],
-                allowed=", ".join(table.column_names),
-                remedy=did_you_mean(match[1], table.column_names),
-            ) from error
+            raise no_column("table", match[1], table.column_names, where=where) from error
         raise PolicyError("a filter does not fit the columns' types", where=where, found=error) from error
     if found.type != pa.bool_():
         raise PolicyError("a filter must say yes or no of each row", where=where, found=f"values of type {found.type}")
@@ -226,3 +220,18 @@ class _Reader:
         before = self._line.encode("utf-8", "surrogatepass")[: node.col_offset].decode("utf-8", "replace")
         found = ast.get_source_segment(self._line, node) or self._line
         return PolicyError(what, where=f"filter, character {len(before) + 1}", found=found[:80], allowed=GRAMMAR)
+
+
+def no_column(of: str, name: str, names: Iterable[str], *, where: str | None = None, none: str = "") -> PolicyError:
+    """Return the error for a column that does not exist.
+
+    Args:
+        of: What lacks the column.
+        name: The column.
+        names: The columns that exist.
+        where: Where the column is named.
+        none: The message if there are no columns at all.
+    """
+    known = list(names)
+    allowed, remedy = ", ".join(known) or none, did_you_mean(name, known)
+    return PolicyError(f"the {of} has no such column", where=where, found=repr(name), allowed=allowed, remedy=remedy)

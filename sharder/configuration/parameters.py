@@ -37,7 +37,6 @@ from framedex.errors import PolicyError
 NUMBER = re.compile(r"[+-]?(\d{1,15}(\.\d{0,20})?|\.\d{1,20})([eE][+-]?\d{1,2})?(/\d{1,15})?")
 MAX_SHOWN = 10**20  # Python takes long to write a number of millions of digits, or refuses to
 MAX_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a typing error
-MAX_WANTED = 20_000_000  # frames of all clips of one video: more fill the memory, and are a typing error
 MAX_LISTED = 100_000  # elements of a list
 
 
@@ -172,10 +171,11 @@ class Record:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    def check_one_of(self, one: str, other: str, what: str) -> None:
-        """Raise RefusedError with the message `what` unless exactly one of two keys has a value."""
-        if (getattr(self, one) is None) == (getattr(self, other) is None):
-            raise RefusedError(what, found="neither" if getattr(self, one) is None else "both")
+    def check_one_of(self, what: str, *keys: str) -> None:
+        """Raise RefusedError with the message `what` unless exactly one of some keys has a value."""
+        given = [key for key in keys if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise RefusedError(what, found=" and ".join(given) or f"none of {', '.join(keys)}")
 
     def plain(self) -> dict[str, Any]:
         """Return the record as plain YAML values, defaults included; fractions stay exact."""
@@ -245,6 +245,8 @@ def plain_value(value: Any) -> Any:
         return int(value) if value.denominator == 1 else str(value)
     if isinstance(value, tuple):
         return [plain_value(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: plain_value(item) for name, item in value.items()}
     return value.plain() if isinstance(value, Record) else value
 
 
@@ -323,7 +325,7 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The type of a non-empty mapping, which becomes a tuple of pairs.
+    """The type of a mapping that is not empty.
 
     Attributes:
         example: Such a mapping as people write it, for errors.
@@ -334,18 +336,18 @@ class Pairs:
     twice: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        key, value = map(handler.generate_schema, get_args(get_args(source)[0]))
+        key, value = map(handler.generate_schema, get_args(source))
         pairs = core_schema.dict_schema(key, value, min_length=1, max_length=MAX_PAIRS)
         return core_schema.no_info_wrap_validator_function(self._checked, pairs)
 
-    def _checked(self, value: object, check: ValidatorFunctionWrapHandler) -> tuple[tuple[Any, Any], ...]:
+    def _checked(self, value: object, check: ValidatorFunctionWrapHandler) -> dict[Any, Any]:
         if not isinstance(value, Mapping) or not 1 <= len(value) <= MAX_PAIRS:
             raise RefusedError(f"must be a mapping of 1 to {MAX_PAIRS}", found=shown(value), allowed=self.example)
-        checked = check(value)
+        checked: dict[Any, Any] = check(value)
         if len(checked) < len(value):
             texts = [as_text(key) for key in value]
             raise RefusedError(self.twice, found=next(shown(text) for text in texts if texts.count(text) > 1))
-        return tuple(checked.items())
+        return checked
 
 
 Cell = Annotated[str, PlainValidator(_cell), WithJsonSchema({"type": ["string", "number", "boolean"]})]

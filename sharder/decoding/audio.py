@@ -9,7 +9,6 @@ import io
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import av
 import numpy as np
@@ -26,13 +25,15 @@ from framedex.indexer.containers import decode_packet, packet_with
 from framedex.indexer.probing.audio_times import DECODERS, make_decoder
 from framedex.records.clip import NO_PTS, AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.records.medium import AudioPackets
-from framedex.sharder.clips.clip import AudioFacts, AudioOptions, ByteSource, Clip, plan_audio
+from framedex.sharder.clips.clip import AudioFacts, AudioOptions, Clip, plan_audio
+from framedex.sharder.reading import HeldBytes, SourceFiles
 
-# Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
-# beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
+# Dither replaces coefficients that have no bits. With this option, it depends on the packet alone, not on a generator
+# that has run since the beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders do not share a
+# generator: ATSC A/52 7.3.4.)
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
-# By packed type: the value of silence, and the factor 2^-(bits - 1) to full scale 1. FFmpeg shifts samples with fewer
-# bits than their type (24 of 32) up, so the factor of the type applies to them too.
+# The value of silence and the factor 2^-(bits - 1) to full scale 1, by packed type. FFmpeg shifts samples with fewer
+# bits than their type (24 of 32) up, so the factor of the type applies to them, too.
 INTEGERS = {"u8": (128, 2.0**-7), "s16": (0, 2.0**-15), "s32": (0, 2.0**-31), "s64": (0, 2.0**-63)}
 SAMPLE_TYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "s64": "i8", "flt": "f4", "dbl": "f8"}
 
@@ -46,9 +47,9 @@ def decode_audio(
         payload: The recipe's packets, joined.
 
     Returns:
-        Samples, float32 [channels, samples], and mask, bool [samples]. Where the medium presents nothing (before a late
-            track, after an early end, in gaps) samples are zero and the mask is False. 32-bit integers are rounded to
-            float32; all others are exact.
+        Samples, float32 [channels, samples], and mask, bool [samples]. If the medium presents nothing at a sample
+            (before a late track, after an early end, in gaps), the sample is zero and the mask is False. 32-bit
+            integers are rounded to float32; all other samples are exact.
 
     Raises:
         DecodeError: The audio does not decode.
@@ -83,9 +84,9 @@ def decode_audio(
 def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
     av.logging.set_level(None)
     try:
-        context = make_decoder(facts.coding)
+        context = make_decoder(facts)
     except (av.error.FFmpegError, ValueError, TypeError, OverflowError) as error:
-        raise _undecodable(f"the decoder does not take what is recorded of the medium: {error}") from error
+        raise _undecodable(f"the decoder refuses the parameters in the index: {error}") from error
     bits = facts.bits_per_coded_sample
     context.options = OPTIONS.get(facts.codec, {}) | ({"bits_per_coded_sample": str(bits)} if bits else {})
     return context
@@ -130,9 +131,9 @@ def _undecodable(what: str) -> DecodeError:
     return DecodeError(f"audio: {what}", remedy="index the medium again")
 
 
-# By number of channels, as in FLAC (RFC 9639 9.1.3).
+# Layouts by number of channels, as in FLAC (RFC 9639 9.1.3).
 LAYOUTS_BY_CHANNELS = ("mono", "stereo", "3.0", "quad", "5.0", "5.1", "6.1", "7.1")
-FRAME_SAMPLES = 4096  # for encoders that take any number, such as PCM; it bounds the memory of one frame
+FRAME_SAMPLES = 4096  # encoders such as PCM take any number; this one bounds the memory of a frame
 # Bit-exact: neither the muxer nor the encoder writes its version. FLAC would reserve 8 KiB for tags.
 CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
 
@@ -151,14 +152,14 @@ def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
     """Return a FLAC file of float32 [channels, samples]. The same library always gives the same bytes.
 
     Args:
-        bits: 16 or 24. Integers of up to that many bits, scaled by 2^-(bits - 1), are restored bit for bit. Other
-            values are rounded to the nearest, and values beyond full scale are clipped.
+        bits: 16 or 24. Integers of up to that many bits, scaled by 2^-(bits - 1), are restored exactly. Other values
+            are rounded to the nearest integer, and values beyond full scale are clipped.
 
     Raises:
-        PolicyError: Another number of bits, or more than 8 channels.
+        PolicyError: The number of bits is neither 16 nor 24, or there are more than 8 channels.
     """
     if bits not in {16, 24}:
-        raise PolicyError("FLAC of other than 16 or 24 bits", found=bits)
+        raise PolicyError("FLAC files have 16 or 24 bits", found=bits)
     full = 2 ** (bits - 1)
     scaled = np.rint(samples.astype(np.float64) * full).clip(-full, full - 1)
     integers = scaled.astype(np.int16) if bits == 16 else scaled.astype(np.int32) << 8
@@ -178,7 +179,7 @@ def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str,
     """Return a file of [channels, samples] in the sample format's type."""
     if not 1 <= len(values) <= len(LAYOUTS_BY_CHANNELS):
         raise PolicyError(
-            "an audio file of too many channels", found=len(values), allowed=f"1 to {len(LAYOUTS_BY_CHANNELS)}"
+            "an audio file has too many channels", found=len(values), allowed=f"1 to {len(LAYOUTS_BY_CHANNELS)}"
         )
     layout, buffer = LAYOUTS_BY_CHANNELS[len(values) - 1], io.BytesIO()
     with av.open(buffer, "w", format=container, container_options=CONTAINER_OPTIONS) as out:
@@ -203,14 +204,14 @@ def decode_file(data: bytes, *, channels: int, count: int, rate: int) -> NDArray
     """Return float32 [channels, samples] of an audio file.
 
     Raises:
-        DecodeError: The file does not decode, or has another rate, another number of channels, or other than `count`
-            samples. A longer file is not decoded to its end.
+        DecodeError: The file does not decode, or its rate, its number of channels or its number of samples differs. A
+            longer file is not decoded to its end.
     """
     found = 0
     try:
         with av.open(io.BytesIO(data), "r", format="flac" if data.startswith(b"fLaC") else "wav") as container:
             if not container.streams.audio:
-                raise DecodeError("an audio file without audio", found=f"{len(data)} bytes")
+                raise DecodeError("an audio file has no audio", found=f"{len(data)} bytes")
             context = container.streams.audio[0].codec_context
             samples = np.zeros((channels, count), np.float32)
             if (context.layout.nb_channels, context.sample_rate) != (channels, rate):
@@ -228,7 +229,7 @@ def decode_file(data: bytes, *, channels: int, count: int, rate: int) -> NDArray
 
 
 def _another(found: str) -> DecodeError:
-    return DecodeError("a clip's audio file is another one", found=found)
+    return DecodeError("a clip's audio file does not belong to the clip", found=found)
 
 
 HALF = math.sqrt(0.5)  # ITU-R BS.775 table 2 attenuates the centre and the surrounds by 3 dB when it downmixes them
@@ -245,24 +246,24 @@ LAYOUTS = {
         "7.1": "FL FR FC LFE BL BR SL SR",
     }.items()
 }  # fmt: skip
-STOPBAND_DB = 100.0  # aliases stay below the noise of 16 bits (98 dB)
-# The part of the lower Nyquist frequency that passes. From there, the filter falls to its full attenuation at that
-# frequency. A greater part needs a longer filter.
+STOPBAND_DB = 100.0  # attenuation of aliases, which puts them below the quantization noise of 16 bits (98 dB)
+# The passband ends at this share of the lower Nyquist frequency. Full attenuation begins at that frequency. A greater
+# share needs a longer filter.
 PASSBAND = 0.91
 
 
 def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
     """Return float64 [channels, source]: the weight of each of the medium's channels in each wanted channel.
 
-    - The same number of channels: unchanged.
-    - To one channel: the mean of all.
-    - From one channel: a copy in each.
-    - From surround to two: the downmix of ITU-R BS.775, by the layout's name. Front channels are whole, centre and
-        surrounds 3 dB down, and a single back channel 6 dB down. Low-frequency effects are dropped. The result is not
-        scaled down, so the sum can pass 1.
+    - The same number of channels stays unchanged.
+    - One channel is the mean of all channels.
+    - From one channel, each channel is a copy.
+    - From surround to two channels, the layout's name selects the downmix of ITU-R BS.775. Front channels keep their
+        level. The centre and the surrounds are attenuated by 3 dB, and a single back channel by 6 dB. Low-frequency
+        effects are dropped. The result is not scaled down, so a sum can exceed 1.
 
     Raises:
-        PolicyError: Any other combination.
+        PolicyError: The channels are another combination.
     """
     if channels == source:
         return np.eye(source)
@@ -301,17 +302,17 @@ def resample(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return float32 [channels, count] and bool [count]: samples begin, begin + 1, … of the grid k / out_rate.
 
-    The filter is a Kaiser-windowed sinc, down by `STOPBAND_DB` from the lower Nyquist frequency on. A sample has the
-    same value in every clip that contains it, except for rounding in the 53rd bit of sums.
+    The filter is a Kaiser-windowed sinc, which attenuates by `STOPBAND_DB` from the lower Nyquist frequency on. A
+    sample has the same value in every clip that contains it, except for the rounding of float64.
 
     Args:
         samples: float32 [channels, n] from `first_sample` of the grid k / rate on, with `margin` more on both sides
             than wanted.
-        mask: bool [n], whether each of them is presented. An output sample is presented if the source sample under it
-            is; otherwise it is zero.
+        mask: bool [n], whether each of them is presented. An output sample is presented if the last source sample at
+            or before its time is presented. Otherwise it is zero.
         first_sample: Number of the first source sample on the grid k / rate.
-        rate: Of the source, in Hz.
-        out_rate: Of the output, in Hz.
+        rate: Sample rate of the source, in Hz.
+        out_rate: Sample rate of the output, in Hz.
         begin: Number of the first output sample on the grid k / out_rate.
         count: Number of output samples.
 
@@ -344,18 +345,18 @@ def resample(
     return out, out_mask
 
 
-TEMPORARIES = 9  # so many arrays of the size of a filter bank exist at once while it is made
+TEMPORARIES = 9  # number of arrays of the size of a filter bank that exist while it is made
 
 
 def filter_bytes(rate: int, out_rate: int) -> int:
-    """Return the memory, in bytes, in which the filters that resample from one rate to another are made."""
+    """Return the memory, in bytes, that it takes to make the filters from one rate to another."""
     up = out_rate // math.gcd(rate, out_rate)
     return 0 if rate == out_rate else up * 2 * _half_taps(rate, out_rate) * 8 * TEMPORARIES
 
 
 def _half_taps(rate: int, out_rate: int) -> int:
     """Return half the length of the filter in source samples: Kaiser's formula for the transition band."""
-    transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # of the source rate
+    transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # as a part of the source rate
     return math.ceil((STOPBAND_DB - 7.95) / (2.285 * 2 * math.pi * transition) / 2)
 
 
@@ -367,7 +368,8 @@ def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
     """
     half, up = _half_taps(rate, out_rate), out_rate // math.gcd(rate, out_rate)
     distance = np.arange(up)[:, None] / up - (np.arange(2 * half) - half + 1)[None, :]
-    cutoff = 0.5 * (1 + PASSBAND) * min(1.0, out_rate / rate)  # of the source's Nyquist frequency, mid-transition
+    # The cutoff lies in the middle of the transition, and is a part of the source's Nyquist frequency.
+    cutoff = 0.5 * (1 + PASSBAND) * min(1.0, out_rate / rate)
     beta = 0.1102 * (STOPBAND_DB - 8.7)
     window = np.i0(beta * np.sqrt(np.clip(1 - (distance / half) ** 2, 0, None))) / np.i0(beta)
     bank: NDArray[np.float64] = cutoff * np.sinc(cutoff * distance) * window
@@ -377,16 +379,7 @@ def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
 
 
 SAMPLE_BYTES = 4  # samples are float32
-RATE_OF_SILENCE = 48_000  # the usual rate of audio in video files, for clips whose rate nothing states
-
-
-class ReadsRanges(Protocol):
-    """A reader of byte ranges: `SourceFiles`, or `HeldBytes`."""
-
-    def read_ranges(
-        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
-    ) -> NDArray[np.uint8]:
-        """Return uint8 [bytes]: some ranges of a source, joined."""
+RATE_OF_SILENCE = 48_000  # the usual rate of audio in video files, for clips whose medium has no audio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,14 +402,14 @@ class ClipAudio:
 def clip_interval(
     pts: NDArray[np.int64], end_pts: int, frames: NDArray[np.int64], time_base: Fraction
 ) -> tuple[Fraction, Fraction]:
-    """Return when the first of the wanted frames is shown and when the last one ends, in seconds.
+    """Return when the first wanted frame is shown and when the last one ends, in seconds.
 
     A frame ends when the next one begins.
 
     Args:
         pts: int64 [presented], the presentation timestamps of the video's frames, in their order.
-        end_pts: When the last of these frames ends.
-        frames: int64 [wanted], in any order, negative where padded.
+        end_pts: The time when the last of these frames ends.
+        frames: int64 [wanted], in any order. Padding is negative.
         time_base: The unit of timestamps, in seconds.
 
     Raises:
@@ -424,11 +417,11 @@ def clip_interval(
     """
     real = frames[frames >= 0]
     if not len(real):
-        raise PolicyError("the audio of padding alone", found=f"{len(frames)} padded frames")
+        raise PolicyError("a clip of padding alone has no audio", found=f"{len(frames)} padded frames")
     first, last = int(real.min()), int(real.max())
     begin, end = int(pts[first]), int(pts[last + 1]) if last + 1 < len(pts) else end_pts
     if NO_PTS in (begin, end):
-        raise PolicyError("audio in step needs timestamps", found=f"frames {first} to {last} without them")
+        raise PolicyError("the audio of a clip needs timestamps", found=f"frames {first} to {last} without them")
     return begin * time_base, max(begin, end) * time_base
 
 
@@ -437,8 +430,9 @@ def plan_clip_audio(
 ) -> ClipAudioPlan:
     """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its beginning.
 
-    The first sample is the first one on the output's grid k / rate that is not before the begin. The number of samples
-    is that of the grid before the end, or round(seconds × rate), so that clips of equal length can be stacked.
+    The first sample is the first one on the output's grid k / rate that is not before the begin. The audio has all
+    samples of the grid before the end. With `options.seconds`, it has round(seconds × rate) samples, so that clips of
+    equal length can be stacked.
 
     Raises:
         PolicyError: The audio cannot be planned.
@@ -451,7 +445,7 @@ def plan_clip_audio(
 
 
 def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
-    """Plan the audio of a clip whose medium has none: silence of the same length that its audio would have."""
+    """Plan the audio of a clip whose medium has none: silence that is as long as its audio would be."""
     rate = options.rate or RATE_OF_SILENCE
     first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     nothing = np.zeros(0, np.int64)
@@ -466,7 +460,7 @@ def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options:
     return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
 
 
-def read_audio(clip: Clip, sources: ReadsRanges) -> ClipAudio | None:
+def read_audio(clip: Clip, sources: SourceFiles | HeldBytes) -> ClipAudio | None:
     """Return a clip's audio, or None if the dataset has no audio. Raises StaleError, DecodeError."""
     plan = clip.audio
     if plan is None:

@@ -159,12 +159,40 @@ MARGIN, GRID = 16, 32
 WORTHWHILE = 0.75  # share of the picture; larger parts are not cut out
 
 
+class PictureFilter:
+    """A filter of libavfilter for pictures, which are not copied. Picture after picture of one shape is fast.
+
+    Args:
+        name: The name of the filter.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._graph: av.filter.Graph | None = None
+        self._shape: tuple[object, ...] | None = None  # the graph takes only pictures of this shape and format
+
+    def filtered(self, picture: av.VideoFrame, arguments: str) -> av.VideoFrame:
+        """Return a filtered picture."""
+        shape = (picture.width, picture.height, picture.format.name, arguments)
+        if self._graph is None or self._shape != shape:
+            graph = av.filter.Graph()
+            graph.threads = 1  # a forked process would lack the graph's threads and wait for them forever
+            source = graph.add_buffer(
+                width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
+            )
+            graph.link_nodes(source, graph.add(self._name, arguments), graph.add("buffersink")).configure()
+            self._graph, self._shape = graph, shape
+        self._graph.push(picture)
+        found = self._graph.pull()
+        assert isinstance(found, av.VideoFrame)
+        return found
+
+
 class Cropper:
     """Cuts parts out of pictures, without copying them. Picture after picture of one shape is fast."""
 
     def __init__(self) -> None:
-        self._graph: av.filter.Graph | None = None
-        self._shape: tuple[object, ...] | None = None  # of the pictures and parts that the graph takes
+        self._crop = PictureFilter("crop")
 
     def part(self, picture: av.VideoFrame, wanted: Part) -> tuple[av.VideoFrame, Part]:
         """Return a picture that shows a part that holds the wanted rows and columns, and that part's rows and columns.
@@ -176,20 +204,14 @@ class Cropper:
         height, width = rows.stop - rows.start, columns.stop - columns.start
         if not _is_cut(picture) or height * width > WORTHWHILE * picture.height * picture.width:
             return picture, (slice(0, picture.height), slice(0, picture.width))
-        crop = f"{width}:{height}:{columns.start}:{rows.start}:exact=1"
-        shape = (picture.width, picture.height, picture.format.name, crop)
-        if self._graph is None or self._shape != shape:
-            self._graph, self._shape = _graph(picture, crop), shape
-        self._graph.push(picture)
-        found = self._graph.pull()
-        assert isinstance(found, av.VideoFrame)
+        found = self._crop.filtered(picture, f"{width}:{height}:{columns.start}:{rows.start}:exact=1")
         return found, (rows, columns)
 
 
 def _is_cut(picture: av.VideoFrame) -> bool:
     """Return whether pictures like this one are cut before conversion: planes of luma and chroma, or luma alone.
 
-    Of a picture whose sides are not whole samples of chroma, libswscale stretches the chroma a little. It converts the
+    libswscale stretches the chroma of a picture whose sides are not whole samples of chroma. It converts the
     two fields of an interlaced picture apart from each other, so each of them must have whole samples.
     """
     shape = picture.format
@@ -205,17 +227,3 @@ def _is_cut(picture: av.VideoFrame) -> bool:
 def _widened(wanted: slice, full: int) -> slice:
     begin = max(0, wanted.start - MARGIN) // GRID * GRID
     return slice(begin, min(full, -(-(wanted.stop + MARGIN) // GRID) * GRID))
-
-
-def _graph(picture: av.VideoFrame, crop: str) -> av.filter.Graph:
-    graph = av.filter.Graph()
-    graph.threads = 1  # as in `rgb._centring_graph`
-    nodes = (
-        graph.add_buffer(
-            width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
-        ),
-        graph.add("crop", crop),
-        graph.add("buffersink"),
-    )
-    graph.link_nodes(*nodes).configure()
-    return graph

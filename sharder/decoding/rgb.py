@@ -15,11 +15,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from fractions import Fraction
 from types import ModuleType
 
 import av
-import av.filter
 import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
@@ -27,8 +25,9 @@ from numpy.typing import NDArray
 from framedex.core.limits import keep_freed_memory
 from framedex.indexer.containers import plane_rows
 from framedex.sharder.clips.clip import bits_of
+from framedex.sharder.decoding.cutout import PictureFilter
 
-UNSPECIFIED = 2  # of matrix coefficients, ISO/IEC 23091-2 table 4
+UNSPECIFIED = 2  # the code for unknown matrix coefficients, ISO/IEC 23091-2 table 4
 # Chroma interpolation and rounding: libswscale's defaults are up to 3 levels off, and 25 dB on test patterns.
 CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolation.ACCURATE_RND
 # With these flags, libswscale writes packed RGB one sample at a time, but planes with vectors. Writing planes and
@@ -38,7 +37,7 @@ PLANES, PACKED = "gbrp", "rgb24"
 DEEP_PLANES, DEEP_PACKED = "gbrp16le", "rgb48le"
 MOST = (1 << 16) - 1  # white in 16 bits
 FULL_RANGE = 2  # AVCOL_RANGE_JPEG of libavutil
-MAX_KEPT = 16  # for all threads together; a converter keeps buffers of a few pictures
+MAX_KEPT = 16  # converters that are kept for all threads together, each with buffers of a few pictures
 # Importing numba takes half a second of CPU. Compiled code saves that on so many pixels, some 110 frames of 720p.
 COMPILED_FROM = 100_000_000
 LOG = logging.getLogger("framedex.decoding")
@@ -59,8 +58,7 @@ class RgbConverter:
     def __init__(self, matrix: int = UNSPECIFIED, color_range: int = 0, *, threads: int = 1) -> None:
         self._matrix, self._range, self._threads = matrix, color_range, threads
         self._reformatter, self._packer = VideoReformatter(), VideoReformatter()
-        self._centring: av.filter.Graph | None = None
-        self._centred: tuple[int, int, str] | None = None  # a graph takes pictures of one shape only
+        self._parameters = PictureFilter("setparams")
         self._agrees: dict[tuple[object, ...], bool] = {}  # by kind of picture, whether compiled code gives the same
 
     def rows(
@@ -70,8 +68,8 @@ class RgbConverter:
 
         Args:
             picture: The picture.
-            height: Of the result.
-            width: Of the result.
+            height: Height of the result.
+            width: Width of the result.
             into: An array of that shape in which compiled code puts the result, which is then this array.
 
         Raises:
@@ -100,7 +98,9 @@ class RgbConverter:
 
     def _packed(self, picture: av.VideoFrame, height: int, width: int, *, planes: str, packed: str) -> av.VideoFrame:
         """Return a picture of packed RGB, converted by way of planes. Raises OSError as `rows` does."""
-        picture = self._with_centred_chroma(picture)
+        shape = picture.format
+        if not (shape.is_rgb or shape.chroma_width(16) == shape.chroma_height(16) == 16):
+            picture = self._parameters.filtered(picture, "chroma_location=center")
         if self._matrix != UNSPECIFIED:
             picture.colorspace = self._matrix
         if self._range:
@@ -134,25 +134,6 @@ class RgbConverter:
         """Return uint8 [H, W, 3]: a picture's RGB at its own size. Raises OSError as `rows` does."""
         rows = self.rows(picture, picture.height, picture.width)
         return np.ascontiguousarray(rows).reshape(picture.height, picture.width, 3)
-
-    def _with_centred_chroma(self, picture: av.VideoFrame) -> av.VideoFrame:
-        """Return a picture that states that its chroma lies in the middle; its planes are not copied."""
-        if picture.format.is_rgb or picture.format.chroma_width(16) == picture.format.chroma_height(16) == 16:
-            return picture
-        shape = (picture.width, picture.height, picture.format.name)
-        if self._centring is None or self._centred != shape:
-            graph = self._centring = av.filter.Graph()
-            graph.threads = 1  # a forked process would lack the graph's threads and wait for them forever
-            source = graph.add_buffer(
-                width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
-            )
-            graph.link_nodes(source, graph.add("setparams", "chroma_location=center"), graph.add("buffersink"))
-            graph.configure()
-            self._centred = shape
-        self._centring.push(picture)
-        centred = self._centring.pull()
-        assert isinstance(centred, av.VideoFrame)
-        return centred
 
 
 def white_of(pixel_format: av.VideoFormat, *, is_full: bool) -> int:

@@ -225,7 +225,7 @@ def _places(clip: Clip) -> dict[int, list[int]]:
 
 
 def _room(clip: Clip, cutout: Cutout, form: PixelForm) -> NDArray[Any]:
-    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if they need more than there is."""
+    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if there is not enough memory."""
     height, width = cutout.size
     shape = (*cutout.leading, len(clip.recipe.position), height, width, form.channels)
     check_room(
@@ -344,7 +344,7 @@ def raw_form(medium: Medium) -> PixelForm:
     form = _form_of(medium.pixel_format) if medium.pixel_format else None
     if form is None:
         raise FramedexError(
-            "the planes of these pictures are no array of samples",
+            "the planes of these pictures do not fit one array of samples",
             where=medium.path,
             found=medium.pixel_format or "an unknown pixel format",
             allowed="grey, 4:4:4 or RGB in planes, of at most 16 bits",
@@ -354,12 +354,12 @@ def raw_form(medium: Medium) -> PixelForm:
 
 
 def _check_form(clip: Clip, parts: Iterable[Part], form: PixelForm) -> Iterator[Part]:
-    """Yield the parts. Raise DecodeError for a picture whose samples or size differ from those of the medium."""
+    """Yield the parts. Raise DecodeError for a picture whose form or size differs from the medium's."""
     for rank, samples, shown in parts:
         shape = (*shown.scaled_picture, form.channels)
         if (samples.shape, samples.dtype) != (shape, form.type):
             raise DecodeError(
-                f"clip {clip.clip_id}: its pictures are not all alike, and dtype='raw' leaves them as they are",
+                f"clip {clip.clip_id}: its pictures differ in size or format, and dtype='raw' does not convert them",
                 where=clip.medium.path,
                 found=f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(shape)}",
                 remedy="load it with dtype='uint8' or 'uint16'",

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DecodeError, StaleError, UncuttableError
-from framedex.execution.engine import Calls, Outcome
+from framedex.execution.engine import Calls, Outcome, run_local
 from framedex.execution.engines import Workers
-from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.records.clip import PAD, SAMPLE, AudioFile, ClipAudioPlan, Failure
 from framedex.records.columns import json_of

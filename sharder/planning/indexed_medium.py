@@ -172,7 +172,13 @@ class IndexedMedium:
         if self._packets.read[:end].all():
             return
         if self._headers is None:
-            self._headers = UnreadHeaders(self._packets, self.medium, range_reader(self.medium.source))
+            self._headers = UnreadHeaders(
+                self._packets,
+                self.medium,
+                self.medium,
+                range_reader(self.medium.source),
+                where=self.medium.path,
+            )
         try:
             self._headers.read(targets)
             self._renew(self._headers.packets)

@@ -187,11 +187,11 @@ class ClipPlans(ClipSource):
         opened.check_locations()
         self._state = opened.state()
         self.ffmpeg = opened.ffmpeg
-        user_columns(opened, file.split)  # raises for columns that clash
+        user_columns(opened, file.policy.split)  # raises for columns that clash
         units = units_of(opened, file, FACTS)
         media = OpenMedia(opened, self._options)
         self._counted = count_clips(units, file.policy, media, audio=audio is not None)
-        self._units = replace(units, table=units.table.without_facts())
+        self._units = replace(units, table=replace(units.table, facts=units.table.facts.select([])))
         self._begin()
         if not len(self):
             raise no_clips(opened, self.failures())

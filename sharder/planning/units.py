@@ -16,8 +16,8 @@ from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip import MultiView
+from framedex.sharder.configuration.listing_rows import Views
 from framedex.sharder.configuration.parameters import as_text, located, shown
-from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Missed, Sampled, Timeline
@@ -150,7 +150,7 @@ def _texts(columns: pa.Table, name: str) -> list[str | None]:
 def _names(own: Sequence[str | None], views: Views) -> dict[str, None]:
     """Return the names of the views in order. Raises PolicyError for names in the policy that no row has."""
     there = dict.fromkeys(sorted({name for name in own if name is not None}))
-    wanted = [*(views.names or ()), *([] if views.clock is None else [views.clock]), *dict(views.each or ())]
+    wanted = [*(views.names or ()), *([] if views.clock is None else [views.clock]), *(views.each or ())]
     for name in wanted:
         if there and name not in there:
             raise PolicyError(
@@ -334,7 +334,7 @@ def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = (), *, may_b
     views = file.policy.views
     if views is not None:
         check_there(views.columns, index.listing, where="views", remedy="index a listing that names scenes and views")
-    table = all_mentions(index, file.filter, file.split, facts)
+    table = all_mentions(index, file.filter, file.policy.split, facts)
     skipped = LeftOut() if may_be_empty else left_out(index, file, table)
     if views is None:
         return Units(table=table, scenes=None, left_out=skipped)

@@ -28,10 +28,18 @@ from framedex.sharder.configuration.parameters import (
     listed,
     parameter,
 )
-from framedex.sharder.policies.places import WantedFrames, count_consecutive, numbers, sample, times, times_from
 from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.ranges import Places, Ranges, Unit, check_unit, range_columns
-from framedex.sharder.policies.sampling import Sampling, Span, Timeline
+from framedex.sharder.policies.sampling import (
+    Sampling,
+    Span,
+    Timeline,
+    WantedFrames,
+    count_consecutive,
+    numbers,
+    times,
+    times_from,
+)
 from framedex.sharder.policies.spread import By, FixedCountPolicy, last_time, spread_evenly, spread_times
 
 
@@ -42,6 +50,7 @@ def at_rate(
     length: int | None,
     *,
     start: Fraction = Fraction(0),
+    every: Fraction | None = None,
     time_step: int = 1,
 ) -> WantedFrames:
     """Return consecutive clips of times 1 / fps apart through a span.
@@ -52,16 +61,18 @@ def at_rate(
         fps: Times per second.
         length: Number of times per clip. If None, all times are one clip.
         start: Begin of the first clip, in seconds from the span's start.
+        every: Seconds from the begin of a clip to the begin of the next one. If None, `length` / `fps`.
         time_step: As for `times`.
     """
     step = 1 / (fps * timeline.time_base)
     begin = span.start + start / timeline.time_base
     if length is None:
         length = max(0, math.ceil((span.end - begin) / step))
-        clips = min(length, 1)
+        apart, clips = step * length, min(length, 1)
     else:
-        clips = count_consecutive(begin, step * length, step * (length - 1), span.end)
-    return times(span, (begin, step * length, clips), [(Fraction(0), step, length)], time_step=time_step)
+        apart = step * length if every is None else every / timeline.time_base
+        clips = count_consecutive(begin, apart, step * (length - 1), span.end)
+    return times(span, (begin, apart, clips), [(Fraction(0), step, length)], time_step=time_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +88,9 @@ class FpsPolicy(FixedCountPolicy):
     frames: Count | None = parameter("samples a clip; without it, one clip a video", None)
     start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        if self.frames is None:
-            wanted = self._one_clip(timeline, span)
-        else:
-            wanted = at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
-
-    def _one_clip(self, timeline: Timeline, span: Span) -> WantedFrames:
-        """Return one clip of all samples, or of as many frames as the bounds allow."""
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        if self.frames is not None:
+            return at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, time_step=self.time_step)
         begin = span.start + self.start_seconds / timeline.time_base
         step = 1 / (self.fps * timeline.time_base)
         samples = max(0, math.ceil((span.end - begin) / step))
@@ -104,19 +109,16 @@ class Segment(Record):
     """
 
     fps: Rate = parameter("samples a second")
-    frames: Count | None = parameter("how many samples; or seconds", None)
-    seconds: Rate | None = parameter("for how long; or frames", None)
-    offset: Seconds | None = parameter("from the clip's start; without it, where the segment before ends", None)
+    frames: Count | None = parameter("number of samples; or seconds", None)
+    seconds: Rate | None = parameter("duration of the segment; or frames", None)
+    offset: Seconds | None = parameter("from the clip's start; by default, the end of the previous segment", None)
 
     def __post_init__(self) -> None:
-        self.check_one_of("frames", "seconds", "a segment has either frames or seconds")
+        self.check_one_of("a segment has either frames or seconds", "frames", "seconds")
 
     def count(self) -> int:
         """Return the number of samples of the segment."""
-        if self.frames is not None:
-            return self.frames
-        assert self.seconds is not None  # __post_init__ checked this
-        return math.ceil(self.seconds * self.fps)
+        return self.frames or math.ceil((self.seconds or 0) * self.fps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +132,13 @@ class SegmentsPolicy(Policy):
         "the stretches of a clip, such as [{fps: 1, frames: 8}, {fps: 2, frames: 8}]"
     )
     start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
-    every_seconds: Rate | None = parameter("another clip at that distance; without it, one clip a video", None)
+    every_seconds: Rate | None = parameter("distance between clips; without it, one clip a video", None)
 
     @property
     def length(self) -> int | None:
         return sum(segment.count() for segment in self.segments)
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         unit = timeline.time_base
         pieces, following = [], Fraction(0)
         for segment in self.segments:
@@ -147,8 +149,7 @@ class SegmentsPolicy(Policy):
         every = (self.every_seconds or Fraction(1)) / unit  # with one clip, the distance does not matter
         clips = max(0, math.ceil((span.end - start) / every))
         clips = clips if self.every_seconds else min(clips, 1)
-        wanted = times(span, (start, every, clips), pieces, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
+        return times(span, (start, every, clips), pieces, time_step=self.time_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +164,13 @@ class SecondsPolicy(Policy):
     def length(self) -> int | None:
         return len(self.seconds)
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         zero = Fraction(0)
         pieces = [(time / timeline.time_base, zero, 1) for time in self.seconds]
-        wanted = times(span, (span.start, zero, 1), pieces, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
+        return times(span, (span.start, zero, 1), pieces, time_step=self.time_step)
 
 
-def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) -> WantedFrames:
+def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0, every: int | None = None) -> WantedFrames:
     """Return consecutive clips of every stride-th frame through a span.
 
     Args:
@@ -178,14 +178,16 @@ def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) ->
         stride: Distance between frames, by number.
         length: Frames per clip. If None, all frames are one clip.
         start: First frame of the first clip, counted from the span's first frame.
+        every: Frames from the begin of a clip to the begin of the next one. If None, `length` * `stride`.
     """
     begin = span.first + start
     if length is None:
         length = max(0, -(-(span.stop - begin) // stride))
-        clips = min(length, 1)
+        apart, clips = stride * length, min(length, 1)
     else:
-        clips = count_consecutive(begin, stride * length, stride * (length - 1), span.stop)
-    return numbers(span, (begin, stride * length, clips), range(0, stride * length, stride))
+        apart = every or stride * length
+        clips = count_consecutive(begin, apart, stride * (length - 1), span.stop)
+    return numbers(span, (begin, apart, clips), range(0, stride * length, stride))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +199,8 @@ class StridePolicy(Policy):
     start: Number = parameter("the first clip's first frame", 0)
     by_number = True
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        return sample(timeline, span, at_stride(span, self.stride, self.frames, start=self.start), self, first=first)
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        return at_stride(span, self.stride, self.frames, start=self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,15 +212,15 @@ class FramesPolicy(Policy):
     )
     by_number = True
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        return sample(timeline, span, numbers(span, (span.first, 1, 1), self.frames), self, first=first)
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        return numbers(span, (span.first, 1, 1), self.frames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyframesPolicy(Policy):
     """Frames where decoding may start: every `every`-th of them, cut into clips of `frames` frames."""
 
-    every: Count = parameter("every n-th start point", 1)
+    every: Count = parameter("distance between the random access points that are taken, by number", 1)
     frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
     by_number = needs_video = counts_by_pts = True
 
@@ -226,12 +228,12 @@ class KeyframesPolicy(Policy):
         begin, stop = np.searchsorted(timeline.starts, (span.first, span.stop)).tolist()
         starts = replace(span, first=begin, stop=stop)
         wanted = at_stride(starts, self.every, self.frames)
-        return sample(timeline, starts, wanted, self, first=first, among=timeline.starts, stretch=span)
+        return self.clips_of(timeline, starts, wanted, first, among=timeline.starts, stretch=span)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerRowPolicy(Policy):
-    """Clips of the ranges that a listing's row names. Each range is sampled as if it were a video of its own.
+    """Clips of the ranges that a row of the listing holds. Each range is sampled as if it were a video of its own.
 
     Either `start` and `end` are the columns that hold a range [start, end), or `cuts` is the column that holds a list
     of times between which the ranges lie. `unit` is the unit of these values. With `include_end`, a range of frames
@@ -241,7 +243,7 @@ class PerRowPolicy(Policy):
 
     fps: Rate | None = parameter("samples a second; or stride, or uniform", None)
     stride: Count | None = parameter("every n-th frame; or fps, or uniform", None)
-    uniform: Count | None = parameter("so many frames spread over the range; or fps, or stride", None)
+    uniform: Count | None = parameter("number of frames, spread over the range; or fps, or stride", None)
     frames: Count | None = parameter("with fps or stride: frames a clip; without it, one clip a range", None)
     start: ColumnName | None = parameter(
         "the listing's column with the start of a range; by default `start`, or one like start_sec", None
@@ -249,21 +251,18 @@ class PerRowPolicy(Policy):
     end: ColumnName | None = parameter(
         "the listing's column with the end of a range; by default `end`, or one like end_sec", None
     )
-    cuts: ColumnName | None = parameter("instead: a column with a list of ascending places between ranges", None)
-    unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
-    include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
+    cuts: ColumnName | None = parameter("instead: the column with a list of ascending places between ranges", None)
+    unit: Unit = parameter("unit of the columns: seconds from the first frame, or frame numbers", "seconds")
+    include_end: YesNo = parameter("with unit: frames, whether the end belongs to the range", False)
     names_ranges = needs_video = counts_by_pts = True
 
     def __post_init__(self) -> None:
-        ways = [name for name in ("fps", "stride", "uniform") if getattr(self, name) is not None]
-        if len(ways) != 1:
-            found = ", ".join(ways) or "none of them"
-            raise RefusedError("a range is sampled by one of fps, stride and uniform", found=found)
+        self.check_one_of("a range is sampled by one of fps, stride and uniform", "fps", "stride", "uniform")
         if self.uniform is not None and self.frames is not None:
-            raise RefusedError("uniform says how many frames a clip has", found="frames as well")
+            raise RefusedError("uniform already determines the number of frames of a clip", found="frames as well")
         if self.range is not None:
             allowed = "start and end, or cuts"
-            raise RefusedError("per_row names its ranges without the key range", found="range", allowed=allowed)
+            raise RefusedError("per_row has its own keys for ranges", found="range", allowed=allowed)
         self.ranges(())  # to raise for keys that contradict each other
         Policy.__post_init__(self)
 
@@ -292,16 +291,13 @@ class PerRowPolicy(Policy):
     def length(self) -> int | None:
         return self.frames if self.uniform is None else self.uniform
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        if self.fps is not None:
-            wanted = at_rate(timeline, span, self.fps, self.frames, time_step=self.time_step)
-        elif self.stride is not None:
-            wanted = at_stride(span, self.stride, self.frames)
-        else:
-            assert self.uniform is not None  # __post_init__ checked this
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        if self.uniform is not None:
             by: By = "number" if self.by_number else "time"
-            wanted = spread_evenly(timeline, span, self.uniform, by, "centres", time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
+            return spread_evenly(timeline, span, self.uniform, by, "centres", time_step=self.time_step)
+        if self.fps is not None:
+            return at_rate(timeline, span, self.fps, self.frames, time_step=self.time_step)
+        return at_stride(span, self.stride or 1, self.frames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,20 +329,13 @@ class WindowsPolicy(Policy):
     def by_number(self) -> bool:
         return self.fps is None
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.fps is None:
-            stride, begin = self.stride or 1, span.first + (self.start or 0)
-            step = self.step or stride * self.frames
-            clips = count_consecutive(begin, step, stride * (self.frames - 1), span.stop)
-            wanted = numbers(span, (begin, step, clips), range(0, stride * self.frames, stride))
-        else:
-            between = 1 / (self.fps * timeline.time_base)
-            every = self.step_seconds / timeline.time_base if self.step_seconds else between * self.frames
-            begin_at = span.start + (self.start_seconds or 0) / timeline.time_base
-            clips = count_consecutive(begin_at, every, between * (self.frames - 1), span.end)
-            pieces = [(Fraction(0), between, self.frames)]
-            wanted = times(span, (begin_at, every, clips), pieces, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first)
+            return at_stride(span, self.stride or 1, self.frames, start=self.start or 0, every=self.step)
+        start = self.start_seconds or Fraction(0)
+        return at_rate(
+            timeline, span, self.fps, self.frames, start=start, every=self.step_seconds, time_step=self.time_step
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,7 +356,7 @@ class AroundPolicy(Policy):
     counts_by_pts = True  # timestamps decide whether all places of a clip lie outside, and then it is not made
 
     def __post_init__(self) -> None:
-        self.check_one_of("seconds", "frames", "distances from the anchor are given by seconds or by frames")
+        self.check_one_of("distances from the anchor are given by seconds or by frames", "seconds", "frames")
         Policy.__post_init__(self)
 
     @property
@@ -389,4 +378,4 @@ class AroundPolicy(Policy):
         else:
             offsets = [seconds / timeline.time_base for seconds in self.seconds or ()]
             wanted = times_from(span, timeline.pts[anchors], offsets, time_step=self.time_step)
-        return sample(timeline, span, wanted, self, first=first, anchors=anchors)
+        return self.clips_of(timeline, span, wanted, first, anchors=anchors)

@@ -1,4 +1,4 @@
-"""Ranges: stretches of a video that a row of the listing names. Every policy can sample them."""
+"""Ranges: stretches of a video that a row of the listing holds. Every policy can sample them."""
 
 import functools
 import itertools
@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
+from framedex.sharder.configuration.filters import no_column
 from framedex.sharder.configuration.parameters import (
     ColumnName,
     Record,
@@ -43,22 +43,22 @@ class Ranges(Record):
     `start` and `end` are the names of the columns; one of them may be missing. Instead, `cuts` is the column that holds
     a list of places between which the ranges lie. `unit` is their unit: seconds from the first frame, or frame numbers.
     With `include_end`, a range of frames includes its last frame. An end in seconds that lies within
-    `tolerance_seconds` of a frame's timestamp means that timestamp: times in listings are rounded. `frames` is the
-    column that says how many frames the range must have.
+    `tolerance_seconds` of a frame's timestamp is replaced by that timestamp, because times in listings are rounded.
+    `frames` is the column with the number of frames that the range must have.
     """
 
     start: ColumnName | None = parameter("the listing's column with the start; empty cells: the video's start", None)
     end: ColumnName | None = parameter("the listing's column with the end; empty cells: the video's end", None)
-    cuts: ColumnName | None = parameter("instead: a column with a list of ascending places between ranges", None)
-    unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
-    include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
-    tolerance_seconds: Seconds = parameter("an end in seconds means a frame's time that is so close to it", Fraction(0))
+    cuts: ColumnName | None = parameter("instead: the column with a list of ascending places between ranges", None)
+    unit: Unit = parameter("unit of the columns: seconds from the first frame, or frame numbers", "seconds")
+    include_end: YesNo = parameter("with unit: frames, whether the end belongs to the range", False)
+    tolerance_seconds: Seconds = parameter("an end that is so close to a frame's time is moved to it", Fraction(0))
     frames: ColumnName | None = parameter("the listing's column with the number of frames that a range must have", None)
 
     def __post_init__(self) -> None:
         if self.start is None and self.end is None and self.cuts is None:
             raise RefusedError(
-                "a range names no column",
+                "a range needs the name of a column",
                 allowed="{start: start, end: end}, or {cuts: cuts}",
                 remedy="`range: null` samples whole videos",
             )
@@ -76,13 +76,13 @@ class Ranges(Record):
         return [name for name in (self.start, self.end, self.cuts, self.frames) if name is not None]
 
     def places(self, timeline: Timeline, row: Mapping[str, Any], *, whole_if_empty: bool = True) -> list[Places]:
-        """Return the ranges that a row names.
+        """Return the ranges that a row holds.
 
         Args:
             whole_if_empty: An empty start is the video's start, an empty end its end; otherwise they are errors.
 
         Raises:
-            PolicyError: The row lacks these columns, or its cells name no places.
+            PolicyError: The row lacks these columns, or its cells do not hold places.
         """
         if self.cuts is not None:
             return list(itertools.pairwise(_cuts(timeline, row, self.cuts, self.unit)))
@@ -106,7 +106,7 @@ class Ranges(Record):
         """Return the stretch of a video that a range of a row means, without what lies past the video's end.
 
         Raises:
-            PolicyError: No frame lies there, or another number of frames than the row says.
+            PolicyError: The range has no frame, or another number of frames than the row states.
         """
         if places is None:
             span = whole(timeline)
@@ -119,7 +119,7 @@ class Ranges(Record):
             expected, found = cell_of(row, self.frames), span.stop - span.first
             if expected != found:
                 raise PolicyError(
-                    "the range has another number of frames than the row says",
+                    "the range has another number of frames than the row states",
                     where=f"column {self.frames!r}",
                     found=f"{found} frames, of a video of {len(timeline.pts)}",
                     allowed=shown(expected),
@@ -131,12 +131,7 @@ class Ranges(Record):
 def cell_of(row: Mapping[str, Any], name: str) -> object:
     """Return a row's value in a column, which may be empty. Raises PolicyError if the column does not exist."""
     if name not in row:
-        raise PolicyError(
-            "the listing has no such column",
-            found=repr(name),
-            allowed=", ".join(map(str, row)) or "it has no columns for this medium",
-            remedy=did_you_mean(name, map(str, row)),
-        )
+        raise no_column("listing", name, map(str, row), none="it has no columns for this medium")
     return row[name]
 
 
@@ -150,7 +145,7 @@ def _filled_cell(row: Mapping[str, Any], name: str) -> object:
     value = cell_of(row, name)
     value = value.tolist() if isinstance(value, np.ndarray) else value
     if value is None or value != value:  # not is_empty: an empty text is refused as a number, with other words
-        raise PolicyError("the row says nothing", where=f"column {name!r}", found=shown(value))
+        raise PolicyError("the cell is empty", where=f"column {name!r}", found=shown(value))
     return value
 
 

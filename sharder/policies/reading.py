@@ -16,11 +16,8 @@ from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.filters import parse_filter
 from framedex.sharder.configuration.parameters import Json, definitions, located, record, shown
-from framedex.sharder.configuration.splits import Split
-from framedex.sharder.policies import by_time
-from framedex.sharder.policies.by_time import AroundPolicy, WindowsPolicy
+from framedex.sharder.policies import by_time, spread
 from framedex.sharder.policies.policy import Policy
-from framedex.sharder.policies.spread import RandomPolicy, UniformPolicy
 
 POLICIES: dict[str, type[Policy]] = {
     "fps": by_time.FpsPolicy,
@@ -29,10 +26,10 @@ POLICIES: dict[str, type[Policy]] = {
     "frames": by_time.FramesPolicy,
     "seconds": by_time.SecondsPolicy,
     "keyframes": by_time.KeyframesPolicy,
-    "windows": WindowsPolicy,
-    "random": RandomPolicy,
-    "uniform": UniformPolicy,
-    "around": AroundPolicy,
+    "windows": by_time.WindowsPolicy,
+    "random": spread.RandomPolicy,
+    "uniform": spread.UniformPolicy,
+    "around": by_time.AroundPolicy,
     "per_row": by_time.PerRowPolicy,
 }
 
@@ -72,15 +69,12 @@ class PolicyFile:
     Attributes:
         policy: The policy.
         filter: Which rows of the index and the listing are sampled; None for all.
-        split: Which rows go to which split; None for no splits.
-        range_said: Whether the file has the key `range`, empty or not.
-        resolved: The file as plain values with all defaults. Reading them gives an equal record.
+        resolved: The file as plain values with all defaults. Reading them gives an equal record. The key `range` is
+            there only if the file has it, because an empty one means whole videos.
     """
 
     policy: Policy
     filter: pc.Expression | None = field(compare=False)  # `==` of expressions is an expression; resolved holds its text
-    split: Split | None
-    range_said: bool
     resolved: dict[str, Any]
 
 
@@ -135,7 +129,7 @@ def _inline(said: str) -> Mapping[str, object] | None:
         content = _yaml_content(said)
     except (ValueError, yaml.YAMLError, RecursionError):
         if "\n" in said or said.lstrip().startswith("{"):
-            raise PolicyError("the policy is no YAML", where="policy", found=shown(said)) from None
+            raise PolicyError("the policy is not valid YAML", where="policy", found=shown(said)) from None
         return None
     return content if isinstance(content, Mapping) else None
 
@@ -160,18 +154,12 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     policy = record(POLICIES[name], {key: value for key, value in content.items() if key != "policy"}, where)
     resolved = {"policy": name} | policy.plain()
     if "range" not in content:
-        del resolved["range"]  # an empty key means whole videos
+        del resolved["range"]
     try:
         filter_ = None if policy.filter is None else parse_filter(policy.filter)
     except PolicyError as error:
         raise located(error, where) from error
-    return PolicyFile(
-        policy=policy,
-        filter=filter_,
-        split=policy.split,
-        range_said="range" in content,
-        resolved=resolved,
-    )
+    return PolicyFile(policy=policy, filter=filter_, resolved=resolved)
 
 
 MAX_VALUES = 10_000  # the policies of papers have some fifty

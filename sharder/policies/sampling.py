@@ -12,7 +12,7 @@ places before it, the last one for places after it.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.errors import PolicyError
 from framedex.records.clip import PAD
 
 
@@ -111,13 +112,6 @@ def differences(
     return np.asarray(shown * denominator - numerators)
 
 
-def distances(
-    pts: NDArray[np.int64], frames: NDArray[np.int64], numerators: NDArray[Any], denominator: int
-) -> NDArray[Any]:
-    """Return the distances of frames from times, as numerators over the same denominator."""
-    return np.asarray(np.abs(differences(pts, frames, numerators, denominator)))
-
-
 PadMode = Literal["none", "constant", "edge", "ends", "reflect_101", "reflect_1001"]
 
 
@@ -204,7 +198,7 @@ class Sampled:
         mask: bool [wanted], False where padded.
         number: Number of the clip among those that the policy sees in this row, including the missed ones.
         stretch: The frames [first, stop) of the video that were sampled: the whole video, or a range of it.
-        anchor: Presentation number of the frame that the clip is about; None if the policy has no such frame.
+        anchor: Presentation number of the clip's anchor frame. If None, the policy has no anchors.
     """
 
     frames: NDArray[np.int64]
@@ -222,7 +216,7 @@ class Missed:
         kind: `short` (the video or range is too short), `tolerance` (a frame lies too far from the wanted place), `row`
             (the listing's row is not valid) or `view` (a view of a scene is missing).
         counts: Whether this is a failure of the run.
-        number: As in `Sampled`; None if no single clip is meant.
+        number: As in `Sampled`. If None, a single clip is not meant.
     """
 
     kind: MissedKind
@@ -274,3 +268,143 @@ def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
         return span
     before_end = np.searchsorted(timeline.pts[span.first : span.stop], math.ceil(end), side="left")
     return replace(span, stop=span.first + int(before_end), end=end)
+
+
+MAX_WANTED = 20_000_000  # frames of all clips of one video: more fill the memory, and are a typing error
+MAX_CLIPS = 1_000_000  # more clips of one video or range are a typing error
+BLOCK = 1 << 18  # number of wanted frames that are computed at a time, which takes some ten MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedFrames:
+    """The places that clips of equal length want: clip c wants starts[c] + offsets.
+
+    Attributes:
+        starts: [clips], int64, or Python integers if those do not fit. Frame numbers if `denominator` is None;
+            otherwise numerators of times, in time base units on the clock of pts.
+        offsets: [wanted], of the same type and unit as `starts`.
+        denominator: The denominator of the times; None for frame numbers.
+        low: Least place that lies in the span.
+        limit: End (exclusive) of the places that lie in the span.
+    """
+
+    starts: NDArray[Any]
+    offsets: NDArray[Any]
+    denominator: int | None
+    low: int
+    limit: int
+
+    def __post_init__(self) -> None:
+        # Sums and comparisons of places beyond SAFE could overflow int64, so Python integers replace them.
+        if max(abs(self.low), abs(self.limit)) >= SAFE and self.starts.dtype != object:
+            object.__setattr__(self, "starts", self.starts.astype(object))
+
+    def any_whole(self) -> bool:
+        """Return whether all places of some clip lie in the span."""
+        if not len(self.starts) or not len(self.offsets):
+            return False
+        first, last = self.low - int(self.offsets.min()), self.limit - int(self.offsets.max())
+        return bool(((self.starts >= first) & (self.starts < last)).any())
+
+    def inside(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return bool, shaped as the places: whether each lies in the span."""
+        return np.asarray((places >= self.low) & (places < self.limit), np.bool_)
+
+    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield (number of the first clip, places [clips, wanted]) of blocks of clips."""
+        size = max(1, BLOCK // max(1, len(self.offsets)))
+        for at in range(0, len(self.starts), size):
+            yield at, self.starts[at : at + size, None] + self.offsets[None, :]
+
+
+Piece = tuple[Fraction, Fraction, int]  # a regular series of times: (first, step, count)
+
+
+def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, time_step: int = 1) -> WantedFrames:
+    """Return clips that begin at the times of a series. From there on, they want the times of several series in turn.
+
+    Args:
+        span: Stretch of the video; all times are in time base units.
+        starts: The series of the clips' beginnings.
+        offsets: The series of distances from there.
+        time_step: Factor by which times are counted more finely than needed.
+
+    Raises:
+        PolicyError: There are too many clips or frames.
+    """
+    _check_counts(starts[2], sum(count for _, _, count in offsets))
+    denominator = time_step * common_denominator(
+        [time for first, step, _ in (starts, *offsets) for time in (first, step)]
+    )
+    if all(count == 1 for _, _, count in offsets):  # such as a list of many times: one array instead of many
+        joined = integers([int(first * denominator) for first, _, _ in offsets])
+    else:
+        joined = np.concatenate([_series(piece, denominator) for piece in offsets])
+    return _wanted_times(span, _series(starts, denominator), joined, denominator)
+
+
+def times_from(
+    span: Span, starts: NDArray[np.int64], offsets: Sequence[Fraction], *, time_step: int = 1
+) -> WantedFrames:
+    """Return clips that begin at given timestamps, and want times by their offsets from there.
+
+    Args:
+        span: Stretch of the video.
+        starts: int64 [clips], timestamps.
+        offsets: In time base units; may be negative.
+        time_step: As for `times`.
+
+    Raises:
+        PolicyError: There are too many clips or frames.
+    """
+    _check_counts(len(starts), len(offsets))
+    denominator = time_step * common_denominator(offsets)
+    fits = int(np.abs(starts).max(initial=0)) * denominator < SAFE
+    numerators = integers([int(offset * denominator) for offset in offsets])
+    return _wanted_times(span, (starts if fits else starts.astype(object)) * denominator, numerators, denominator)
+
+
+def _wanted_times(span: Span, starts: NDArray[Any], offsets: NDArray[Any], denominator: int) -> WantedFrames:
+    low, limit = math.ceil(span.start * denominator), math.ceil(span.end * denominator)
+    return WantedFrames(starts=starts, offsets=offsets, denominator=denominator, low=low, limit=limit)
+
+
+def _series(piece: Piece, denominator: int) -> NDArray[Any]:
+    first, step, count = piece
+    return progression(int(first * denominator), int(step * denominator), count)
+
+
+def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) -> WantedFrames:
+    """Return clips that begin at frames (first, step, count) and want frames by their offsets from there.
+
+    Raises:
+        PolicyError: There are too many clips or frames.
+    """
+    _check_counts(starts[2], len(offsets))
+    return WantedFrames(
+        starts=progression(*starts),
+        offsets=np.asarray(offsets, np.int64),
+        denominator=None,
+        low=span.first,
+        limit=span.stop,
+    )
+
+
+def _check_counts(clips: int, length: int) -> None:
+    """Raise PolicyError for more clips or frames than any realistic use wants."""
+    if clips > MAX_CLIPS or max(clips, 1) * length > MAX_WANTED:
+        raise PolicyError(
+            "the policy makes too many clips out of one video",
+            found=f"{clips:.6g} clips of {length:,} frames",
+            allowed=f"{MAX_CLIPS:,} clips, {MAX_WANTED:,} frames in all",
+        )
+
+
+def count_consecutive(start: Fraction | int, step: Fraction | int, length: Fraction | int, end: Fraction | int) -> int:
+    """Return the number of clips at start, start + step, …: all that are whole before `end`, and one that it cuts.
+
+    Args:
+        length: Distance from a clip's first place to its last.
+    """
+    fitting = max(0, math.ceil(Fraction(end - start - length) / step))
+    return fitting + (start + fitting * step < end)

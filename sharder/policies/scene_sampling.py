@@ -17,24 +17,11 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.records.clip import PAD
+from framedex.sharder.configuration.listing_rows import Views
 from framedex.sharder.configuration.parameters import MAX_FRAMES, as_fraction, shown
-from framedex.sharder.configuration.views import Views
+from framedex.sharder.policies import sampling
 from framedex.sharder.policies.policy import Policy
 from framedex.sharder.policies.ranges import cell_of, is_empty
-from framedex.sharder.policies.sampling import (
-    SAFE,
-    Choose,
-    Missed,
-    Sampled,
-    Sampling,
-    Span,
-    Timeline,
-    common_denominator,
-    differences,
-    frames_at,
-    padded,
-    whole,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +35,8 @@ class Part:
         rate: Seconds that pass in the stretch while the clock counts one.
     """
 
-    timeline: Timeline
-    span: Span
+    timeline: sampling.Timeline
+    span: sampling.Span
     offset_seconds: Fraction = Fraction(0)
     rate: Fraction = Fraction(1)
 
@@ -66,33 +53,21 @@ class Part:
         return (length - self.offset_seconds) / self.rate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Matched:
-    """The frames of a view at some times.
-
-    Attributes:
-        frames: int64 [times], presentation numbers.
-        close: bool [times], whether each lies close enough to its time.
-        away_seconds: float64 [times], the frame's time minus the wanted one.
-    """
-
-    frames: NDArray[np.int64]
-    close: NDArray[np.bool_]
-    away_seconds: NDArray[np.float64]
-
-
 def match_frames(
-    clock: Part, clock_frames: NDArray[np.int64], view: Part, choose: Choose, tolerance_seconds: Fraction | None
-) -> Matched:
+    clock: Part, clock_frames: NDArray[np.int64], view: Part, policy: Policy
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
     """Return the frames of a view at the times of some frames of the clock.
 
     Args:
         clock: The stretch whose frames give the times.
         clock_frames: int64 [times], presentation numbers in its video.
         view: A stretch that has a frame.
-        choose: Which frame a time means, among those of the stretch.
-        tolerance_seconds: How far a frame may lie from its time, in seconds of the view. If None, less than the view's
-            frames last on average.
+        policy: It has the frame that a time means, and the allowed distance from its time, in seconds of the view. By
+            default, a distance must be less than the view's frames last on average.
+
+    Returns:
+        Frames, int64 [times], by presentation number; bool [times], whether each lies close enough to its time; and
+            float64 [times], the frame's time minus the wanted one, in seconds.
     """
     own = view.timeline
     # A time in the view's own unit is first + step × pts of the clock, which may have an offset and a rate itself.
@@ -100,23 +75,21 @@ def match_frames(
     step = rate * clock.timeline.time_base / own.time_base
     offset = view.offset_seconds - rate * clock.offset_seconds
     first = view.span.start + offset / own.time_base - step * clock.span.start
-    denominator = common_denominator([first, step])
+    denominator = sampling.common_denominator([first, step])
     pts = clock.timeline.pts[clock_frames]
     factor, more = int(step * denominator), int(first * denominator)
-    if int(np.abs(pts).max(initial=0)) * factor + abs(more) >= SAFE:
+    if int(np.abs(pts).max(initial=0)) * factor + abs(more) >= sampling.SAFE:
         pts = pts.astype(object)
     wanted = pts * factor + more
-    frames = view.span.first + frames_at(own.pts[view.span.first : view.span.stop], wanted, denominator, choose)
-    away = differences(own.pts, frames, wanted, denominator)
-    if tolerance_seconds is None:
+    own_pts = own.pts[view.span.first : view.span.stop]
+    frames = view.span.first + sampling.frames_at(own_pts, wanted, denominator, policy.choose)
+    away = sampling.differences(own.pts, frames, wanted, denominator)
+    if policy.tolerance_seconds is None:
         limit = math.ceil(view.frame_seconds / own.time_base * denominator) - 1
     else:
-        limit = math.floor(tolerance_seconds / own.time_base * denominator)
-    return Matched(
-        frames=frames,
-        close=np.asarray(np.abs(away) <= limit, np.bool_),
-        away_seconds=away.astype(np.float64) * float(own.time_base / denominator),
-    )
+        limit = math.floor(policy.tolerance_seconds / own.time_base * denominator)
+    is_close = np.asarray(np.abs(away) <= limit, np.bool_)
+    return frames, is_close, away.astype(np.float64) * float(own.time_base / denominator)
 
 
 NO_TIMES = "has none of the times that it wants"
@@ -132,7 +105,7 @@ class SceneView:
         row: The listing's columns of its row.
     """
 
-    timeline: Timeline
+    timeline: sampling.Timeline
     row: Mapping[str, Any]
 
 
@@ -145,7 +118,7 @@ class ViewSampled:
         away_seconds: float64 [F], each frame's time minus the wanted one, NaN where padded.
     """
 
-    sampled: Sampled
+    sampled: sampling.Sampled
     away_seconds: NDArray[np.float64]
 
 
@@ -159,10 +132,10 @@ class SceneClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SceneSampling:
-    """The clips of a scene in order of their numbers, and what was missed, each with the view that it is about."""
+    """The clips of a scene in order of their numbers, and the missed clips, each with its view."""
 
     clips: list[SceneClip]
-    missed: list[tuple[str | None, Missed]]
+    missed: list[tuple[str | None, sampling.Missed]]
 
 
 def sample_scene(
@@ -172,7 +145,7 @@ def sample_scene(
 
     Args:
         policy: A policy with `views`.
-        scene: The views that the scene has, by name. For a wrong view, a text with the reason.
+        scene: The views of the scene, by name. A wrong view is a text with the reason.
         names: The views that a clip has.
         name: The scene's name, which seeds random draws of a clock of its own.
 
@@ -182,7 +155,7 @@ def sample_scene(
     views = views_of(policy)
     there = {view: one for view, one in scene.items() if isinstance(one, SceneView)}
     parts, absent = parts_of(policy, scene, names)
-    missed: list[tuple[str | None, Missed]] = [(view if view in there else None, one) for view, one in absent.items()]
+    missed = [(view if view in there else None, one) for view, one in absent.items()]
     if absent and (views.missing != "mask" or views.clock in absent or not parts):
         if views.missing == "error":
             raise PolicyError(next(iter(absent.values())).message, remedy=LENIENT)
@@ -194,7 +167,7 @@ def sample_scene(
     samplings = {
         view: _sample_clock(policy if view == leading else unlimited, view, clock, there[leading].row) for view in order
     }
-    found = {view: _sample_view(policy, view, clock, parts[view], samplings[view]) for view in order}
+    found = {view: _sample_view(policy, view, clock, parts[view], samplings[view].clips) for view in order}
     clips: list[SceneClip] = []
     missed += [(leading, one) for one in samplings[leading].missed]
     for number in (clip.number for clip in samplings[leading].clips):
@@ -207,7 +180,7 @@ def sample_scene(
         message = f"clip {number}: view {view!r} {why}"
         if views.missing == "error":
             raise PolicyError(message, remedy=LENIENT)
-        missed.append((view, Missed(kind="view", message=message, counts=False, number=number)))
+        missed.append((view, sampling.Missed(kind="view", message=message, counts=False, number=number)))
     return SceneSampling(clips=clips, missed=missed)
 
 
@@ -219,7 +192,7 @@ def views_of(policy: Policy) -> Views:
 
 def parts_of(
     policy: Policy, scene: Mapping[str, SceneView | str], names: Sequence[str]
-) -> tuple[dict[str, Part], dict[str, Missed]]:
+) -> tuple[dict[str, Part], dict[str, sampling.Missed]]:
     """Return the stretches of a scene's views, and why others are missing.
 
     Args:
@@ -227,17 +200,17 @@ def parts_of(
         names: The views that a clip has.
     """
     parts: dict[str, Part] = {}
-    absent: dict[str, Missed] = {}
+    absent: dict[str, sampling.Missed] = {}
     for view in names:
         one = scene.get(view)
         if one is None:
             message = f"view {view!r} is missing: no usable row of the listing names it"
-            absent[view] = Missed(kind="view", message=message, counts=False)
+            absent[view] = sampling.Missed(kind="view", message=message, counts=False)
             continue
         try:
             parts[view] = _part(policy, view, one)
         except PolicyError as error:
-            absent[view] = Missed(kind="row", message=f"view {view!r}: {error.text()}", counts=True)
+            absent[view] = sampling.Missed(kind="row", message=f"view {view!r}: {error.text()}", counts=True)
     return parts, absent
 
 
@@ -286,17 +259,17 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
             allowed=f"{MAX_FRAMES:,} frames",
             remedy="choose a smaller clock_fps, or correct offset_seconds and rate of the views",
         )
-    timeline = Timeline(
+    timeline = sampling.Timeline(
         pts=np.arange(ticks, dtype=np.int64),
         duration_pts=ticks,
         time_base=1 / views.clock_fps,
         name=name,
         epoch=view.timeline.epoch,
     )
-    return Part(timeline=timeline, span=whole(timeline))
+    return Part(timeline=timeline, span=sampling.whole(timeline))
 
 
-def _sample_clock(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) -> Sampling:
+def _sample_clock(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) -> sampling.Sampling:
     """Return the clips that are wanted of a view, as frames of the clock."""
     views = views_of(policy)
     own = views.of(view).seconds
@@ -308,26 +281,27 @@ def _sample_clock(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]
 
 
 def _sample_view(
-    policy: Policy, name: str, clock: Part, view: Part, sampling: Sampling
+    policy: Policy, name: str, clock: Part, view: Part, clips: list[sampling.Sampled]
 ) -> dict[int, ViewSampled | str]:
     """Return the part of a view in each clip, by the clip's number, or the reason why it lacks the clip."""
     found: dict[int, ViewSampled | str] = {}
-    if not sampling.clips:
+    if not clips:
         return found
     if name == views_of(policy).clock:
-        for clip in sampling.clips:
+        for clip in clips:
             found[clip.number] = ViewSampled(sampled=clip, away_seconds=np.where(clip.mask, 0.0, np.nan))
         return found
     allowed = view.frame_seconds if policy.tolerance_seconds is None else policy.tolerance_seconds
-    wanted = np.concatenate([clip.frames for clip in sampling.clips])
-    anchors = np.array([PAD if clip.anchor is None else clip.anchor for clip in sampling.clips], np.int64)
+    wanted = np.concatenate([clip.frames for clip in clips])
+    anchors = np.array([PAD if clip.anchor is None else clip.anchor for clip in clips], np.int64)
     every = np.concatenate([wanted, anchors])
-    matched = match_frames(clock, np.where(every == PAD, 0, every), view, policy.choose, policy.tolerance_seconds)
-    ends = np.cumsum([len(clip.frames) for clip in sampling.clips])
-    of_anchor = np.where(anchors == PAD, PAD, matched.frames[len(wanted) :]).tolist()
-    for clip, stop, anchor in zip(sampling.clips, ends.tolist(), of_anchor, strict=True):
+    times = np.where(every == PAD, 0, every)
+    found_frames, is_close, away_seconds = match_frames(clock, times, view, policy)
+    ends = np.cumsum([len(clip.frames) for clip in clips])
+    of_anchor = np.where(anchors == PAD, PAD, found_frames[len(wanted) :]).tolist()
+    for clip, stop, anchor in zip(clips, ends.tolist(), of_anchor, strict=True):
         place = slice(stop - len(clip.frames), stop)
-        away, mask = matched.away_seconds[place], clip.mask & matched.close[place]
+        away, mask = away_seconds[place], clip.mask & is_close[place]
         lacking = clip.mask & ~mask
         if lacking.any() and (views_of(policy).missing != "mask" or np.count_nonzero(mask) < policy.min_frames):
             count, farthest = np.count_nonzero(lacking), float(np.abs(away[lacking]).max())
@@ -336,13 +310,12 @@ def _sample_view(
                 f"the farthest lies {farthest:.4g} s away"
             )
             continue
-        frames = np.where(clip.frames == PAD, PAD, matched.frames[place])
+        frames = np.where(clip.frames == PAD, PAD, found_frames[place])
+        # `ends` pads with the view's nearest frames, which are here already.
         if lacking.any() and policy.pad in ("none", "constant"):
             frames = np.where(lacking, PAD, frames)
-        elif (
-            lacking.any() and policy.pad != "ends"
-        ):  # `ends` pads with the view's nearest frames, which are here already
-            frames = padded(frames[None], mask[None], policy.pad)[0]
+        elif lacking.any() and policy.pad != "ends":
+            frames = sampling.padded(frames[None], mask[None], policy.pad)[0]
         away = np.where(mask, away, np.nan)
         stretch = (view.span.first, view.span.stop)
         sampled = replace(clip, frames=frames, mask=mask, stretch=stretch, anchor=None if anchor == PAD else anchor)
@@ -356,7 +329,7 @@ class ViewFacts:
 
     Attributes:
         view: The name of the view.
-        problem: Why the view is missing, or None. The other values are None if it is missing.
+        problem: Why the view is missing, or None. If the view is missing, the other values are None.
         frames: How many frames it has.
         begins_seconds: When it begins, by the clock of the scene.
         ends_seconds: When it ends, by that clock.

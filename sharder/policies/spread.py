@@ -10,9 +10,8 @@ from fractions import Fraction
 from typing import Literal
 
 from framedex.sharder.configuration.parameters import Count, Rate, RefusedError, parameter
-from framedex.sharder.policies.places import WantedFrames, numbers, sample, times
 from framedex.sharder.policies.policy import TIME_STEP, Policy
-from framedex.sharder.policies.sampling import Sampling, Span, Timeline, below, draws, whole
+from framedex.sharder.policies.sampling import Span, Timeline, WantedFrames, below, draws, numbers, times, whole
 
 By = Literal["time", "number"]
 Spread = Literal["centres", "ends", "starts"]
@@ -20,7 +19,7 @@ Rounding = Literal["half_up", "half_even", "down"]
 
 
 def spread_numbers(count: int, total: int, spread: Spread, rounding: Rounding = "half_up") -> list[int]:
-    """Return `count` of the numbers 0 to `total` - 1, evenly spread, ascending; some repeat if there are fewer.
+    """Return `count` evenly spread numbers from 0 to `total` - 1, ascending. Some repeat if there are fewer.
 
     Args:
         count: How many numbers.
@@ -137,9 +136,9 @@ def clips_by_time(
 class FixedCountPolicy(Policy):
     """The keys of a policy that may make one clip per video, with as many frames as a rate gives."""
 
-    least_frames: Count | None = parameter("without frames: a clip has at least so many", None)
-    max_frames: Count | None = parameter("without frames: a clip has at most so many", None)
-    multiple: Count | None = parameter("without frames: their number is rounded down to a multiple of this", None)
+    least_frames: Count | None = parameter("without `frames`: the least number of frames of a clip", None)
+    max_frames: Count | None = parameter("without `frames`: the greatest number of frames of a clip", None)
+    multiple: Count | None = parameter("without `frames`: the number of frames is a multiple of this", None)
 
     def __post_init__(self) -> None:
         given = [name for name in ("least_frames", "max_frames", "multiple") if getattr(self, name) is not None]
@@ -188,13 +187,13 @@ class UniformPolicy(FixedCountPolicy):
     """
 
     frames: Count | None = parameter("frames a clip; without it, as many as fps gives over the video", None)
-    clips: Count | None = parameter("so many clips, spread evenly; without it, the frames of one are", None)
-    fps: Rate | None = parameter("with clips: samples a second; without frames: how many frames", None)
+    clips: Count | None = parameter("number of clips, spread evenly; without it, one clip of spread frames", None)
+    fps: Rate | None = parameter("samples a second: with `clips`, or without `frames`", None)
     stride: Count | None = parameter("with clips: distance between frames by number; or fps", None)
-    by: By = parameter("of one clip: equal parts of the time, or of the number of frames", "time")
-    spread: Spread = parameter("the middles of equal parts, their beginnings, or from the first to the last", "centres")
+    by: By = parameter("without `clips`: whether parts are equal by time or by number of frames", "time")
+    spread: Spread = parameter("middles or beginnings of equal parts, or first frame to last", "centres")
     rounding: Rounding | None = parameter(
-        "by number, with ends: how fractions become frame numbers; half_up by default", None
+        "by number, with `spread: ends`: how fractions become frame numbers; half_up by default", None
     )
 
     def __post_init__(self) -> None:
@@ -205,11 +204,11 @@ class UniformPolicy(FixedCountPolicy):
             found = ", ".join(["clips", *rates]) + (" without frames" if self.frames is None else "")
             raise RefusedError("uniform clips have frames, and either fps or stride", found=found)
         if self.clips is None and (self.frames is None) == (self.fps is None):
-            found = "both" if self.fps is not None else "neither"
+            found = "frames and fps" if self.fps is not None else "neither"
             remedy = None if self.fps is None else "`clips: 1` makes one clip at that rate"
             raise RefusedError("the one clip has either frames or fps", found=found, remedy=remedy)
         if self.clips is not None and self.by == "number":
-            raise RefusedError("clips go by time with fps, and by number with stride", found="by: number")
+            raise RefusedError("several clips go by time with fps, and by number with stride", found="by: number")
         if self.rounding is not None and not (self.by_number and self.spread == "ends"):
             raise RefusedError(
                 "rounding is for frame numbers from the first to the last",
@@ -226,10 +225,7 @@ class UniformPolicy(FixedCountPolicy):
     def by_number(self) -> bool:
         return self.by == "number" or self.stride is not None
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
-        return sample(timeline, span, self._wanted(timeline, span), self, first=first)
-
-    def _wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         rounding, frames, fps = self.rounding or "half_up", self.frames, self.fps or Fraction(0)
         if frames is None:
             samples = math.floor((span.end - span.start) * timeline.time_base * fps)
@@ -259,28 +255,25 @@ class RandomPolicy(Policy):
     is_random = True
 
     def __post_init__(self) -> None:
-        self.check_one_of("fps", "stride", "random clips have either fps or stride")
+        self.check_one_of("random clips have either fps or stride", "fps", "stride")
         Policy.__post_init__(self)
 
     @property
     def by_number(self) -> bool:
         return self.fps is None
 
-    def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
+    def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.fps is None:
-            assert self.stride is not None  # __post_init__ checked this
-            offsets = range(0, self.stride * self.frames, self.stride)
-            one = numbers(span, (span.first, 1, int(not span.is_empty)), offsets)
-            several = numbers(span, (0, 0, self.clips), offsets)
+            stride = self.stride or 1
+            several = numbers(span, (span.first, 0, self.clips), range(0, stride * self.frames, stride))
         else:
             zero = Fraction(0)
             pieces = [(zero, 1 / (self.fps * timeline.time_base), self.frames)]
-            one = times(span, (span.start, zero, int(span.end > span.start)), pieces, time_step=TIME_STEP)
             several = times(span, (span.start, zero, self.clips), pieces, time_step=TIME_STEP)
-        places = one.limit - one.low - int(one.offsets.max())  # where a whole clip may begin
-        if places > 0:
-            # Each range of a video has draws of its own.
-            which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
-            drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
-            one = replace(several, starts=below(drawn, places) + several.low)
-        return sample(timeline, span, one, self, first=first)
+        places = several.limit - several.low - int(several.offsets.max())  # where a whole clip may begin
+        if places <= 0:
+            return replace(several, starts=several.starts[: int(several.limit > several.low)])
+        # Each range of a video has draws of its own.
+        which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
+        drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
+        return replace(several, starts=below(drawn, places) + several.low)

@@ -6,9 +6,10 @@ becomes the frames of a clip.
 
 import csv
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -31,7 +32,7 @@ from framedex.records.clip import PAD
 from framedex.sharder.policies.sampling import Choose, Timeline, frames_at, over_common_denominator
 from framedex.storage.uris import medium_name, relative
 
-PARQUET_ROWS_AT_ONCE = 1024  # rows that are Python objects at a time
+PARQUET_ROWS_AT_ONCE = 1024  # number of rows that are Python objects at a time
 BYTES_AT_ONCE = 1 << 20
 LISTS = ("frames", "seconds")  # keys whose values are lists; in CSV, they are JSON
 NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if all of them are digits
@@ -40,7 +41,7 @@ NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if al
 ClipRow = tuple[int, str, Any]  # number from 1, location for errors, content (a mapping, if the row is right)
 
 
-def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) -> Iterator[ClipRow]:
+def clip_rows(path: Path, own: frozenset[str]) -> Iterator[ClipRow]:
     """Yield the rows of a file of clips.
 
     The ending gives the format: `.csv`, `.parquet`, `.json` (a list of objects, or one object per line), and one JSON
@@ -49,7 +50,6 @@ def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) ->
     Args:
         path: The file.
         own: The keys that are not the user's columns.
-        note: Called with all bytes of the file, in order.
 
     Raises:
         PolicyError: The file, or a row, cannot be read.
@@ -57,29 +57,21 @@ def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) ->
     try:
         ending = path.suffix.lower()
         if ending in (".csv", ".parquet"):
-            _note_all(path, note)
             rows = _csv_rows(path) if ending == ".csv" else _parquet_rows(path)
             for number, row in enumerate(rows, 1):
                 yield number, f"{path}, row {number}", _of_table(row, own)
         elif ending == ".json" and _begins_with_bracket(path):
-            _note_all(path, note)
             content = _parsed(path.read_text(encoding="utf-8-sig"), str(path), levels=2)
             for number, row in enumerate(content, 1):
                 yield number, f"{path}, row {number}", row
         else:
-            yield from _line_rows(path, note)
+            with open(path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
+                for number, line in enumerate(file, 1):
+                    text, where = line.decode("utf-8-sig" if number == 1 else "utf-8"), f"{path}:{number}"
+                    if text.strip():
+                        yield number, where, _parsed(text, where, levels=1)
     except (OSError, UnicodeDecodeError, pa.ArrowException, OverflowError, csv.Error) as error:
         raise PolicyError("the clips file cannot be read", where=str(path), found=error) from error
-
-
-def _line_rows(path: Path, note: Callable[[bytes], None]) -> Iterator[ClipRow]:
-    with open(path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
-        for number, line in enumerate(file, 1):
-            note(line)
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            if text.strip():
-                where = f"{path}:{number}"
-                yield number, where, _parsed(text, where, levels=1)
 
 
 def _parsed(text: str, where: str, *, levels: int) -> Any:
@@ -102,7 +94,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     if found.wrong:
         number, what = min(found.wrong.items())
         raise PolicyError(
-            "a row has a cell for each column, and numbers in columns of numbers",
+            "a row needs a cell for each column, and numbers in columns of numbers",
             where=f"{path}, row {number + 1}",
             found=what,
         )
@@ -114,7 +106,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
                 except ValueError as error:
                     where, found = f"{path}, row {number}", row[name][:80]
                     allowed = 'a JSON list in the cell: "[0, 7, 3]"'
-                    raise PolicyError(f"{name} is no list", where=where, found=found, allowed=allowed) from error
+                    raise PolicyError(f"{name} must be a list", where=where, found=found, allowed=allowed) from error
         yield row
 
 
@@ -134,7 +126,7 @@ def _check_names(schema: pa.Schema, path: Path) -> None:
 
 
 def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
-    """Return a row of a table as the equal JSON object."""
+    """Convert a row of a table to the equal JSON object."""
     return {
         name: [_number(element) for element in value] if name in LISTS and isinstance(value, list) else _number(value)
         for name, value in row.items()
@@ -143,7 +135,7 @@ def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Return a decimal, the type of 0.5 and of sums in SQL, as a number of JSON. Return other values unchanged."""
+    """Convert a decimal, the type of 0.5 and of sums in SQL, to a number of JSON. Return other values unchanged."""
     if not isinstance(value, Decimal):
         return value
     return int(value) if value == value.to_integral_value() else float(value)
@@ -154,13 +146,7 @@ def _begins_with_bracket(path: Path) -> bool:
         return file.read(BYTES_AT_ONCE).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
-def _note_all(path: Path, note: Callable[[bytes], None]) -> None:
-    with open(path, "rb") as file:
-        while block := file.read(BYTES_AT_ONCE):
-            note(block)
-
-
-ROWS_AT_ONCE = 10_000  # rows whose types are determined together
+ROWS_AT_ONCE = 10_000  # number of rows whose types are determined together
 OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream", "outside"})
 Outside = Literal["error", "pad", "edge", "drop"]
 OUTSIDE: tuple[Outside, ...] = get_args(Outside)
@@ -171,10 +157,10 @@ class ExplicitClip:
     """One line: the medium, the frames or times, the clip's name, and the user's columns.
 
     Attributes:
-        stream: Number of a video stream in its container; None for the best one.
-        frames: Presentation numbers, None where padded; None as a whole if the clip has `seconds`.
-        seconds: Times, None where padded; None as a whole if the clip has `frames`.
-        outside: What happens to places outside of the video; None for the default of all clips.
+        stream: Number of a video stream in its container. If None, the best one.
+        frames: Presentation numbers, with None for padding. If None, the clip has `seconds`.
+        seconds: Times, with None for padding. If None, the clip has `frames`.
+        outside: What happens to places outside of the video. If None, the default of all clips.
     """
 
     line: int
@@ -204,61 +190,41 @@ class ExplicitClips:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        digest = hashlib.blake2b(digest_size=16)
         self._count = 0
-        types = _ColumnTypes(str(path))
+        self.user_schema = pa.schema([])
         first_lines: dict[bytes, int] = {}
-        for request in self._read(digest.update):
-            self._count += 1
-            types.add(request)
-            name = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
-            if (first := first_lines.setdefault(name, request.line)) != request.line:
-                raise PolicyError(
-                    "clip_id is used twice",
-                    where=f"{path}:{request.line}",
-                    found=f"{request.clip_id!r}, also in line {first}",
-                )
-        self.user_schema = types.schema()
-        self.digest = digest.hexdigest()
+        requests = iter(self)
+        while some := list(itertools.islice(requests, ROWS_AT_ONCE)):
+            for request in some:
+                name = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
+                if (first := first_lines.setdefault(name, request.line)) != request.line:
+                    raise PolicyError(
+                        "clip_id is used twice",
+                        where=f"{path}:{request.line}",
+                        found=f"{request.clip_id!r}, also in line {first}",
+                    )
+            self._count += len(some)
+            self.user_schema = _with_types_of([request.columns for request in some], self.user_schema, str(path))
+        with open(path, "rb") as file:
+            self.digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[ExplicitClip]:
-        return self._read(lambda line: None)
-
-    def _read(self, note: Callable[[bytes], None]) -> Iterator[ExplicitClip]:
-        for number, where, content in clip_rows(self.path, OWN_KEYS, note):
+        for number, where, content in clip_rows(self.path, OWN_KEYS):
             yield _parse_clip(content, number, where)
 
 
-class _ColumnTypes:
-    """Determines the types of user columns from many rows, some at a time."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._found = pa.schema([])
-        self._rows: list[dict[str, Any]] = []
-
-    def add(self, request: ExplicitClip) -> None:
-        self._rows.append(request.columns)
-        if len(self._rows) == ROWS_AT_ONCE:
-            self._unify()
-
-    def schema(self) -> pa.Schema:
-        """Return the types of all columns, in order of appearance. Raises PolicyError for mixed types."""
-        self._unify()
-        return self._found
-
-    def _unify(self) -> None:
-        names = list(dict.fromkeys(name for row in self._rows for name in row))
-        for name in names:
-            try:
-                here = pa.schema([(name, pa.array([row.get(name) for row in self._rows]).type)])
-                self._found = pa.unify_schemas([self._found, here], promote_options="permissive")
-            except UNSTORABLE as error:
-                raise PolicyError(f"user column {name!r} cannot be stored", where=self._where, found=error) from error
-        self._rows = []
+def _with_types_of(rows: list[dict[str, Any]], schema: pa.Schema, where: str) -> pa.Schema:
+    """Return a schema that has the columns of some rows, too. Raises PolicyError for mixed types."""
+    for name in dict.fromkeys(name for row in rows for name in row):
+        try:
+            here = pa.schema([(name, pa.array([row.get(name) for row in rows]).type)])
+            schema = pa.unify_schemas([schema, here], promote_options="permissive")
+        except UNSTORABLE as error:
+            raise PolicyError(f"user column {name!r} cannot be stored", where=where, found=error) from error
+    return schema
 
 
 def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
@@ -292,31 +258,31 @@ def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
 
 
 def _frame_numbers(values: object, where: str) -> list[int | None]:
-    """Return the numbers of a clip; None for padding, which is written null or -1."""
+    """Return the frame numbers of a clip, with None for padding. The file has null or -1 for padding."""
     if not isinstance(values, list) or not values or any(type(value) not in (int, NoneType) for value in values):
         raise PolicyError("frames must be a non-empty list of whole numbers", where=where, found=str(values)[:80])
     numbers = [value for value in values if value is not None]
     if any(value >= 1 << 31 for value in numbers):
-        raise PolicyError("a frame number is absurd", where=where, found=max(numbers))
+        raise PolicyError("a frame number is too large", where=where, found=max(numbers))
     if any(value < -1 for value in numbers):
         raise PolicyError("frames are numbered from 0; -1 and null are padding", where=where, found=min(numbers))
     return [None if value == PAD else value for value in values]
 
 
 def _times(values: object, where: str) -> list[Fraction | None]:
-    """Return the times of a clip; None for padding, which is written null."""
+    """Return the times of a clip, with None for padding. The file has null for padding."""
     if not isinstance(values, list) or not values or any(type(value) not in (int, float, NoneType) for value in values):
         raise PolicyError("seconds must be a non-empty list of numbers", where=where, found=str(values)[:80])
     try:
         if any(value is not None and abs(value) > 1e9 for value in values):
-            raise PolicyError("a time is absurd", where=where, found=str(values)[:80])
+            raise PolicyError("a time is too large", where=where, found=str(values)[:80])
         return [None if value is None else Fraction(str(value)) for value in values]
     except ValueError:
         raise PolicyError("seconds must be finite", where=where, found=str(values)[:80]) from None
 
 
 class UriResolver:
-    """Finds the medium that a request means: by uri as indexed, by its spelling in the listing, or by absolute path.
+    """Find the medium of a request by its uri in the index, by its spelling in the listing, or by its absolute path.
 
     One of several media in a tar, a Parquet file or a folder is `uri/member`.
     """
@@ -324,10 +290,9 @@ class UriResolver:
     def __init__(self, index: Index) -> None:
         self._root = index.root
         spelled: dict[str, str | None] = {}
-        for identity, uri in zip(
-            index.listing["media_id"].to_pylist(), index.listing["listed_uri"].to_pylist(), strict=True
-        ):
-            spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None: ambiguous
+        listed = (index.listing[name].to_pylist() for name in ("media_id", "listed_uri"))
+        for identity, uri in zip(*listed, strict=True):
+            spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None if it is ambiguous
         found = index.columns(["uri", "member", "stream_index", "media_id"])
         rows = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
         of_file: dict[str, list[str]] = {}
@@ -371,15 +336,13 @@ def frames_of(
     Raises:
         PolicyError: A place lies outside of the video and may not, or no place lies in it.
     """
+    places: Sequence[int | Fraction | None] = clip.frames or clip.seconds or ()
     if clip.seconds is None:
-        assert clip.frames is not None  # one of the two, as parsed
-        places: Sequence[int | Fraction | None] = clip.frames
-        numbers = np.array([PAD if place is None else place for place in clip.frames], np.int64)
+        numbers = np.array([PAD if place is None else int(place) for place in places], np.int64)
         last = len(timeline.pts) - 1
         frames, inside = np.minimum(numbers, last), (numbers != PAD) & (numbers <= last)
         allowed = f"0 to {last}"
     else:
-        places = clip.seconds
         frames, inside = _timed(clip.seconds, timeline, choose)
         first, end = _seconds(timeline)
         allowed = f"{float(first):g} to below {float(end):g} s"
@@ -412,6 +375,6 @@ def _timed(places: list[Fraction | None], timeline: Timeline, choose: Choose) ->
 
 
 def _seconds(timeline: Timeline) -> tuple[Fraction, Fraction]:
-    """Return the times that lie in a video, from the first to below the second. Zero does, if the video starts late."""
+    """Return the half-open interval of times that lie in a video. If the video starts late, it begins at zero."""
     first = int(timeline.pts[0]) * timeline.time_base
     return min(first, Fraction(0)), first + timeline.duration_pts * timeline.time_base

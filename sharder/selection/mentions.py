@@ -1,15 +1,15 @@
 """The input of policies: usable media with the listing's rows that mention them, filtered and split.
 
 A grown dataset keeps the splits of its groups of rows (`split: {keep: DATASET}`). A policy must read the ranges that a
-listing has, because it would otherwise make the same clips for all rows of a video. Errors explain which filter or
-policy leaves nothing to write.
+listing has, because it would otherwise make the same clips for all rows of a video. If there would be no clips,
+the error names the filter or the reasons.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import reading
-from framedex.core.words import SHOWN, counted, did_you_mean, tally, values_text
+from framedex.core.words import SHOWN, counted, tally, values_text
 from framedex.errors import INTERNAL_ERROR, PLEASE_REPORT, FormatError, NoClipsError, PolicyError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import read_all
@@ -28,8 +28,8 @@ from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.records.clip import Failure
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip_source import MADE_FIELDS, media_field
-from framedex.sharder.configuration.filters import columns_in, matches
-from framedex.sharder.configuration.splits import Split, group_text
+from framedex.sharder.configuration.filters import columns_in, matches, no_column
+from framedex.sharder.configuration.listing_rows import Split, group_text
 from framedex.sharder.policies.ranges import is_empty, range_columns
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.schema import COLUMNS_NAME, FIELDS, FIELDS_NAME, FORMAT, HEADER, SCHEMA_VERSION
@@ -40,7 +40,7 @@ REMEDY = "name a dataset that was made with this split, by a version of framedex
 
 
 def kept_splits(split: Split) -> dict[str, str]:
-    """Return the split of each group of rows in the dataset `split.keep`; {} without such a dataset.
+    """Return the split of each group of rows in the dataset `split.keep`, or {} without such a dataset.
 
     Raises:
         FormatError: There is no dataset, or it lacks a column.
@@ -48,13 +48,11 @@ def kept_splits(split: Split) -> dict[str, str]:
     """
     if split.keep is None:
         return {}
-    assert split.shares is not None  # `Split` checked this
     where = place(split.keep)
     check_format(where, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
     groups, splits = (_column(where, name) for name in (split.by, SPLIT_COLUMN))
     pairs = pa.table({"group": groups, "split": splits}).group_by(["group", "split"]).aggregate([]).to_pylist()
-    known: dict[str, str] = {}
-    names = [name for name, _ in split.shares]
+    known, shares = dict[str, str](), split.shares or {}
     for pair in pairs:
         group, name = group_text(pair["group"]), pair["split"]
         if known.setdefault(group, name) != name:
@@ -64,12 +62,12 @@ def kept_splits(split: Split) -> dict[str, str]:
                 found=f"{known[group]} and {name}",
                 remedy="split by the column by which that dataset was split",
             )
-        if name not in names:
+        if name not in shares:
             raise PolicyError(
                 "the dataset whose splits are kept has a split without a share",
                 where=f"split, keep: {split.keep}",
                 found=str(name),
-                allowed=", ".join(names),
+                allowed=", ".join(shares),
             )
     return known
 
@@ -88,7 +86,7 @@ def _column(dataset: Place, name: str) -> pa.ChunkedArray:
 
 Row = dict[str, Any]
 
-MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
+MEDIA_AT_ONCE = 1024  # number of rows of `videos` that are Python objects at a time
 KEPT_NAMES = (LISTING.names[0], FILE_ROW)  # columns of the listing beside the user's own
 NO_ROWS = np.zeros(0, np.int64)
 
@@ -119,7 +117,7 @@ class MentionTable:
         media_id: string [mentions], the medium of each.
         number: int64 [mentions], the mention's place among all mentions of that medium, -1 for the only one.
         media_row: int64 [mentions], ascending, the number of the medium among all usable ones.
-        facts: The columns of `videos` that were wanted, one row per mention.
+        facts: The wanted columns of `videos`, one row per mention.
         columns: One row per mention: `media_id` (null if the listing lacks the medium), `file_row`, and the user's
             columns.
     """
@@ -133,12 +131,8 @@ class MentionTable:
     def __len__(self) -> int:
         return len(self.number)
 
-    def without_facts(self) -> MentionTable:
-        """Return the mentions without the columns of their videos."""
-        return replace(self, facts=self.facts.select([]))
-
     def fact(self, mention: int) -> Row:
-        """Return the columns of a mention's video that were wanted."""
+        """Return the wanted columns of a mention's video."""
         rows: list[Row] = self.facts.slice(mention, 1).to_pylist()
         return rows[0] if rows else {}
 
@@ -202,7 +196,7 @@ def all_mentions(
     dealt = None
     if split is not None and split.stratify is not None:
         passed = (joined.filter(pa.array(_passes(joined, filter_))) for _, _, _, joined in joined_mentions(index))
-        dealt = split.deal(passed, kept_splits(split))
+        dealt = split.deal(split.stratify, passed, kept_splits(split))
     media: list[pa.Array] = [pa.array([], pa.string())]
     kept = [as_videos(VIDEOS.empty_table(), facts)]
     numbers, rows, columns = [NO_ROWS], [NO_ROWS], list[pa.Table]()
@@ -278,10 +272,24 @@ def check_ranges(index: Index, file: PolicyFile) -> None:
     names = _user_names(index.listing)
     ranges = file.policy.ranges(names)
     if ranges is not None:
-        where = "range" if file.range_said else f"policy {file.resolved['policy']}"
+        where = "range" if "range" in file.resolved else f"policy {file.resolved['policy']}"
         check_there(ranges.columns, index.listing, where=where, remedy="index a listing that has ranges")
-    elif not file.range_said and not file.policy.names_ranges:
-        _check_ignored(index.listing, names)
+        return
+    found = None if "range" in file.resolved or file.policy.names_ranges else range_columns(tuple(names))
+    if found is None:
+        return
+    start, end = found
+    for uri, *cells in zip(*(index.listing[name] for name in ("listed_uri", start, end)), strict=True):
+        places = [cell.as_py() for cell in cells]
+        if not all(map(is_empty, places)):
+            shown = " to ".join("(empty)" if is_empty(place) else str(place) for place in places)
+            raise PolicyError(
+                "the listing has ranges, and the policy ignores them",
+                found=f"columns {start!r} and {end!r}: {shown} of {uri}",
+                remedy=f"write `range: {{start: {start}, end: {end}}}` into the policy to sample these ranges (in "
+                "seconds from a video's first frame; add `unit: frames` for frame numbers), or `range: null` to sample "
+                "whole videos",
+            )
 
 
 def check_there(wanted: Sequence[str], listing: pa.Table, *, where: str, remedy: str) -> None:
@@ -295,35 +303,11 @@ def check_there(wanted: Sequence[str], listing: pa.Table, *, where: str, remedy:
     names = _user_names(listing)
     for name in wanted:
         if name not in names:
-            raise PolicyError(
-                "the listing has no such column",
-                where=where,
-                found=repr(name),
-                allowed=", ".join(names) or f"it has no columns; {remedy}",
-                remedy=did_you_mean(name, names),
-            )
+            raise no_column("listing", name, names, where=where, none=f"it has no columns; {remedy}")
 
 
 def _user_names(listing: pa.Table) -> list[str]:
     return [name for name in listing.schema.names if name not in LISTING.names]
-
-
-def _check_ignored(listing: pa.Table, names: list[str]) -> None:
-    columns = range_columns(tuple(names))
-    if columns is None:
-        return
-    start, end = columns
-    for uri, *cells in zip(*(listing[name] for name in ("listed_uri", start, end)), strict=True):
-        places = [cell.as_py() for cell in cells]
-        if not all(map(is_empty, places)):
-            shown = " to ".join("(empty)" if is_empty(place) else str(place) for place in places)
-            raise PolicyError(
-                "the listing has ranges, and the policy ignores them",
-                found=f"columns {start!r} and {end!r}: {shown} of {uri}",
-                remedy=f"write `range: {{start: {start}, end: {end}}}` into the policy to sample these ranges (in "
-                "seconds from a video's first frame; add `unit: frames` for frame numbers), or `range: null` to sample "
-                "whole videos",
-            )
 
 
 MAX_REASONS = 3  # kinds of failures in a message
@@ -331,7 +315,7 @@ MAX_REASONS = 3  # kinds of failures in a message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """The usable media for which a filter accepts no row. `examples`: the uris of the first ones."""
+    """The usable media without a row that the filter accepts. `examples`: the uris of the first ones."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
@@ -366,7 +350,7 @@ def _matches_nothing(index: Index, file: PolicyFile, usable: int) -> PolicyError
         where=f"filter, asked of {index.path}",
         found=text,
         allowed=values_text(values),
-        remedy="ask for values that there are",
+        remedy="use values that exist",
     )
 
 
@@ -377,12 +361,9 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
         index: The index that clips were planned from.
         failures: Why clips could not be made.
     """
-    kinds, first = Counter[str](), dict[str, Failure]()
-    rows = []
-    for failure in failures:
-        rows.append(asdict(failure))
-        kinds[failure.kind] += 1
-        first.setdefault(failure.kind, failure)
+    every = list(failures)
+    rows = [asdict(one) for one in every]
+    kinds, first = Counter(one.kind for one in every), {one.kind: one for one in reversed(every)}
     if len(index) == index.unusable:
         found, remedy = _unusable(index), "framedex audit shows the media of the index and what is wrong with them"
     else:

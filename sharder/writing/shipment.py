@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from framedex.errors import FormatError, OutputError, StorageError
-from framedex.files.outputs import LOCK_NAME, held, write_json_aside
+from framedex.files.outputs import LOCK_NAME, check_writable, held, write_json_aside
 from framedex.files.parquet_parts import PART_NAME
 from framedex.sharder.schema import CLIPS_FOLDER, FILE_NAMES, HEADER, MEDIA_FOLDER, RECIPES_FOLDER, SHARDS_FOLDER
 from framedex.sharder.writing.output import TAR_NAME, dataset_header
 from framedex.storage.objects import Facts, delete, exists, listing, put, upload, whole
-from framedex.storage.outputs import check_writable
 from framedex.storage.places import Stored
 
 Row = dict[str, Any]

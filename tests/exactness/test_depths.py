@@ -7,13 +7,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+import av
 import numpy as np
 import pytest
 
 from framedex import Index, index
 from framedex.indexer.containers import opened_file
 from framedex.indexer.mp4 import boxes, sample_tables
-from framedex.indexer.probing.by_tables import tabulate
+from framedex.indexer.probing import by_tables, probe
 from tests.support.counted import some
 from tests.support.flags import DAMAGED, START, presentation_order
 from tests.support.media import RECIPES
@@ -157,11 +158,8 @@ def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
         sizes[name] = (tmp_path / name).stat().st_size
         count = 0
 
-        import av
-
         with av.open(str(tmp_path / name)) as container:
-            stream = container.streams.video[0]
-            configuration, depth = stream.codec_context.extradata or b"", stream.codec_context.reorder_depth
+            described = probe.describe_stream(container.streams.video[0])
         with opened_file(str(tmp_path / name)) as file:
 
             def counted(offset: int, length: int, file: Any = file) -> bytes:
@@ -171,7 +169,7 @@ def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
                 return data
 
             layout = sample_tables.read_layout(counted, sizes[name])
-            tabulate(counted, layout, 1, codec="h264", configuration=configuration, reorder_depth=depth, file=file)
+            by_tables.tabulate(counted, layout, 1, described, file)
         read[name] = count
     assert sizes["high.mp4"] > 20 * sizes["low.mp4"]
     first_packets = 2  # these are read in full, to find out how units are packed
@@ -184,13 +182,7 @@ def test_samples_that_share_a_timestamp_are_not_trusted(medium: Callable[[str], 
     def read(offset: int, length: int) -> bytes:
         return content[offset : offset + length]
 
+    with av.open(str(corpus / "dup_pts.mp4")) as container:
+        described = probe.describe_stream(container.streams.video[0])
     with pytest.raises(boxes.UntrustedTables):
-        tabulate(
-            read,
-            sample_tables.read_layout(read, len(content)),
-            1,
-            codec="h264",
-            configuration=b"",
-            reorder_depth=2,
-            file=None,
-        )
+        by_tables.tabulate(read, sample_tables.read_layout(read, len(content)), 1, described, None)

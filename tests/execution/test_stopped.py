@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from framedex import Index
-from framedex.execution import engine, local_pool
+from framedex.execution import engine
 from framedex.loader.batches.supply import WorkerDiedError, WorkerPool
 from tests.support.datasets import shard_clips
 from tests.support.depth import drawn
@@ -37,9 +37,9 @@ def test_a_worker_that_is_stopped_at_an_item_costs_that_item() -> None:
 def test_a_pool_whose_workers_are_stopped_between_two_items_ends(
     limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_pool, "STOPPED_SECONDS", SECONDS)
+    monkeypatch.setattr(engine, "STOPPED_SECONDS", SECONDS)
     calls = engine.Calls(function=abs, items=range(4), timeout_seconds=limit)
-    with local_pool.LocalPool(workers=2, memory_bytes=None) as pool:
+    with engine.LocalPool(workers=2, memory_bytes=None) as pool:
         assert [outcome.result for outcome in pool.run(calls)] == [0, 1, 2, 3]
         for process in active_children():
             assert process.pid is not None
@@ -53,7 +53,7 @@ def test_a_pool_whose_workers_are_stopped_between_two_items_ends(
 
 def test_a_pool_that_ends_while_it_sends_keeps_nothing_of_what_it_sent() -> None:
     calls = engine.Calls(function=wait_long, items=["", *("x" * (8 << 20) for _ in range(6))], timeout_seconds=None)
-    sending = local_pool.run_local(calls, workers=1)
+    sending = engine.run_local(calls, workers=1)
     assert next(sending).result == 0
     time.sleep(1.0)  # until the pipe to the worker is full
     del sending

@@ -103,7 +103,7 @@ def test_a_frame_size_is_height_and_width(text: str, size: tuple[int, int]) -> N
 
 @pytest.mark.parametrize("text", ["224", "0x5", "5x0", "-1x5", "224x320x3", "100000x1", "x", ""])
 def test_what_is_no_frame_size_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="no height and width; write 224x320"):
+    with pytest.raises(click.BadParameter, match="not a height and width; write 224x320"):
         options.FRAME_SIZE.convert(text, None, None)
 
 
@@ -116,5 +116,5 @@ def test_a_number_of_bytes_may_have_a_unit(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["0", "0.1", "-5", "5XB", "MB", ""])
 def test_what_is_no_number_of_bytes_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no size"):
+    with pytest.raises(click.BadParameter, match="is not a size"):
         options.BYTE_COUNT.convert(text, None, None)

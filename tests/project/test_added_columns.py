@@ -39,7 +39,7 @@ OF_PACKETS = [
     ),
     (
         "indexer/probing/packet_facts.py",
-        "        offset=demuxed.offset,\n        size",
+        "        offset=demuxed.offset if",
         "        weight=2 * demuxed.size,\n",
     ),
     (

@@ -158,3 +158,30 @@ def listening() -> Iterator[None]:
 def test_an_interrupt_that_a_callback_drops_comes_again(listening: None) -> None:
     with terminated_as_interrupted(), pytest.raises(KeyboardInterrupt):
         interrupted_in_a_callback()
+
+
+INTERRUPTED_IN_A_STRING = """
+import click
+from framedex import cli
+
+@click.command()
+def index():
+    exec("import signal; signal.raise_signal(signal.SIGINT)")
+
+cli.COMMANDS["index"] = "__main__", ""
+cli.main()
+"""
+
+
+def test_an_interrupt_of_code_in_a_string_ends_python_m_with_130(tmp_path: Path) -> None:
+    (tmp_path / "interrupted_in_a_string.py").write_text(INTERRUPTED_IN_A_STRING)
+    ended = subprocess.run(
+        [sys.executable, "-m", "interrupted_in_a_string", "index"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=allow_interrupts,
+    )
+    assert (ended.returncode, ended.stderr.partition(":")[0]) == (130, "interrupted"), ended

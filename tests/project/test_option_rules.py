@@ -28,7 +28,7 @@ INDEX = {
         "2",
     ): "--memory has no effect beside --workers 0: a process can limit others",
     ("SOURCE", "--workers", "0", "--engine", "ray"): "--engine needs --workers 1 or more",
-    ("SOURCE", "--verify", "--depth", "tables"): "--depth has no effect beside --verify: that reads every packet",
+    ("SOURCE", "--verify", "--depth", "tables"): "--depth has no effect beside --verify: --verify reads every packet",
 }
 SHARD = {
     ("--short-side", "64"): "--short-side needs --pack images",

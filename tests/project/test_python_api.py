@@ -160,7 +160,7 @@ def test_policies_come_with_the_package(videos: Path, tmp_path: Path, monkeypatc
     for said, told in (
         ("fsp", "did you mean 'fps'"),
         ("no/such.yaml", "cannot be read"),
-        ("{policy: fps, fps", "no YAML"),
+        ("{policy: fps, fps", "not valid YAML"),
     ):
         with pytest.raises(FramedexError, match=told):
             policy_of(said)

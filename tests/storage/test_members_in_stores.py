@@ -12,6 +12,7 @@ import pytest
 from framedex import ClipDataset, Index
 from framedex.errors import StaleError
 from framedex.files import parquet_cells
+from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.runs import existence as probing
 from framedex.indexer.sources.members import read_tar
 from tests.support.datasets import run, write_clips
@@ -43,15 +44,16 @@ def test_a_tar_in_a_bucket_has_the_rows_of_a_local_one(
     uri = bucket.put("deep/t.tar", tar)
     raw = tar.read_bytes()
     local = read_tar(lambda at, length: raw[at : at + length], len(raw))
-    stored, facts = probing.object_contents(probing.ProbeTask(path=uri, holds="tar"))
-    assert stored == local
-    for member in stored.videos:
+    stored = probing.open_holder(ProbeTask(path=uri, holds="tar"))
+    assert stored.contents == local
+    assert stored.facts is not None
+    for member in stored.contents.videos:
         assert member.part is not None
-        task = probing.ProbeTask(path=uri, member=member, facts=facts, expected=facts.tag)
-        ((video, frames),) = rows_found(probing.probe_object(task))
+        task = ProbeTask(path=uri, member=member, facts=stored.facts, expected=stored.facts.tag)
+        ((video, frames),) = rows_found(probing.probe_media(task))
         with tarfile.open(tar) as opened:
             opened.extract(member.name, tmp_path, filter="data")
-        ((alone, packets),) = rows_found(probing.probe_medium(probing.ProbeTask(path=str(tmp_path / member.name))))
+        ((alone, packets),) = rows_found(probe_medium(ProbeTask(path=str(tmp_path / member.name))))
         assert frames["size"].tolist() == packets["size"].tolist()
         assert (frames["offset"] - member.part.offset).tolist() == packets["offset"].tolist()
         assert {name for name in alone if alone[name] != video[name]} <= ELSEWHERE | {

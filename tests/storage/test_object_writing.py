@@ -11,7 +11,7 @@ import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import OutputError
-from framedex.execution.local_pool import run_local
+from framedex.execution.engine import run_local
 from tests.support import proxy as proxies
 from tests.support.datasets import content, run
 from tests.support.media import Medium

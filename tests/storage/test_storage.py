@@ -14,7 +14,7 @@ import pytest
 
 from framedex import DiskCache
 from framedex.errors import FramedexError, SourceError, StorageError
-from framedex.storage import errors, objects, uris
+from framedex.storage import objects, uris, web
 from framedex.storage.places import Stored, place
 from framedex.storage.reader import ObjectFile, ObjectReader
 from tests.support import proxy as proxies
@@ -234,11 +234,10 @@ def test_refused_credentials_are_said_at_once(bucket: Bucket, proxy: Proxy, stat
 def test_messages_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-token-of-some-length")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "another-secret")
-    said = errors.without_secrets("GET http://host/x?X-Amz-Signature=77 with a-token-of-some-length and another-secret")
+    said = web.without_secrets("GET http://host/x?X-Amz-Signature=77 with a-token-of-some-length and another-secret")
     assert said == "GET http://host/x?… with *** and ***"
     assert (
-        errors.without_secrets("Error performing HEAD http://user:word@host/x")
-        == "Error performing HEAD http://…@host/x"
+        web.without_secrets("Error performing HEAD http://user:word@host/x") == "Error performing HEAD http://…@host/x"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from framedex.indexer.facts import Row, rows_of
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
-from framedex.indexer.runs.existence import probe_object
+from framedex.indexer.runs.existence import probe_media
 
 
 def rows_found(found: Iterable[Any]) -> list[tuple[Row, Row]]:
@@ -34,5 +34,5 @@ def probed(path: Path, **how: Any) -> tuple[Row, Row]:
 
 def probed_object(uri: str, **how: Any) -> tuple[Row, Row]:
     """Return the columns of `videos` and `frames` for the only medium of an object, which is probed where it lies."""
-    ((video, frames),) = rows_found(probe_object(ProbeTask(path=uri, **how)))
+    ((video, frames),) = rows_found(probe_media(ProbeTask(path=uri, **how)))
     return video, frames

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from framedex.execution.engine import Calls, Outcome
-from framedex.execution.local_pool import run_local
+from framedex.execution.engine import Calls, Outcome, run_local
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from framedex.indexer.bitstream.base import REFERENCE_SLOTS, SLOTS_KNOWN, BitReader
 from framedex.indexer.bitstream.hevc_sets import (
+    SKIPPED,
     References,
     ReferringPicture,
     ShortTermSet,
@@ -60,7 +61,7 @@ def refers(*deltas: int, unused: tuple[int, ...] = ()) -> References:
     return References(short_term=(*((d, True) for d in deltas), *((d, False) for d in unused)), long_term=())
 
 
-def missing(pictures: list[tuple[int, bool, References | None]], cycle: int = 256) -> list[int]:
+def missing(pictures: list[tuple[int, bool, References]], cycle: int = 256) -> list[int]:
     return buffered_references(ReferringPicture(*picture, cycle) for picture in pictures)[0]
 
 
@@ -78,7 +79,7 @@ def test_a_picture_that_an_earlier_set_let_go_is_missing() -> None:
 
 
 def test_skipped_pictures_neither_need_nor_are_references() -> None:
-    pictures = [(8, True, refers()), (6, False, None), (10, False, refers(-4))]
+    pictures = [(8, True, refers()), (6, False, SKIPPED), (10, False, refers(-4))]
     assert missing(pictures) == [2]
 
 
@@ -144,7 +145,7 @@ def test_order_counts_may_not_depend_on_whether_an_anchor_is_left_out() -> None:
 
 
 def test_skipped_pictures_use_and_refresh_nothing() -> None:
-    pictures = [(8, True, refers()), (6, False, None)]
+    pictures = [(8, True, refers()), (6, False, SKIPPED)]
     assert buffered_references(ReferringPicture(*picture, 256) for picture in pictures)[1][1] == SLOTS_KNOWN
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import SourceError
-from framedex.indexer.sources.discover import discover
+from framedex.indexer.sources.discover import Search, discover
 from framedex.indexer.sources.sequences import group_names, natural_key
 from tests.support.datasets import run
 from tests.support.images import encoded, indexed, medium_id, only, planned, rows, sequence, write, write_rows
@@ -115,16 +115,16 @@ def test_single_images_are_media_of_one_frame_with_their_folders_name(tmp_path: 
 
 def test_a_sequence_is_labelled_by_the_folder_that_holds_its_folder(tmp_path: Path) -> None:
     sequence(tmp_path / "data/walk/take1")
-    (item,) = discover([str(tmp_path / "data")], label_from_parent=True).listed
+    (item,) = discover([str(tmp_path / "data")], Search(label_from_parent=True)).listed
     assert item.columns == {"label": "walk"}
 
 
 def test_images_can_be_ignored(tmp_path: Path, medium: Callable[[str], Path]) -> None:
     sequence(tmp_path / "data/frames")
-    with pytest.raises(SourceError, match="holds no video"):
-        discover([str(tmp_path / "data")], images="ignore")
+    with pytest.raises(SourceError, match="neither videos nor images"):
+        discover([str(tmp_path / "data")], Search(images="ignore"))
     shutil.copy(medium("h264_single.mp4"), tmp_path / "data/a.mp4")
-    assert len(discover([str(tmp_path / "data")], images="ignore").listed) == 1
+    assert len(discover([str(tmp_path / "data")], Search(images="ignore")).listed) == 1
 
 
 @pytest.mark.parametrize("how", ["source", "list", "dali", "listing"])
@@ -175,7 +175,7 @@ def test_a_sequence_of_several_folders_is_an_error(tmp_path: Path) -> None:
     listed = [{"uri": f"{folder}/a.png", "sequence": "s"} for folder in ("one", "two")]
     with pytest.raises(SourceError, match="several folders"):
         discover([str(write_rows(tmp_path / "l.csv", listed))])
-    with pytest.raises(SourceError, match="no image"):
+    with pytest.raises(SourceError, match="not an image"):
         discover(
             [
                 str(

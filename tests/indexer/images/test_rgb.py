@@ -115,7 +115,7 @@ def test_whatever_pillow_raises_for_changed_bytes_is_an_os_error(
 def test_a_palette_that_is_missing_is_an_os_error() -> None:
     header = struct.pack(">IIBBBBB", 1, 1, 8, 3, 0, 0, 0)
     data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
-    with pytest.raises(OSError, match="no whole image"):
+    with pytest.raises(OSError, match="not a whole image"):
         rgb_of(data)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,19 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.mp4.boxes import ENDINGS, TruncatedError, file_boxes
+from framedex.indexer.mp4.boxes import ENDINGS, Read, TruncatedError, iter_boxes
 from tests.support.media import Recipe, encode
 
 
+def reader(content: bytes) -> Read:
+    return lambda offset, length: content[offset : offset + length]
+
+
 def ending(content: bytes, container: str) -> str | None:
-    return ENDINGS[container](io.BytesIO(content), len(content))
+    return ENDINGS[container](reader(content), len(content))
 
 
 @pytest.mark.parametrize("name", ["h264_default.mp4", "h264_fragmented.mp4", "hevc_main10.mov"])
 def test_whole_files_pass_and_every_cut_of_them_does_not(name: str, medium: Callable[[str], Path]) -> None:
     content = medium(name).read_bytes()
     assert ending(content, "mp4") is None
-    edges = {box.end for box in file_boxes(io.BytesIO(content), 0, len(content))}
+    edges = {end for _, _, end in iter_boxes(reader(content), 0, len(content))}
     for cut in range(9, len(content), 997):
         tail = cut - max(edge for edge in {0, *edges} if edge <= cut)
         if tail >= 8:
@@ -46,7 +49,7 @@ def test_other_containers_show_what_is_cut_off(tmp_path: Path) -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_end_in_boxes_or_truncation(data: bytes) -> None:
     try:
-        boxes = list(file_boxes(io.BytesIO(data), 0, len(data)))
+        boxes = list(iter_boxes(reader(data), 0, len(data)))
     except TruncatedError:
         return
-    assert all(0 < box.start <= box.end <= len(data) for box in boxes)
+    assert all(0 < start <= end <= len(data) for _, start, end in boxes)

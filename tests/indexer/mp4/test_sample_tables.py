@@ -91,18 +91,20 @@ def check_columns(
     table: sample_tables.SampleTable, packets: list[av.Packet[Any]], stream: av.video.stream.VideoStream
 ) -> None:
     codec = stream.codec_context.name
-    assert table.offset.tolist() == [packet.pos for packet in packets]
-    assert table.size.tolist() == [packet.size for packet in packets]
+    assert table.samples.offset.tolist() == [packet.pos for packet in packets]
+    assert table.samples.size.tolist() == [packet.size for packet in packets]
     assert table.pts.tolist() == [packet.pts for packet in packets]
-    assert table.hidden.tolist() == [packet.is_discard for packet in packets]
+    assert table.samples.hidden.tolist() == [packet.is_discard for packet in packets]
     assert stream.time_base is not None
-    assert stream.time_base.denominator == table.timescale
+    assert stream.time_base.denominator == table.track.timescale
     if codec not in SHOWN_AS_KEYS | FLAGS_FROM_PICTURES:
-        assert table.sync.tolist() == [packet.is_keyframe for packet in packets]
-    if (table.pts >= table.dts).all() and not table.hidden.any():  # otherwise libavformat generates its own dts
-        assert table.dts.tolist() == [packet.dts for packet in packets]
+        assert table.samples.sync.tolist() == [packet.is_keyframe for packet in packets]
+    if (
+        table.pts >= table.samples.time
+    ).all() and not table.samples.hidden.any():  # otherwise libavformat generates its own dts
+        assert table.samples.time.tolist() == [packet.dts for packet in packets]
     if codec in RECORDS:
-        assert table.configurations[0] == (stream.codec_context.extradata or b"")
+        assert table.entries.configurations[0] == (stream.codec_context.extradata or b"")
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith((".mp4", ".mov"))])
@@ -162,13 +164,17 @@ def test_headers_of_tracks(medium: Callable[[str], Path], corpus: Path) -> None:
         with av.open(str(corpus / name)) as container:
             frame = next(container.decode(video=0))
         table = read_file(corpus / name, 1)
-        assert (table.rotation_degrees, table.width, table.height) == (frame.rotation, frame.width, frame.height)
+        assert (table.track.rotation_degrees, table.entries.width, table.entries.height) == (
+            frame.rotation,
+            frame.width,
+            frame.height,
+        )
 
 
 def test_two_sample_entries_are_told_apart(corpus: Path) -> None:
     table = read_file(corpus / "mp4_two_stsd.mp4", 1)
-    assert table.sample_entries == len(table.configurations) == 2
-    assert sorted(set(table.sample_entry.tolist())) == [0, 1]
+    assert len(table.entries.configurations) == 2
+    assert sorted(set(table.samples.entry.tolist())) == [0, 1]
 
 
 def test_only_headers_are_read(medium: Callable[[str], Path]) -> None:
@@ -181,7 +187,7 @@ def test_only_headers_are_read(medium: Callable[[str], Path]) -> None:
             return content[offset : offset + length]
 
         table = sample_tables.read_sample_table(sample_tables.read_layout(read, len(content)), 1)
-        for offset, size in some(zip(table.offset.tolist(), table.size.tolist(), strict=True)):
+        for offset, size in some(zip(table.samples.offset.tolist(), table.samples.size.tolist(), strict=True)):
             assert not touched[offset : offset + size].any()
 
 
@@ -212,7 +218,7 @@ def test_what_is_not_certain_is_refused(tables: TrackTables, reason: str) -> Non
 def test_absurd_counts_are_refused_at_once() -> None:
     content = bytearray(movie([TrackTables(sizes=[1] * 4, stts=[(2**32 - 1, 20)] * 2, chunks=[4])]))
     at = content.index(b"stsz") + 12
-    assert len(read_bytes(bytes(content)).size) == 4
+    assert len(read_bytes(bytes(content)).samples.size) == 4
     for count in (5, 1 << 20, 2**32 - 1):
         content[at : at + 4] = struct.pack(">I", count)
         with pytest.raises(boxes.UntrustedTables):
@@ -254,5 +260,5 @@ def test_mutations_end_in_a_table_or_a_reason(seed: int) -> None:
         table = read_bytes(whole)
     except (boxes.UntrustedTables, boxes.TruncatedError):
         return
-    assert (table.offset >= 0).all()
-    assert (table.offset + table.size <= len(whole)).all()
+    assert (table.samples.offset >= 0).all()
+    assert (table.samples.offset + table.samples.size <= len(whole)).all()

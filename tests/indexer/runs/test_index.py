@@ -240,8 +240,7 @@ def test_the_least_memory_that_may_be_asked_for_is_enough_for_plain_video(folder
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = (
         "from tests.support.sent import process_id_then_hang; "
-        "from framedex.execution.local_pool import run_local\n"
-        "from framedex.execution.engine import Calls\n"
+        "from framedex.execution.engine import Calls, run_local\n"
         "if __name__ == '__main__': list(run_local(Calls(function=process_id_then_hang, "
         f"items=['{tmp_path}/0', '{tmp_path}/1'], timeout_seconds=None), workers=2))"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from framedex import Index, index
 from framedex.errors import SourceError
-from framedex.indexer.sources.discover import default_root, discover
+from framedex.indexer.sources.discover import Search, default_root, discover
 from framedex.storage.uris import relative
 from tests.support.datasets import run
 
@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def uris(tree: Path, *sources: object, **options: object) -> list[str]:
-    found = discover([str(source) for source in sources], **options).listed  # type: ignore[arg-type]
+    found = discover([str(source) for source in sources], Search(**options)).listed  # type: ignore[arg-type]
     return [relative(item.path, str(tree)) for item in found]
 
 
@@ -91,7 +91,7 @@ def test_paths_in_lists_are_relative_to_the_root_where_one_is_given(
 
 
 def test_labels_come_from_folder_names(tree: Path) -> None:
-    labels = [item.columns["label"] for item in discover([str(tree)], label_from_parent=True).listed]
+    labels = [item.columns["label"] for item in discover([str(tree)], Search(label_from_parent=True)).listed]
     assert labels == ["cats", "cats", "dogs", "deep"]
 
 
@@ -117,7 +117,7 @@ def test_a_path_outside_the_root_stays_absolute(tree: Path) -> None:
         (lambda tree: [str((tree / "bad.csv").write_bytes(b"uri,\xff\nx,1\n") and tree / "bad.csv")], "cannot be read"),
         (lambda tree: [str((tree / "bad.csv").write_text("uri,uri\nx,y\n") and tree / "bad.csv")], "of one name"),
         (lambda tree: [str((tree / "bad.csv").write_text("uri,pts\nx,1\n") and tree / "bad.csv")], "reserved name"),
-        (lambda tree: [str((tree / "empty").mkdir() or tree / "empty")], "holds no video"),
+        (lambda tree: [str((tree / "empty").mkdir() or tree / "empty")], "neither videos nor images"),
     ],
 )
 def test_sources_that_make_no_sense_are_errors(tree: Path, make: object, says: str) -> None:
@@ -129,7 +129,7 @@ def test_sources_that_make_no_sense_are_errors(tree: Path, make: object, says: s
 def test_two_labels_for_one_medium_are_an_error(tree: Path) -> None:
     (tree / "l.csv").write_text("uri,label\ncats/b.MKV,1\n")
     with pytest.raises(SourceError, match="two labels"):
-        discover([str(tree / "l.csv")], label_from_parent=True)
+        discover([str(tree / "l.csv")], Search(label_from_parent=True))
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def linked(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def errors(tree: Path, *sources: object, **options: object) -> dict[str, str | None]:
-    found = discover([str(source) for source in sources], **options).listed  # type: ignore[arg-type]
+    found = discover([str(source) for source in sources], Search(**options)).listed  # type: ignore[arg-type]
     return {relative(item.path, str(tree)): item.error and item.error.kind for item in found}
 
 

@@ -100,7 +100,7 @@ def test_a_table_of_another_length_is_a_failure(copied: Path, tmp_path: Path) ->
     change(copied / FRAMES, lambda rows: rows[:30] + rows[33:])
     found = failures(copied, tmp_path)
     assert len(found) == 2
-    assert f"{FRAMES} has 20 frames of episode 1; meta/episodes says 23" in found[0]["message"]
+    assert f"{FRAMES} has 20 frames of episode 1; meta/episodes has 23" in found[0]["message"]
 
 
 def test_frames_of_another_episode_in_between_are_a_failure(copied: Path, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_several_tasks_of_an_episode_are_listed(copied: Path) -> None:
     ("edit", "message"),
     [
         (lambda info: info | {"codebase_version": "v1.6"}, "unknown version of LeRobot's format"),
-        (lambda info: {"fps": 10}, "no LeRobot dataset"),
+        (lambda info: {"fps": 10}, "not a LeRobot dataset"),
         (lambda info: info | {"features": {"action": {"dtype": "float32"}}}, "no camera that is stored as video"),
         (lambda info: info | {"video_path": None}, "meta/ cannot be read"),
     ],
@@ -161,7 +161,7 @@ def test_a_wrong_description_stops_the_run(
 @pytest.mark.parametrize("name", ["meta/info.json", EPISODES, "meta/tasks.parquet"])
 def test_a_missing_description_stops_the_run(copied: Path, name: str) -> None:
     (copied / name).unlink()
-    with pytest.raises(SourceError, match=r"no LeRobot dataset|cannot be read"):
+    with pytest.raises(SourceError, match=r"not a LeRobot dataset|cannot be read"):
         list(read_lerobot(f"lerobot:{copied}"))
 
 

@@ -197,7 +197,7 @@ def test_digits_of_names_and_labels_of_csv_stay_and_empty_cells_are_null(put: Pl
     assert listing["take"].to_pylist() == [1, 2, None]
     assert listing["tweet"].to_pylist() == ["5", "12345678901234567890", None]
     policy = {"policy": "uniform", "frames": 1}
-    with pytest.raises(FramedexError, match=r"a value that is no label(.|\n)*found: +empty(.|\n)*'01', '10'"):
+    with pytest.raises(FramedexError, match=r"a value without a label(.|\n)*found: +empty(.|\n)*'01', '10'"):
         ClipDataset.from_index(tmp_path / "INDEX", policy, labels="label")
     clips = ClipDataset.from_index(tmp_path / "INDEX", policy | {"filter": "label is not None"}, labels="label")
     assert clips.classes == ["01", "10"]

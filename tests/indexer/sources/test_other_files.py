@@ -61,7 +61,7 @@ def test_what_is_named_is_not_skipped(folder: Path, tmp_path: Path) -> None:
 
 def test_one_file_is_told_of_in_the_singular(folder: Path, tmp_path: Path) -> None:
     said = run("index", folder / "notes", folder / "a.mp4", "--out", tmp_path / "INDEX", code=1).output
-    assert "the folder holds no video and no image" in said
+    assert "the folder contains neither videos nor images" in said
     shutil.copy(folder / "a.mp4", folder / "notes" / "a.mp4")
     said = run("index", folder / "notes", "--out", tmp_path / "INDEX").output
     assert f"1 file skipped for its ending (1 .txt, such as {folder}/notes/c.txt): name what is video" in said

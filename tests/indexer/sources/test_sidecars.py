@@ -68,7 +68,7 @@ def test_kinds_that_a_sample_lacks_are_known_to_be_missing() -> None:
         ("json", b"[" * 99 + b"]" * 99, "nested more than 32 levels"),
         ("json", b"\xff", "is not valid UTF-8"),
         ("txt", b"\xff", "k.txt is not valid UTF-8"),
-        ("cls", b"dog", "holds no whole number, but 'dog'"),
+        ("cls", b"dog", "is not a whole number: 'dog'"),
     ],
 )
 def test_what_is_wrong_with_a_sidecar_is_said_and_costs_only_its_column(kind: str, content: bytes, said: str) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from framedex import ClipDataset, ClipLoader, ClipSampler, Index
 from framedex.errors import StaleError
 from framedex.loader import clip_loader
-from framedex.loader.batches.frames import CpuFrames, Finish
+from framedex.loader.batches.frames import Finish, Frames
 from framedex.loader.routing.movie import joined_movie
 from tests.support.datasets import shard_clips
 from tests.support.gpu import driver
@@ -27,7 +27,7 @@ CLIPS, FOR_GPU = 48, ("h264_default.mp4", "hevc_closed.mp4")
 SUPPORT = driver(*((codec, 1, bits) for codec in ("h264", "hevc") for bits in (8, 10)), least_width=16, engines=7)
 
 
-class PlayedGpu(CpuFrames):
+class PlayedGpu(Frames):
     """Two decoders that decode tiny movies as a player does.
 
     Args:

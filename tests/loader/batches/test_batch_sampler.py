@@ -192,8 +192,8 @@ class Lying(list[list[int]]):
         ([[]], FramedexError, "the clips of a batch"),
         ([3], FramedexError, "the clips of a batch"),
         (["01"], FramedexError, "(?s)the clips of a batch.*'01'"),
-        ([["01"]], FramedexError, "(?s)no clip number.*'01'.*whole numbers, 0 to"),
-        ([[1.5]], FramedexError, "(?s)no clip number.*1.5"),
+        ([["01"]], FramedexError, "(?s)not a clip number.*'01'.*whole numbers, 0 to"),
+        ([[1.5]], FramedexError, "(?s)not a clip number.*1.5"),
         (Lying([[1, 2]]), FramedexError, "more clips than its sampler says"),
     ],
 )
@@ -204,7 +204,7 @@ def test_batches_that_are_none_are_an_error(mixed: Path, batches: Any, error: An
 
 def test_a_transform_needs_to_know_the_largest_batch(mixed: Path) -> None:
     batches = ([number] for number in range(3))
-    with pytest.raises(FramedexError, match="made for the largest batch"):
+    with pytest.raises(FramedexError, match="need to know the size of the largest batch"):
         ClipLoader(ClipDataset(mixed), batch_sampler=batches, transform=lambda frames: frames)
 
 

@@ -223,9 +223,8 @@ if __name__ == "__main__":
         list(loader)
         next(iter(loader))  # abandoned after one batch
     deadline = time.monotonic() + 60  # abandoned tasks still return results
-    while opened() - before and time.monotonic() < deadline:
+    while (left := opened() - before) and time.monotonic() < deadline:
         time.sleep(0.05)
-    left = opened() - before
     print(batches, dict(left))
     loader.close()
 """

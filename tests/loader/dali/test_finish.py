@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from framedex.loader.batches.frames import CpuFrames, Finish
+from framedex.loader.batches.frames import Finish, Frames
 from framedex.loader.dali.gpu import GpuFrames
 from tests.support.fetched import fetched_clip
 
 
 def finished(finish: Finish, clips: list[Any]) -> tuple[Any, Any]:
-    """Return a batch as GpuFrames and as CpuFrames finish it, in main memory."""
+    """Return a batch as GpuFrames and as Frames finish it, in main memory."""
     frames = GpuFrames.__new__(GpuFrames)
     frames._finish, frames._device, frames._transformer = finish, torch.device("cpu"), None
     fetched = [fetched_clip(frames=clip.copy()) for clip in clips]
     ours = frames.finish([frames.given(clip) for clip in fetched])
-    return ours, CpuFrames(finish).finish(clips)
+    return ours, Frames(finish).finish(clips)
 
 
 @pytest.mark.parametrize("layout", ["FHWC", "FCHW", "CFHW"])

@@ -190,7 +190,7 @@ def test_labels_of_numpy_are_those_of_python(folder: Path) -> None:
 
 def test_a_name_column_that_is_taken_is_refused(medium: Callable[[str], Path], tmp_path: Path) -> None:
     index = write_index(tmp_path, medium, [{"label": "a", "label_name": "b"}] * 3)
-    with pytest.raises(FramedexError, match="go into a column that clips have already"):
+    with pytest.raises(FramedexError, match="would replace a column that clips already have"):
         ClipDataset.from_index(index, POLICY, labels="label")
 
 

@@ -270,7 +270,7 @@ def test_blocks_are_the_tars_and_media_of_a_dataset(index: Index, tmp_path: Path
 
 @pytest.mark.parametrize("state", [None, [], "epoch", 3])
 def test_what_is_no_state_is_refused(state: Any) -> None:
-    with pytest.raises(FramedexError, match="no state of a ClipSampler"):
+    with pytest.raises(FramedexError, match="not a state of a ClipSampler"):
         ClipSampler(range(5)).load_state_dict(state)
 
 

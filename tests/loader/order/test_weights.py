@@ -105,7 +105,7 @@ def test_drawn_clips_can_be_read_block_by_block() -> None:
         ({"weights": [1, [2], 3]}, "inhomogeneous.*an array of 3 values"),
         ({"weights": 3}, "found: +3\n.*3 values"),
         ({"weights": np.ma.masked_equal([1, 2, 3], 2)}, "a masked one for clip 1"),
-        ({"weights": "quality"}, "no columns"),
+        ({"weights": "quality"}, "no method column"),
         ({"balance": ["a", "b"]}, "value for each clip"),
         ({"balance": np.array(["a", None, "b"], object)}, "none for clip 1, 1 such"),
         ({"balance": [1.0, float("nan"), 2.0]}, "none for clip 1"),

@@ -54,15 +54,15 @@ def test_frames_of_joined_clips_are_those_of_a_full_decode(
     assert max(map(len, together)) > 1
     for group in together:
         feed = movie_feed([movies[number] for number in group], [wanted[number] for number in group])
-        assert (np.diff(feed.wanted) > 0).all()
-        with av.open(io.BytesIO(feed.content.tobytes())) as container:
+        assert (np.diff(feed["wanted"]) > 0).all()
+        with av.open(io.BytesIO(feed["movie"].tobytes())) as container:
             decoded = [plain(frame) for frame in container.decode(video=0)]
         assert len(decoded) == sum(len(movies[number].packet_size) for number in group)
         shown = movies[group[0]].stream.picture
-        found = [planes_md5(decoded[number], shown) for number in feed.wanted.tolist()]
+        found = [planes_md5(decoded[number], shown) for number in feed["wanted"].tolist()]
         assert found == [md5 for number in group for md5 in expected[number]]
-        assert feed.start.tolist() == [shown.top, shown.left]
-        assert feed.shape.tolist() == [frames[0].height, frames[0].width]
+        assert feed["start"].tolist() == [shown.top, shown.left]
+        assert feed["shape"].tolist() == [frames[0].height, frames[0].width]
 
 
 def plain(frame: av.VideoFrame) -> av.VideoFrame:

@@ -221,7 +221,7 @@ def test_damaged_bytes_are_an_error_and_no_picture(packed: Path, packed_images: 
     images = first_sample(packed_images)
     content = bytearray(images["001.jpg"])
     content[len(content) // 2] ^= 255
-    with pytest.raises(DecodeError, match="not those that were packed") as caught:
+    with pytest.raises(DecodeError, match="not the ones that were packed") as caught:
         decode_sample(images | {"001.jpg": bytes(content)})
     assert caught.value.where == f"{images['__url__']}, {images['__key__']}"
 

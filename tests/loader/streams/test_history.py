@@ -25,7 +25,7 @@ def test_skips_of_an_earlier_iteration_do_not_count() -> None:
 def test_a_copy_that_cannot_reach_the_log_knows_the_last_state() -> None:
     history = History()
     history.restart(3, resumed=True)
-    state = history._log.__getstate__() | {"place": "/proc/0/fd/none"}
+    state = history.__getstate__() | {"place": "/proc/0/fd/none"}
     copy = SharedLog.__new__(SharedLog)
     copy.__setstate__(state)
     assert copy.records("restart") == [{"event": "restart", "version": 3, "resumed": True}]

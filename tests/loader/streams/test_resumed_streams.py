@@ -199,16 +199,16 @@ def test_a_state_without_the_loader_is_refused_while_workers_deliver(packed: Pat
 def test_states_that_do_not_fit_are_refused(packed: Path, packed_images: Path) -> None:
     state = stream_of(packed).state_dict()
     wrong: list[tuple[Any, str]] = [
-        (None, "no state"),
-        ({"epoch": 1}, "no state"),
+        (None, "not a state"),
+        ({"epoch": 1}, "not a state"),
         (state | {"seed": 5}, "another seed"),
         (state | {"shuffle": 5}, "another shuffle"),
         (state | {"count": 5}, "another count"),
         (state | {"clips": 5}, "another clips"),
-        (state | {"epoch": -1}, "no state"),
-        (state | {"stages": [{"world_size": 1, "workers": 1, "passed": [[1, 2]]}]}, "no state"),
-        (state | {"stages": [{"world_size": 0, "workers": 1, "passed": []}]}, "no state"),
-        (state | {"lane": {"world_size": 1, "workers": 1, "rank": 1, "worker": 0, "passed": 0}}, "no state"),
+        (state | {"epoch": -1}, "not a state"),
+        (state | {"stages": [{"world_size": 1, "workers": 1, "passed": [[1, 2]]}]}, "not a state"),
+        (state | {"stages": [{"world_size": 0, "workers": 1, "passed": []}]}, "not a state"),
+        (state | {"lane": {"world_size": 1, "workers": 1, "rank": 1, "worker": 0, "passed": 0}}, "not a state"),
         (stream_of(packed, uneven="pad").state_dict(), "another uneven"),
         (stream_of(packed_images).state_dict(), "another clips"),
     ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from framedex import AudioOptions
 from framedex.errors import PolicyError
 from framedex.records.clip import AudioRecipe
 from framedex.records.medium import AudioPackets
-from framedex.sharder.clips.clip import PRE_ROLL, AudioFacts, audio_facts, plan_audio, pre_roll
+from framedex.sharder.clips.clip import PRE_ROLL, AudioFacts, Medium, plan_audio, pre_roll
 from framedex.sharder.decoding.audio import clip_interval, plan_clip_audio
 from tests.support.counted import some
 
@@ -167,10 +170,14 @@ def test_columns_that_do_not_fit_together_are_refused() -> None:
 
 def test_facts_come_from_the_audio_columns() -> None:
     known = facts_of("aac", 48_000, 5, 9)
-    row = {f"audio_{name}": getattr(known, name) for name in AudioFacts.__slots__} | {"audio_problem": None}
-    assert audio_facts(row) == known
-    assert audio_facts(row | {"audio_problem": "changes its rate"}) is None
-    assert audio_facts(row | {"audio_stream_index": None}) is None
+    row = {f"audio_{one.name}": getattr(known, one.name) for one in fields(AudioFacts)} | {"audio_problem": None}
+
+    def audio_of(**columns: Any) -> AudioFacts | None:
+        return Medium.audio.__get__(SimpleNamespace(**row | columns))  # type: ignore[attr-defined, no-any-return]
+
+    assert audio_of() == known
+    assert audio_of(audio_problem="changes its rate") is None
+    assert audio_of(audio_stream_index=None) is None
 
 
 def test_a_clip_lasts_from_its_first_frame_to_the_next_after_its_last() -> None:

@@ -134,7 +134,7 @@ def test_any_text_is_a_filter_or_refused(text: str) -> None:
 def test_an_unknown_column_is_named_with_the_closest_one() -> None:
     with pytest.raises(PolicyError, match="did you mean 'width'") as refused:
         rows("label == 'a' and widht > 3")
-    assert (refused.value.found, refused.value.where) == ("widht", "test")
+    assert (refused.value.found, refused.value.where) == ("'widht'", "test")
 
 
 @pytest.mark.parametrize("text", ["label > 3", "width == 'a'", "not width", "label * 2 > 1", "width in ['a']"])

@@ -30,7 +30,7 @@ def refusal(document: object) -> PolicyError:
             "a.yaml: segments[1]: fps",
             "'x'",
         ),
-        ({"policy": "segments", "segments": [{"fps": 1}]}, "a.yaml: segments[0]", "neither"),
+        ({"policy": "segments", "segments": [{"fps": 1}]}, "a.yaml: segments[0]", "none of frames, seconds"),
         ({"policy": "segments", "segments": [{"frames": 1}]}, "a.yaml: segments[0]", "no fps"),
         (FPS | {"range": {"start": 3}}, "a.yaml: range: start", "3"),
         (FPS | {"range": {"strat": 3}}, "a.yaml: range", "'strat'"),

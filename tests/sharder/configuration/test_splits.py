@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
+from framedex.sharder.configuration.listing_rows import Split
 from framedex.sharder.configuration.parameters import record
-from framedex.sharder.configuration.splits import Split
 
 VALUES = st.lists(st.text(max_size=8), min_size=1, max_size=40)
 
@@ -142,7 +142,7 @@ def stratified(content: dict[str, Any], known: dict[str, str] | None = None, **c
     """Assign rows that are dealt in two tables, beside groups with a known split."""
     split, table = record(Split, content, "test"), pa.table(columns)
     half = len(table) // 2
-    dealt = split.deal([table.slice(0, half), table.slice(half)], known or {})
+    dealt = split.deal(split.stratify or "", [table.slice(0, half), table.slice(half)], known or {})
     assigned: list[str] = split.assign(table, dealt).to_pylist()
     return assigned
 

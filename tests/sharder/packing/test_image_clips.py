@@ -304,7 +304,7 @@ def test_clips_avoid_damaged_images_unless_asked(tmp_path: Path, shots: Path) ->
     run("shard", tmp_path / "INDEX", "--clips", tmp_path / "D.jsonl", "--out", tmp_path / "E", "--damaged", "keep")
     kept = ClipDataset(tmp_path / "E")
     assert (kept[0]["frames"][0] == pixels(3)).all()
-    with pytest.raises(DecodeError, match="no whole image"):
+    with pytest.raises(DecodeError, match="not a whole image"):
         kept[1]
 
 

@@ -72,8 +72,8 @@ def test_any_policy_samples_the_ranges_between_cuts(video: Video, cuts: list[int
     [
         ({"ends": 1, "start": 0}, "did you mean 'ends'"),
         ({}, "no columns for this medium"),
-        ({"start": None, "end": 1}, "says nothing"),
-        ({"start": math.nan, "end": 1}, "says nothing"),
+        ({"start": None, "end": 1}, "cell is empty"),
+        ({"start": math.nan, "end": 1}, "cell is empty"),
         ({"start": "soon", "end": 1}, "must be a number"),
         ({"start": True, "end": 1}, "must be a number"),
         ({"start": math.inf, "end": 1}, "must be a number"),

@@ -98,7 +98,7 @@ def test_what_is_resolved_reads_back_equal(name: str, data: st.DataObject, terms
         ({"policy": "fps", "fps": 2, "max_seconds": 0}, "above zero"),
         ({"policy": "per_row"}, "one of fps, stride and uniform"),
         ({"policy": "per_row", "fps": 1, "stride": 1}, "one of fps, stride and uniform"),
-        ({"policy": "per_row", "uniform": 1, "frames": 1}, "how many frames a clip has"),
+        ({"policy": "per_row", "uniform": 1, "frames": 1}, "determines the number of frames"),
         ({"policy": "per_row", "fps": 1, "cuts": "a", "start": "b"}, "or by cuts"),
         ({"policy": "per_row", "fps": 1, "include_end": True}, "include_end"),
         ({"policy": "per_row", "fps": 1, "start": 3}, "name of a column"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.policies.sampling import CHOICES, Choose, distances, frames_at, over_common_denominator
+from framedex.sharder.policies.sampling import CHOICES, Choose, differences, frames_at, over_common_denominator
 
 PTS = st.lists(st.integers(-50, 100_000), min_size=1, max_size=60).map(sorted)
 TIME = st.fractions(min_value=-100, max_value=100_100, max_denominator=1001)
@@ -62,7 +62,7 @@ def test_numbers_too_large_for_int64_are_exact_all_the_same() -> None:
 def test_distances_are_exact_at_any_size(pts: list[int], times: list[Fraction], choose: Choose, scale: int) -> None:
     numerators, denominator = over_common_denominator(times)
     frames = frames_at(np.array(pts), numerators, denominator, choose)
-    found = distances(np.array(pts), frames, numerators.astype(object) * scale, denominator * scale)
+    found = np.abs(differences(np.array(pts), frames, numerators.astype(object) * scale, denominator * scale))
     assert [Fraction(int(away), denominator * scale) for away in found] == [
         abs(pts[frame] - time) for frame, time in zip(frames.tolist(), times, strict=True)
     ]

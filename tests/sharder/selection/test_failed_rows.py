@@ -42,7 +42,7 @@ def test_shard_names_the_row(index: Path, tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(json.dumps(POLICY))
     output = run("shard", index, "--policy", tmp_path / "policy.json", "--out", tmp_path / "D", code=3).output
     assert "a.mp4: row 3 of the listing: " in output
-    assert "b.mp4: row 6 of the listing: column 'start': the row says nothing" in output
+    assert "b.mp4: row 6 of the listing: column 'start': the cell is empty" in output
     failures = pq.read_table(tmp_path / "D" / "failures.parquet").to_pylist()
     assert [row["message"][:20] for row in failures] == ["row 3 of the listing", "row 6 of the listing"]
     dataset = ClipDataset(tmp_path / "D")

@@ -106,12 +106,12 @@ def test_a_row_that_names_no_stretch_is_a_failure_with_its_reason(row: Document,
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"range": {}}, "names no column"),
+        ({"range": {}}, "needs the name of a column"),
         ({"range": "start"}, "must be a mapping"),
         ({"range": {"begin": "a"}}, "unknown key"),
         ({"range": {"start": "a", "unit": "hours"}}, "unknown value"),
         ({"range": {"start": "a", "end": "b", "include_end": True}}, "include_end is for an end in frames"),
-        ({"policy": "per_row", "range": {"start": "a"}}, "without the key range"),
+        ({"policy": "per_row", "range": {"start": "a"}}, "its own keys for ranges"),
     ],
 )
 def test_what_is_no_range_is_refused(wrong: Document, said: str) -> None:

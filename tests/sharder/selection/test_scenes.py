@@ -14,7 +14,7 @@ import pytest
 import framedex
 from framedex import ClipDataset, Index
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.views import Views
+from framedex.sharder.configuration.listing_rows import Views
 from framedex.sharder.planning.units import scenes_of
 from tests.support.policies import policy_of
 

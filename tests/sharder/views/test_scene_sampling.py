@@ -257,7 +257,7 @@ def test_each_view_may_want_its_own_times() -> None:
 WRONG = {
     "clock": ({"clock": None}, "the time of views is that of the view clock, or counted by clock_fps"),
     "both": ({"clock_fps": 5}, "clock, or counted by clock_fps"),
-    "names": ({"names": ["b", "c"]}, "clock is no view"),
+    "names": ({"names": ["b", "c"]}, "clock must be a view"),
     "twice": ({"names": ["a", "b", "b"]}, "a value of the column, once"),
     "moved": ({"each": {"a": {"rate": 2}}}, "the clock counts its own time"),
     "offsets": ({"offset_column": "o", "each": {"b": {"offset_seconds": 1}}}, "offsets are given by column or by view"),
