@@ -93,7 +93,7 @@ class ClipDataset(ColumnsOfClips):
         decode: Decode = "cpu",
         size: Size | None = None,
         framing: Framing | None = None,
-        rotation: Rotation = "apply",
+        rotation: Rotation = "stored",
         layout: Layout | None = None,
         dtype: Dtype = "uint8",
         transform: Transform | None = None,

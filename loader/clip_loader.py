@@ -17,7 +17,7 @@ from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_unit, placed
 from framedex.loader.batches.faults import Fault, Fetched, OnError
 from framedex.loader.batches.fetch import FetchOptions
-from framedex.loader.batches.frames import Collate, Finish, Frames, LoaderOptions, Normalize, Rotation, check_pixels
+from framedex.loader.batches.frames import Collate, Finish, Frames, LoaderOptions, Normalize, check_pixels
 from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.clip_dataset import ClipDataset
@@ -56,9 +56,10 @@ class ClipLoader:
             times decide which decoder a clip gets. Two runs then differ by rounding.
         colour: how close a GPU's colours must come to the CPU's colours, "close" or "exact" (`colour.colour_obstacle`).
             Workers decode the clips for which the GPU's colours are not close enough.
-        rotation: "report" leaves frames as they are stored. "apply" turns them upright, to the nearest quarter turn.
-        size: (height, width) to which frames are stretched, which changes their proportions. If frames are turned, it
-            is the size of the upright frames. Defaults to the dataset's `size` or `framing`.
+        rotation: replaces the dataset's `rotation`: "apply" turns frames upright, and "stored" leaves them as they are
+            stored.
+        size: (height, width) to which frames are stretched, which changes their proportions. Defaults to the dataset's
+            `size` or `framing`.
         framing: other ways to a size, crops and mirroring, in place of the dataset's `size` or `framing`. Their results
             are the same on a GPU and on the CPU.
         transform: a function of DALI operations, frames → frames, as defined in a pipeline. Its input is uint8 FHWC on
@@ -97,7 +98,7 @@ class ClipLoader:
         decode: Decode = "auto",
         cpu_share: Share = None,
         colour: Colour = "close",
-        rotation: Rotation = "report",
+        rotation: Rotation | None = None,
         size: Size | None = None,
         framing: Framing | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -127,15 +128,14 @@ class ClipLoader:
                 )
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
-        wanted = clips.pixels_of if isinstance(clips, ConcatClips) else clips.pixels.reframed
-        pixels = replace(wanted(size, framing), threads=threads)
+        wanted = clips.pixels_of if isinstance(clips, ConcatClips) else clips.pixels.changed
+        pixels = replace(wanted(size, framing, rotation), threads=threads)
         self._options = options = LoaderOptions(
             pixels=pixels,
             device=device,
             device_id=device_id,
             decode=decode,
             colour=colour,
-            rotation=rotation,
             num_workers=num_workers,
             batch_size=batch_size,
             prefetch=prefetch,
@@ -178,7 +178,7 @@ class ClipLoader:
         caps = driver_support(device_id) if device == "gpu" else None
         self._supply = ClipSupply(
             clips,
-            FetchOptions(pixels=pixels, upright=options.upright, colour=colour, caps=caps),
+            FetchOptions(pixels=pixels, colour=colour, caps=caps),
             options,
             replacements=alike.replacements if isinstance(alike, BucketSampler | ConcatClips) else None,
         )

@@ -10,7 +10,7 @@ from framedex.core.column_rules import column_as_numpy
 from framedex.core.words import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fetched, read_or_replaced
-from framedex.loader.batches.frames import LoaderOptions, blank, common, joined, per_view, stored_size
+from framedex.loader.batches.frames import LoaderOptions, blank, common, joined, per_view
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Draw
 from framedex.loader.pixels.options import PixelOptions, sendable
@@ -157,7 +157,7 @@ class MultiViewDataset:
         return min(numbers, key=numbers.__getitem__)
 
     def blank(
-        self, view: str, leading: dict[str, Any], pixels: PixelOptions, *, upright: bool
+        self, view: str, leading: dict[str, Any], pixels: PixelOptions
     ) -> tuple[dict[str, Any], NDArray[Any], Draw]:
         """Return padding for a view that a clip lacks.
 
@@ -165,7 +165,6 @@ class MultiViewDataset:
             view: the view.
             leading: the item of the clip's leading view.
             pixels: how frames are delivered.
-            upright: whether frames are turned by the rotation of their medium.
 
         Returns:
             The item without pictures, zeros as decoded frames, and the source of the clip's random numbers.
@@ -174,14 +173,12 @@ class MultiViewDataset:
             own, other = (self.clips.origin.clip(number) for number in self._examples[view])
             self._shapes[view] = own, len(own.frames) != len(other.frames)
         example, has_own_length = self._shapes[view]
-        medium = example.medium
         count = len(example.frames if has_own_length else leading["mask"])
-        size = stored_size((medium.height, medium.width), medium.rotation_degrees if upright else 0)
         draw = Draw(seed=pixels.seed, epoch=self.epoch, name=leading["multiview_id"])
-        return blank(leading, count, example.audio), pixels.blank(medium, size, count, draw), draw
+        return blank(leading, count, example.audio), pixels.blank(example.medium, count, draw), draw
 
     def _blank_item(self, view: str, leading: dict[str, Any]) -> dict[str, Any]:
-        item, frames, draw = self.blank(view, leading, self.clips.pixels, upright=False)
+        item, frames, draw = self.blank(view, leading, self.clips.pixels)
         if "movie" in leading:
             return item | {"movie": np.zeros(0, np.uint8)}
         return item | {"frames": self.clips.pixels.finished(frames, draw)}
@@ -196,12 +193,12 @@ class ViewJoiner:
     """
 
     def __init__(self, dataset: MultiViewDataset, options: LoaderOptions) -> None:
-        self._dataset, self._pixels, self._upright = dataset, options.pixels, options.upright
+        self._dataset, self._pixels = dataset, options.pixels
         self.views, self.count, self.numbers = dataset.views, len(dataset), dataset.numbers
 
     def blank(self, view: str, leading: Fetched) -> Fetched:
         """Return a clip of padding alone, for a view that an item lacks."""
-        item, frames, draw = self._dataset.blank(view, leading.item, self._pixels, upright=self._upright)
+        item, frames, draw = self._dataset.blank(view, leading.item, self._pixels)
         if self._pixels.transform is not None:
             frames = sendable(self._pixels.finished(frames, draw))
         return Fetched(number=ABSENT, item=item, cost=leading.cost, frames=frames)

@@ -51,7 +51,8 @@ class Column:
         also_in: Names of other places that store the column. The record's module defines these names.
         key: The key of the value in items of loaders, or None if items lack it.
         dtype: The type of the numpy array in the record, or None if the record has a Python object.
-        padding: The element that pads such an array, and that stands for null if elements may be null.
+        padding: The element that pads such an array, and that stands for null if elements may be null. For a single
+            value, the value that items have in place of null.
         has_nulls: Whether elements of its lists may be null.
     """
 

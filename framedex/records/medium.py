@@ -202,7 +202,13 @@ class MediumRecord:
         pa.int32(), unit="degrees", rule=between(-360, 360), also_in=IN_TARS_TOO, key="rotation_degrees"
     )
     field_order: str | None = column(pa.string(), rule=among(FIELD_ORDERS.values()), also_in=IN_TARS_TOO)
-    sample_aspect_ratio: float | None = column(pa.float64(), rule=between(0, 1 << 31, needed=False), also_in=(MEDIA,))
+    sample_aspect_ratio: float | None = column(
+        pa.float64(),
+        rule=between(0, 1 << 31, needed=False),
+        also_in=IN_TARS_TOO,
+        key="sample_aspect_ratio",
+        padding=1.0,
+    )
     color_range: str | None = column(pa.string(), rule=among(COLOR_RANGES.values()), also_in=IN_TARS_TOO)
     color_matrix: int = column(pa.int32(), rule=CODE_POINT, also_in=IN_TARS_TOO)
     color_primaries: int = column(pa.int32(), rule=CODE_POINT, also_in=(MEDIA,))

@@ -84,10 +84,10 @@ class ItemOptions:
 
     def __post_init__(self) -> None:
         check_choices(decode=(self.decode, ("cpu", "movie")))
-        if self.decode == "movie" and not self.pixels.is_plain:
+        if self.decode == "movie" and not (self.pixels.is_plain and self.pixels.rotation == "stored"):
             raise FramedexError(
                 "decode='movie' leaves frames to another decoder",
-                found="framing, layout, dtype or transform",
+                found="framing, rotation, layout, dtype or transform",
                 remedy="decode='cpu', or do the same with the other decoder's frames",
             )
 

@@ -13,7 +13,6 @@ import numpy as np
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import FramedexError
 from framedex.loader.batches.faults import ClipRequest, Fault, Fetched, NvdecClip, fault_of
-from framedex.loader.batches.frames import quarter_turns, stored_size, upright
 from framedex.loader.pixels.options import PixelOptions, sendable
 from framedex.loader.routing.balance import ClipCost, clip_cost
 from framedex.loader.routing.driver import DriverSupport
@@ -24,7 +23,6 @@ from framedex.records.columns import item_of
 from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.audio import read_audio
-from framedex.sharder.decoding.cutout import Cutout, cut, whole
 from framedex.sharder.reading import EncodedClip, HeldBytes, SourceFiles
 
 Decode = Literal["cpu", "movie"]
@@ -98,12 +96,14 @@ class FetchOptions:
         colour: how close a GPU's colours must come to the CPU's.
         caps: the formats that the GPU's driver supports.
         nvjpeg: whether the GPU decodes JPEGs, too.
+        windows: whether frames of the GPU are turned and cut afterwards. If not, workers decode clips that need it.
     """
 
     pixels: PixelOptions = field(default_factory=PixelOptions)
     colour: Colour = "close"
     caps: DriverSupport | None = None
     nvjpeg: bool = True
+    windows: bool = True
 
 
 class Fetcher:
@@ -144,7 +144,8 @@ class Fetcher:
             bytes_read=len(encoded.payload),
             packets=len(clip.recipe.packet_size),
         )
-        is_for_gpu = wanted.on_gpu and pixels.dtype == "uint8" and self._prepare(fetched, clip, encoded)
+        is_fit = pixels.dtype == "uint8" and (self._options.windows or fetched.cutout is None)
+        is_for_gpu = wanted.on_gpu and is_fit and self._prepare(fetched, clip, encoded)
         if is_for_gpu and ask is not None and not ask(fetched.cost):
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:

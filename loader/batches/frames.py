@@ -194,31 +194,6 @@ def blank(example: Item, frames: int, audio: ClipAudioPlan | None) -> Item:
     return found
 
 
-Rotation = Literal["report", "apply"]
-Size = tuple[int, int]  # height, width
-
-
-def quarter_turns(degrees: int) -> int:
-    """Return the number of counterclockwise quarter turns, 0 to 3, that is nearest to a rotation in degrees."""
-    return round(degrees / 90) % 4
-
-
-def upright(frames: NDArray[Any], degrees: int) -> NDArray[Any]:
-    """Turn frames, [F, H, W, C], counterclockwise by `degrees`. Return a contiguous array.
-
-    90 and 270 degrees exchange H and W. Other angles are rounded to quarter turns, where ffmpeg would draw black
-    corners. The sizes in options are sizes of upright pictures: to scale a clip as well, decode it to `stored_size`
-    before it is turned.
-    """
-    return np.ascontiguousarray(np.rot90(frames, quarter_turns(degrees), axes=(1, 2)))
-
-
-def stored_size(size: Size, degrees: int) -> Size:
-    """Return the (height, width) that a decoded picture needs to have `size` when it is turned upright."""
-    height, width = size
-    return (width, height) if quarter_turns(degrees) % 2 else (height, width)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions:
     """How clips are decoded, and how batches are made of them.
@@ -234,7 +209,6 @@ class LoaderOptions:
     device_id: int
     decode: Decode
     colour: Colour
-    rotation: Rotation
     num_workers: int
     batch_size: int
     prefetch: int
@@ -247,7 +221,6 @@ class LoaderOptions:
         check_choices(
             decode=(self.decode, get_args(Decode)),
             colour=(self.colour, get_args(Colour)),
-            rotation=(self.rotation, get_args(Rotation)),
             last=(self.last, get_args(Last)),
             collate=(self.collate, get_args(Collate)),
             on_error=(self.on_error, ON_ERROR),
@@ -259,11 +232,6 @@ class LoaderOptions:
             raise FramedexError("decode='gpu' delivers frames on the GPU", remedy="device='gpu', or decode='cpu'")
         if self.device == "gpu" and self.output == "numpy":
             raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")
-
-    @property
-    def upright(self) -> bool:
-        """Whether frames are turned by the rotation of their medium."""
-        return self.rotation == "apply"
 
     @property
     def ahead(self) -> int:

@@ -53,7 +53,8 @@ class ProxiedDataset:
                 allowed="size=(height, width)",
                 remedy="crop, mirror and lay out in the pipeline: clip_pipeline(transform=…)",
             )
-        options = FetchOptions(pixels=pixels, caps=driver_support(device_id), nvjpeg=False)  # one pipeline, of movies
+        # The pipeline is for movies, and neither turns nor cuts their frames.
+        options = FetchOptions(pixels=pixels, caps=driver_support(device_id), nvjpeg=False, windows=False)
         self._fetch = Fetcher(dataset, options)
 
     def __len__(self) -> int:

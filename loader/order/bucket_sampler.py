@@ -193,7 +193,7 @@ class BucketSampler(ElasticSampler[list[int]]):
         tokens: tokens of each clip: an array [clips], the name of a column, or a function of the shapes, int64
             [clips, 3] (frames, height, width), such as one that calls `visual_tokens`.
         shapes: [clips, 3], the frames, height and width of each clip. Defaults to `dataset.shapes()`. Give it if clips
-            are loaded with other sizes, such as `dataset.shapes(upright=True)` for rotation="apply".
+            are loaded with other sizes.
         padding: the size to which the clips of a batch are padded. "tokens" is the greatest number of tokens. "shape"
             is the most frames, the greatest height and the greatest width, as with `collate="pad"`; it needs `tokens`
             as a function.

@@ -177,7 +177,7 @@ class Framing:
     scale: tuple[float, float] | None = None
     ratio: tuple[float, float] | None = None
     flip: float = 0.0
-    aspect: Aspect = "display"
+    aspect: Aspect = "stored"
 
     def __post_init__(self) -> None:
         for name in ("size", "short_side", "crop", "scale", "ratio"):

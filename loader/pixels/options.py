@@ -156,7 +156,7 @@ class PixelOptions:
     seed: int = 0
     threads: int = 1
     clip_bytes: int | None = None
-    rotation: Rotation = "apply"
+    rotation: Rotation = "stored"
 
     def __post_init__(self) -> None:
         check_choices(dtype=(self.dtype, get_args(Dtype)), rotation=(self.rotation, get_args(Rotation)))

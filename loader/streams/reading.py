@@ -179,8 +179,8 @@ def decode_sample(
             `decode`. `__key__` and `__url__` name the sample in messages.
         seed: as for `ClipDataset`.
         epoch: the epoch of the random draws of `framing` and `transform`. Make a new pipeline for every epoch.
-        pixels: `size`, `framing`, `layout`, `dtype`, `transform`, `threads` and `clip_bytes`, as for `ClipDataset`. In
-            a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
+        pixels: `size`, `framing`, `rotation`, `layout`, `dtype`, `transform`, `threads` and `clip_bytes`, as for
+            `ClipDataset`. In a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
 
     Returns:
         A dict as `ClipDataset.__getitem__` describes it, with `frames`.

@@ -28,8 +28,10 @@ from framedex.storage.places import Place
 CLIP_FIELDS = ("clip_id", "multiview_id", "view_name")
 # Fields that are computed from list columns of `clips`, by their names in `framedex audit`.
 FRAME_FIELDS = {"wanted_frames": "frames", "begin_seconds": "seconds", "end_seconds": "seconds"}
-MEDIA_FIELDS = (*MEDIUM_FIELDS, "frame_count")
-DURATION, FRAME_RATE = "duration_seconds", "frame_rate"
+DURATION, FRAME_RATE, ASPECT = "duration_seconds", "frame_rate", "sample_aspect_ratio"
+MEDIA_FIELDS = (*MEDIUM_FIELDS, "frame_count", ASPECT)
+SIZES = ("height", "width", "rotation_degrees")  # every medium has them
+UPRIGHT = ("upright_width", "upright_height")  # the size of pictures that are turned as players turn them
 # Fields of the medium that are computed from several columns of `media`.
 DURATION_COLUMNS = ("duration_pts", "time_base_num", "time_base_den")
 MADE_FIELDS = {
@@ -93,7 +95,39 @@ def check_column_name(name: object) -> None:
         raise FramedexError("the name of a column is a text", found=repr(name)[:80], allowed="such as 'label'")
 
 
-SIZES = ("height", "width", "rotation_degrees")  # every medium has them
+def quarter_turns(degrees: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the quarter turns counterclockwise, 0 to 3, that are nearest to rotations in degrees."""
+    return np.rint(degrees / 90).astype(np.int64) % 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredShapes:
+    """The numbers of frames of clips, and the pictures of their media as they are stored.
+
+    Attributes:
+        frames: int64 [clips], padding included.
+        heights: int64 [clips].
+        widths: int64 [clips].
+        turns: int64 [clips]: the quarter turns counterclockwise, 0 to 3, by which players turn the pictures.
+        aspects: float64 [clips]: the width of a sample over its height, 1 if it is not stated.
+    """
+
+    frames: NDArray[np.int64]
+    heights: NDArray[np.int64]
+    widths: NDArray[np.int64]
+    turns: NDArray[np.int64]
+    aspects: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, medium: Medium, frames: int) -> Self:
+        """Return the shape of one clip with a number of frames."""
+        numbers = (frames, medium.height, medium.width, medium.turns)
+        shape = (np.array([number], np.int64) for number in numbers)
+        return cls(**dict(zip(cls.__slots__, (*shape, np.array([medium.aspect])), strict=True)))
+
+    def take(self, places: NDArray[np.int64]) -> Self:
+        """Return the shapes of some clips."""
+        return type(self)(**{name: getattr(self, name)[places] for name in self.__slots__})
 
 
 class ClipSource(ABC):

@@ -129,7 +129,7 @@ def test_rotation_is_applied_and_the_size_is_of_what_comes_out(
     assert np.array_equal(small["frames"][0], np.rot90(lying, turns, axes=(1, 2)))
     (as_stored,) = ClipLoader(dataset, output="numpy")
     assert np.array_equal(as_stored["frames"][0], stored)
-    upright = ClipDataset(tmp_path / "D")
+    upright = ClipDataset(tmp_path / "D", rotation="apply")
     assert np.array_equal(upright[0]["frames"], batch["frames"][0])
     (unasked,) = ClipLoader(upright, output="numpy")
     assert np.array_equal(unasked["frames"][0], batch["frames"][0])

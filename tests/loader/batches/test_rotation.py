@@ -29,7 +29,8 @@ def test_upright_is_what_ffmpeg_shows(turn: str, medium: Callable[[str], Path], 
     (tmp_path / "media").mkdir()
     path = turned_video(medium("h264_default.mp4"), tmp_path / "media" / "turned.mp4", turn)
     run("index", tmp_path / "media", "--out", tmp_path / "INDEX")
-    dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", [{"uri": "turned.mp4", "frames": [0]}]))
+    clips = [{"uri": "turned.mp4", "frames": [0]}]
+    dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", clips), rotation="apply")
     shown = dataset[0]["frames"]
     assert shown.flags.c_contiguous
     assert dataset.shapes().tolist() == [list(shown.shape[:3])]

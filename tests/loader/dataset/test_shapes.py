@@ -93,8 +93,8 @@ def test_a_size_a_choice_of_clips_and_turned_pictures_count(indexed: Path, tmp_p
     is_chosen = whole.column("split") == "train"
     assert 0 < len(chosen) < len(whole)
     assert chosen.shapes().tolist() == whole.shapes()[is_chosen].tolist()
-    lying = ClipDataset.from_index(indexed, policy, rotation="stored").shapes()
+    upright = ClipDataset.from_index(indexed, policy, rotation="apply").shapes()
     quarter = whole.column("rotation_degrees") % 180 != 0
     assert quarter.any()
-    assert whole.shapes()[quarter].tolist() == lying[quarter][:, [0, 2, 1]].tolist()
-    assert whole.shapes()[~quarter].tolist() == lying[~quarter].tolist()
+    assert upright[quarter].tolist() == whole.shapes()[quarter][:, [0, 2, 1]].tolist()
+    assert upright[~quarter].tolist() == whole.shapes()[~quarter].tolist()

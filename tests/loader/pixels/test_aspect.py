@@ -17,11 +17,15 @@ from tests.support.turned import cut, turned_video, widened_video
 
 # Of 176 × 144 (width × height), shown as 352 × 144 with a ratio of 2/1: (height, width) of scaled pictures.
 SCALED = {
-    "short": (Framing(short_side=72), (72, 176), (72, 88)),
-    "long": (Framing(long_side=88), (36, 88), (72, 88)),
-    "fit": (Framing(size=(96, 96), resize="fit"), (39, 96), (79, 96)),
-    "cover": (Framing(size=(96, 96), resize="crop"), (96, 235), (96, 117)),
-    "smart": (Framing(smart_resize=SmartResize(factor=8, min_pixels=64, max_pixels=8192)), (56, 136), (80, 96)),
+    "short": (Framing(short_side=72, aspect="display"), (72, 176), (72, 88)),
+    "long": (Framing(long_side=88, aspect="display"), (36, 88), (72, 88)),
+    "fit": (Framing(size=(96, 96), resize="fit", aspect="display"), (39, 96), (79, 96)),
+    "cover": (Framing(size=(96, 96), resize="crop", aspect="display"), (96, 235), (96, 117)),
+    "smart": (
+        Framing(smart_resize=SmartResize(factor=8, min_pixels=64, max_pixels=8192), aspect="display"),
+        (56, 136),
+        (80, 96),
+    ),
 }
 
 
@@ -46,7 +50,7 @@ def of(dataset: ClipDataset, name: str) -> int:
 @pytest.mark.parametrize("name", SCALED)
 def test_pictures_are_scaled_to_the_proportions_that_players_show(home: Path, name: str) -> None:
     framing, shown, squares = SCALED[name]
-    dataset = ClipDataset(home / "D", framing=framing)
+    dataset = ClipDataset(home / "D", framing=framing, rotation="apply")
     for uri, expected in (("wide.mp4", shown), ("plain.mp4", squares), ("turned.mp4", None)):
         number = of(dataset, uri)
         item, clip = dataset[number], dataset.clip(number)
@@ -57,7 +61,7 @@ def test_pictures_are_scaled_to_the_proportions_that_players_show(home: Path, na
             assert cutout.scaled == expected
         elif name in ("short", "long"):
             assert cutout.scaled == shown[::-1]
-        stretched = ClipDataset(home / "D", size=cutout.scaled)[number]["frames"]
+        stretched = ClipDataset(home / "D", size=cutout.scaled, rotation="apply")[number]["frames"]
         assert np.array_equal(item["frames"], cut(stretched, cutout))
 
 
@@ -102,11 +106,11 @@ def test_columns_and_where_know_the_shape_of_samples(home: Path) -> None:
 )
 def test_sources_tars_and_streams_give_frames_of_one_shape(home: Path, tmp_path: Path, packing: list[Any]) -> None:
     run("shard", home / "INDEX", "--policy", "uniform", "--out", tmp_path / "D", *packing)
-    framing = Framing(short_side=72, crop=(64, 60), position="random", flip=0.5)
+    framing = Framing(short_side=72, crop=(64, 60), position="random", flip=0.5, aspect="display")
     several: list[dict[str, Any]] = [
-        {"framing": Framing(short_side=72)},
+        {"framing": Framing(short_side=72, aspect="display")},
         {"framing": framing},
-        {"framing": framing, "rotation": "stored"},
+        {"framing": framing, "rotation": "apply"},
     ]
     for pixels in several:
         source, packed = ClipDataset(home / "D", **pixels), ClipDataset(tmp_path / "D", **pixels)
