@@ -45,8 +45,8 @@ class ClipDataset(ColumnsOfClips):
             the size, or frames keep theirs.
         framing: other ways to a size: by the shorter or longer side, letterboxed, cropped, mirrored. Random crops are
             drawn again in each epoch (see `set_epoch`).
-        rotation: "apply" turns frames upright, as players show them, to the nearest quarter turn. Sizes, crops and
-            shapes are those of upright frames. "stored" leaves frames as they are stored.
+        rotation: "stored" leaves frames as they are stored. "apply" turns them upright, as players show them, to the
+            nearest quarter turn: sizes, crops and shapes are then those of upright frames.
         layout: order of the axes of `frames`: "FHWC", "FCHW" or "CFHW". Defaults to "FHWC", or with a `transform` to
             "FCHW".
         dtype: "uint8": RGB of 8 bits. "uint16": RGB of 16 bits, white is 65535, which keeps the bits of video of 10 and

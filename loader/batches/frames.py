@@ -72,10 +72,14 @@ def have_one_shape(name: str, shapes: list[tuple[int, ...]], mode: Collate) -> b
     """Return whether a batch's arrays can be stacked. Raises FramedexError if they differ and `mode` is "error"."""
     different = sorted(set(shapes))
     if len(different) > 1 and mode == "error":
+        are_turned = name == "frames" and len({tuple(sorted(shape)) for shape in different}) == 1
         raise FramedexError(
             f"clips of one batch differ in the shape of {name!r}",
             found=", ".join(str(shape) for shape in different),
-            remedy="give size=(height, width), clips of equal length (of audio: --audio-rate, --audio-channels, "
+            remedy="portrait and landscape pictures meet here: give size=(height, width) or a Framing with a size, make "
+            "batches of one shape with BucketSampler, or leave out rotation='apply' if they are stored alike"
+            if are_turned
+            else "give size=(height, width), clips of equal length (of audio: --audio-rate, --audio-channels, "
             "--audio-seconds), or collate='pad' or 'list'",
         )
     return len(different) == 1

@@ -159,8 +159,8 @@ class Framing:
             drawn and scaled to `size`.
         ratio: (least, most) ratio of width to height of a random-resized crop. Defaults to (3/4, 4/3).
         flip: The probability that a clip is mirrored left to right.
-        aspect: The proportions of pictures, for frames that are scaled. "display" are those that players show, where
-            samples may be wider than they are high (`sample_aspect_ratio`). "stored" takes all samples for squares.
+        aspect: The proportions of pictures that are scaled. "stored" takes all samples for squares. "display" keeps the
+            proportions that players show, which depend on the shape of samples (`sample_aspect_ratio`).
 
     Raises:
         FramedexError: A value is not allowed, or values contradict each other.

@@ -136,7 +136,7 @@ def _turned(part: Part, size: Size, turns: int) -> Part:
 def cut_into(target: Any, pictures: Any, cutout: Cutout, library: ModuleType) -> None:
     """Turn scaled pictures, and copy their windows to where they are delivered.
 
-    What stands out of the pictures is not written.
+    Parts of windows outside of the pictures are not written.
 
     Args:
         target: [windows, …, h, w, C], zeros where windows may stand out.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import framedex
-from framedex import ClipDataset, ClipLoader, ClipStream, Framing, SmartResize
+from framedex import BucketSampler, ClipDataset, ClipLoader, ClipStream, Framing, SmartResize
 from tests.support.datasets import run
 from tests.support.packed import samples
 from tests.support.turned import cut, turned_video, widened_video
@@ -80,6 +80,20 @@ def test_stored_proportions_and_framings_that_do_not_scale(home: Path) -> None:
         assert dataset.shapes()[number, 1:].tolist() == list(size)
     with pytest.raises(framedex.FramedexError, match="aspect"):
         Framing(short_side=72, aspect="player")  # type: ignore[arg-type]
+
+
+def test_portrait_and_landscape_pictures_in_a_batch_say_what_to_do(home: Path) -> None:
+    upright = ClipDataset(home / "D", rotation="apply")
+    with pytest.raises(framedex.FramedexError, match="portrait and landscape pictures"):
+        list(ClipLoader(upright, batch_size=99, output="numpy"))
+    framing = Framing(sizes=[(96, 64), (64, 96)], resize="crop", aspect="display")
+    several = ClipDataset(home / "D", framing=framing, rotation="apply")
+    sampler = BucketSampler(several, max_batch=99)
+    batches = list(ClipLoader(several, batch_sampler=sampler, output="numpy"))
+    assert sorted({batch["frames"].shape[2:4] for batch in batches}) == [(64, 96), (96, 64)]
+    assert sum(len(batch["clip_id"]) for batch in batches) == len(several)
+    (batch,) = ClipLoader(ClipDataset(home / "D"), batch_size=99, output="numpy")
+    assert batch["frames"].shape[2:4] == (144, 176)
 
 
 def test_columns_and_where_know_the_shape_of_samples(home: Path) -> None:
