@@ -76,7 +76,7 @@ def have_one_shape(name: str, shapes: list[tuple[int, ...]], mode: Collate) -> b
         raise FramedexError(
             f"clips of one batch differ in the shape of {name!r}",
             found=", ".join(str(shape) for shape in different),
-            remedy="portrait and landscape pictures meet here: give size=(height, width) or a Framing with a size, make "
+            remedy="portrait and landscape pictures meet: give size=(height, width) or a Framing with a size, make "
             "batches of one shape with BucketSampler, or leave out rotation='apply' if they are stored alike"
             if are_turned
             else "give size=(height, width), clips of equal length (of audio: --audio-rate, --audio-channels, "
