@@ -36,8 +36,8 @@ ROWS_TOGETHER = 16  # number of rows of `videos` that are converted to Python ob
 ROW_BYTES = 200  # number of bytes that the id of a medium occupies in Python's memory (a list and two dictionaries)
 PROOF_COLUMNS = ("kind", "codec", "proof", "status")
 UNPROVEN_MESSAGE = (
-    "an earlier version indexed it by its packets alone; frames of this codec count as a full decode shows them: run "
-    "framedex index again"
+    "an earlier version of framedex indexed the medium without decoding it, but this codec needs a full decode; "
+    "run framedex index again"
 )
 SCHEMAS = {schema.VIDEOS_FOLDER: schema.VIDEOS, schema.FRAMES_FOLDER: schema.FRAMES}
 
@@ -110,7 +110,10 @@ class Index:
         return len(self._part)
 
     def counting_rows(self, number: int) -> NDArray[np.int64]:
-        """Return the numbers of a part's rows that no later row supersedes: int64, ascending."""
+        """Return the numbers of a part's valid rows as int64, ascending.
+
+        A row is valid if no later row supersedes it and its status is not `gone`.
+        """
         first, end = np.searchsorted(self._part, [number, number + 1])
         mine = self._numbers[slice(*np.searchsorted(self._numbers, [first, end]))]
         rows: NDArray[np.int64] = mine - first

@@ -98,8 +98,8 @@ class Packets:
         offset: int64 [packets], the offsets in the file. None if packets are not byte ranges of the file.
         size: int64 [packets], in bytes.
         flags: int32 [packets], including the bits of the column `slots`, as in `timeline.packet_flags`. For packets
-            whose headers were not read at index time, only flags that the sample tables state are set.
-        read: bool [packets], whether the header of the packet was read at index time.
+            whose headers have not been read, only flags that the sample tables state are set.
+        read: bool [packets], whether the header of the packet has been read.
         state: int32 [packets], the number of the decoder state that a random access point needs. 0 for other packets.
         md5: The MD5 of each packet's frame, 16 bytes. An element is None if the packet presents no frame. The list is
             None if no frame was hashed.

@@ -22,7 +22,9 @@ from framedex.records.medium import gaps_of
 from framedex.storage.places import Place
 from framedex.storage.uris import relative
 
-FILES_A_PART = 256  # number of files per part: what a killed run loses at most, and what one task probes at least
+# The number of files per part. A killed run loses the results of at most so many files. If there are many files, one
+# task probes at least so many.
+FILES_A_PART = 256
 VERIFIED_FILES_A_PART = 32  # number of files per part if every frame is decoded (--verify)
 VIDEOS_A_ROW_GROUP = 8192  # number of rows per row group of `videos`; a lookup reads one row group (decision 0019)
 
@@ -127,7 +129,7 @@ def _gaps(frames: Row) -> Row:
     }
 
 
-MAX_COLUMNS = 500  # number of columns up to which keys of JSON sidecars become columns; otherwise JSON texts are stored
+MAX_COLUMNS = 500  # largest number of columns from keys of JSON sidecars; with more keys, JSON texts are stored
 
 
 def listing_table(

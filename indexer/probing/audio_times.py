@@ -54,7 +54,7 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
     """
     giving = np.flatnonzero(samples > 0)
     if not len(giving):
-        raise AudioProblem("no packet decodes to a sample")
+        raise AudioProblem("no audio packet decodes to samples")
     found = _positions(pts[giving], samples[giving], time_base * rate, rate, giving)
     return found[np.minimum(np.searchsorted(giving, np.arange(len(pts))), len(giving) - 1)]
 
@@ -134,10 +134,11 @@ def _check_gaps(gaps: int, packets: int) -> None:
 
 
 def _first_position(late: NDArray[np.float64], tick: float) -> int:
-    """Return the position of the first of some packets without gaps, minus its counted position.
+    """Return the number of samples to add to the counted positions of packets between which there are no gaps.
 
-    Rounding to ticks changes a timestamp by at most half a tick. The result is the value closest to the first packet's
-    timestamp that this allows for all packets. If there is no such value, the timestamp is rounded to samples.
+    Rounding to ticks changes a timestamp by at most half a tick. The result is the number closest to the first packet's
+    difference that is within half a tick of all differences. If there is no such number, the first packet's difference
+    is used. The result is rounded to whole samples.
 
     Args:
         late: float64 [packets], the differences between timestamps and counted positions, in samples.
@@ -275,7 +276,7 @@ def count_samples(coding: AudioCoding, packets: Iterable[bytes]) -> list[int]:
     except av.error.FFmpegError as error:
         raise AudioProblem(f"audio packet {len(counts)} does not decode: {error.strerror}") from error
     if late:
-        raise AudioProblem(f"the decoder of {coding.codec} holds {late} samples back")
+        raise AudioProblem(f"the decoder of {coding.codec} outputs {late} samples only after the last packet")
     return counts
 
 

@@ -95,7 +95,7 @@ def _tabulate_intra(demuxed: Demuxed) -> Tabulated:
     flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32) | timeline.CLOSED | timeline.NON_REFERENCE
     _check_order(np.sort(demuxed.pts), flags)
     if (np.diff(demuxed.pts[~demuxed.hidden]) < 0).any():
-        raise UntrustedTables("samples are not in the order of their timestamps, and their decoder does not reorder")
+        raise UntrustedTables("samples are not in the order of their timestamps, but the decoder does not reorder them")
     pictures = picture_facts.pictures_of(np.full(n, picture_facts.CLOSED_START, np.uint8))
     return Tabulated(demuxed=demuxed, flags=flags, read=np.ones(n, np.bool_), pictures=pictures)
 
@@ -238,7 +238,7 @@ def _check_counts(pictures: picture_facts.Pictures, rank: NDArray[np.int64]) -> 
     continued = (np.diff(pictures.period) == 0) & (pictures.start[1:] == picture_facts.OPEN_START)
     counted, there = np.diff(pictures.order)[continued], np.diff(rank)[continued]
     if not any(((counted - step * there) % COUNT_MODULUS == 0).all() for step in COUNT_STEPS):
-        raise UntrustedTables("the order counts of random access points contradict the number of pictures between them")
+        raise UntrustedTables("picture order counts of random access points contradict the number of pictures between")
 
 
 def _check_order(times: NDArray[np.int64], flags: timeline.Flags) -> None:
@@ -247,9 +247,9 @@ def _check_order(times: NDArray[np.int64], flags: timeline.Flags) -> None:
     If two times are equal, only the bitstream shows which picture is output first.
     """
     if ((flags & timeline.UNSHOWN) != 0).all():
-        raise UntrustedTables("no sample is presented")
+        raise UntrustedTables("no sample presents a frame")
     if not np.diff(times).all():
-        raise UntrustedTables("samples share a timestamp")
+        raise UntrustedTables("several samples have the same timestamp")
 
 
 def probe_tables(
@@ -308,10 +308,10 @@ def probe_tables(
 def _drawn_differing(
     found: Tabulated, file: Probed, described: facts.StreamFacts, coding: facts.CodingFacts, count: int
 ) -> NDArray[np.bool_]:
-    """Draw `count` frames at random, and return which of them differ if they are decoded as clips decode them.
+    """Draw `count` frames at random, and compare each with the same frame decoded from further back.
 
     Returns:
-        bool [packets].
+        bool [packets], whether the frame was drawn and the two pictures differ.
 
     Raises:
         UntrustedTables: Packet headers contradict the tables.

@@ -103,10 +103,10 @@ class _StreamProof:
         return runs.packets_in_ranges(self.file.read, self.demuxed.offset, self.demuxed.size, needed)
 
     def drawn_differing(self, pictures: Pictures, flags: timeline.Flags, count: int) -> NDArray[np.bool_]:
-        """Draw `count` frames at random, and return which of them differ if they are decoded as clips decode them.
+        """Draw `count` frames at random, and compare each with the same frame decoded from further back.
 
         Returns:
-            bool [packets].
+            bool [packets], whether the frame was drawn and the two pictures differ.
         """
         targets = runs.drawn(flags, count, drop_leading=drops_leading(self.described.codec))
         return runs.differing_samples(self._stream(pictures, flags), flags, targets, self._packets)
@@ -206,7 +206,7 @@ def probe_packets(
         flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
         proof = packet_facts.proof_facts(EVERY_FRAME, differs, pts, flags)
     else:
-        # Only decoding shows damage inside pictures. If no timestamps confirm the output order, only decoding shows it.
+        # Everything is decoded if pictures may be damaged or if no timestamps confirm the output order.
         unconfirmed = source == timeline.JOINED or (
             source in (timeline.DEALT, timeline.COUNTED) and codec in REORDERING
         )

@@ -44,7 +44,7 @@ def image_format(data: bytes) -> str | None:
 def jpeg_problem(data: bytes) -> str | None:
     """Return a description of what is wrong with a JPEG's markers, or None if nothing is.
 
-    The markers must end with EOI. Any bytes may follow the EOI marker (ITU-T T.81 B.2).
+    The markers must include an EOI marker. Any bytes may follow the EOI marker (ITU-T T.81 B.2).
     """
     at, scans = 2, 0
     whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # whether the file ends with EOI, so no scan need be searched
@@ -159,7 +159,7 @@ def check_covered(image: Image.Image) -> None:
     if getattr(image, "n_frames", 1) > 1 and image.format not in STILLS_TOGETHER:
         raise ValueError("is an animation")
     if image.mode not in AS_PILLOW_CONVERTS | SIXTEEN_BIT_GREY:
-        raise ValueError(f"has samples of mode {image.mode}")
+        raise ValueError(f"has samples of the unsupported mode {image.mode}")
 
 
 def lacks_palette(image: Image.Image) -> bool:
@@ -209,7 +209,9 @@ class BrokenImageError(Exception):
 
 
 def facts_of(data: bytes) -> tuple[StreamFacts, str | None]:
-    """Return (metadata of an image file, description of its damage or None). The name of the file plays no role.
+    """Return (metadata of an image file, description of the file's damage or None).
+
+    The format is determined from the file's bytes, not from the file's name.
 
     Raises:
         BrokenImageError: The metadata cannot be read.

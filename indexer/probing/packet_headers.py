@@ -81,7 +81,7 @@ def condense(
         unit = head[length_size : length_size + length]
         if len(unit) < length and not is_slice(unit[0]):
             if length > MAX_UNIT_BYTES:
-                raise BitstreamError("large_unit", f"a unit of {length} bytes is not a slice")
+                raise BitstreamError("large_unit", f"a unit that is not a slice has {length} bytes")
             unit = read(at + length_size, length)
         parts.append(len(unit).to_bytes(length_size, "big") + unit)
         at += length_size + length
@@ -138,7 +138,7 @@ def scan(
         if len(data) == end - begin:
             scanner.feed_many(data, offset - begin, size)
             return scanner.finish()
-    if isinstance(read, ObjectReader):  # requests what will be read concurrently, which is faster
+    if isinstance(read, ObjectReader):  # concurrent requests are faster than one request after the other
         read.prepare(offset, np.minimum(size, FIRST_BYTES))
     slices = np.where(False if more is None else more, MAX_WHOLE_BYTES, SLICE_BYTES)
     rows = zip(offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True)
@@ -455,7 +455,7 @@ class UnreadHeaders:
             found = flags_of(pictures, packets.flags[part], packets.pts[part], at_first_start=at_first_start)
             # The index numbered the frames by the tables, so headers must not change which packets present a frame.
             if ((found ^ packets.flags[part]) & UNSHOWN).any():
-                raise ValueError("some samples present no picture of their own")
+                raise ValueError("some samples that count as frames present no frame, or the other way round")
         except ValueError as error:
             raise PolicyError(
                 f"the pictures contradict the sample tables: {error}",

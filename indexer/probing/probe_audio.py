@@ -123,7 +123,7 @@ def _edited(
 
 
 def _group(samples: Samples) -> None:
-    """Group samples that are contiguous in the file and in time into pieces of at most PIECE_SAMPLES."""
+    """Group samples that are contiguous in the file and in time into packets of at most PIECE_SAMPLES samples."""
     breaks = (np.diff(samples.offset) != samples.size[:-1]) | (np.diff(samples.time) != 1) | np.diff(samples.hidden)
     first = np.append(0, np.flatnonzero(breaks) + 1)
     length = np.diff(first, append=len(samples.size))
@@ -175,8 +175,8 @@ class _Demuxed:
 def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> AudioFacts | None:
     """Return the metadata of the first audio stream, or None if there is no audio stream.
 
-    If the audio is not available, `problem` of the returned record states the reason. Only errors of reading an object
-    are raised.
+    If the audio is not available, `problem` of the returned record states the reason. Errors of reading an object are
+    raised nevertheless.
 
     Args:
         file: The file or object.
