@@ -255,7 +255,7 @@ class Index:
         return self.problems.total()
 
     def state(self) -> str:
-        """Return 32 hex digits that identify the state of the index's files. They change whenever a run changes one."""
+        """Return 32 hex digits that change whenever a run changes a file of the index."""
         folders = (self.path / schema.VIDEOS_FOLDER, self.path / schema.FRAMES_FOLDER)
         files = [part_path(folder, number) for folder in folders for number in self.parts]
         digest = hashlib.blake2b(digest_size=16)

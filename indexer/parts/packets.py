@@ -30,7 +30,7 @@ def check_video(row: Row, at: RowAt) -> None:
     if row["audio_stream_index"] is not None and row["audio_problem"] is None:
         for name in ("codec", "rate", "channels", "layout", "first_sample", "end_sample"):
             if row[f"audio_{name}"] is None:
-                raise at.wrong(f"audio_{name}", "null", "a value, as its medium has audio")
+                raise at.wrong(f"audio_{name}", "null", "a value, because the medium has audio")
         if row["audio_end_sample"] < row["audio_first_sample"]:
             raise at.unlike("audio_end_sample", "audio_first_sample", str(row["audio_end_sample"]))
 

@@ -163,7 +163,8 @@ def listing_table(
     if old is not None:
         rows = _with_own_columns(rows, old, inside)
     seen = {row["media_id"] for row in rows}
-    seen |= {media_id(uri) for uri, some in members.items() if some}  # rows of files whose members were not yet known
+    # Rows of whole files were written before their members were known. They are replaced, too.
+    seen |= {media_id(uri) for uri, some in members.items() if some}
     names = list(dict.fromkeys(name for row in rows for name in row if name not in schema.LISTING.names))
     table = pa.table(
         [pa.array([row[field.name] for row in rows], field.type) for field in schema.LISTING]

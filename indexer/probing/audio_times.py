@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from framedex.indexer.containers import decode_packet, packet_with
 from framedex.records.clip import NO_PTS
 
-# The largest difference between timestamps and counted samples that is no gap. Remuxed audio keeps the rounded
-# timestamps of its earlier container.
+# The largest difference between a timestamp and the counted samples that does not count as a gap. There are small
+# differences because remuxed audio keeps the rounded timestamps of its earlier container.
 TOLERANCE_SECONDS = Fraction(2, 1000)
 TOLERANCE_TICKS = 2
 # Timestamps are irregular if there are more than FREE_GAPS gaps plus one gap per PACKETS_PER_GAP packets.
@@ -26,7 +26,7 @@ PACKETS_PER_GAP, FREE_GAPS = 10, 10
 
 
 class AudioProblem(ValueError):  # noqa: N818 - the name states the reason for missing audio
-    """The reason why the audio of a medium is not available sample by sample."""
+    """An error that prevents samples of a medium's audio from being located. The message states the reason."""
 
 
 def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fraction, rate: int) -> NDArray[np.int64]:
@@ -295,11 +295,11 @@ FLAC_BLOCKS = {1: 192, 2: 576, 3: 1152, 4: 2304, 5: 4608} | {n: 256 << (n - 8) f
 EAC3_BLOCKS = (1, 2, 3, 6)  # ETSI TS 102 366 E.1.3.1.5
 # Masks of the packet header bits that are the same in all packets of a stream, unless its configuration changes.
 FIXED_BITS = {
-    "mp1": bytes([0xFF, 0xFE, 0x0C]),  # sync, version, layer; sampling rate (ISO/IEC 11172-3 2.4.2.3)
+    "mp1": bytes([0xFF, 0xFE, 0x0C]),  # sync word, version, layer, sampling rate (ISO/IEC 11172-3 2.4.2.3)
     "mp2": bytes([0xFF, 0xFE, 0x0C]),
     "mp3": bytes([0xFF, 0xFE, 0x0C]),
     "ac3": bytes([0xFF, 0xFF, 0, 0, 0xC0, 0, 0xE0]),  # sync word, fscod, acmod (ETSI TS 102 366 4.3)
-    "aac": bytes([0xFF, 0xF6, 0xFD, 0xC0]),  # ADTS: sync, layer, profile, rate, channels (ISO/IEC 13818-7 6.2)
+    "aac": bytes([0xFF, 0xF6, 0xFD, 0xC0]),  # of ADTS: sync word, layer, profile, rate, channels (ISO/IEC 13818-7 6.2)
 }
 
 

@@ -30,7 +30,7 @@ SEARCH_BYTES = 64  # largest distance in bytes from packet.pos at which a payloa
 
 
 class PayloadFinder:
-    """Finds the offsets of packets' bytes in a file, near the positions that the demuxer states.
+    """A search for the bytes of packets in a file, near the positions that the demuxer states.
 
     The bytes in the file are compared with those of the packet, because the stated position may be that of a header.
 

@@ -123,7 +123,7 @@ def _tabulate_predicted(
     if codec == "h264" and (pictures.start[1:] == picture_facts.OPEN_START).any():
         raise UntrustedTables("only reading every packet shows which pictures after a recovery point need earlier ones")
     flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32)
-    seen = len(pictures.start)  # number of random access points whose headers were read, the first ones of the stream
+    seen = len(pictures.start)  # number of random access points whose headers were read: the first ones of the stream
     flags[sync] |= timeline.CLOSED
     other = timeline.CLOSED | timeline.OPEN
     flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, other).astype(np.int32)

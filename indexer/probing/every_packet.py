@@ -191,7 +191,9 @@ def probe_packets(
     )
     truncation = ENDINGS[container](file.read, file.size_bytes) if container in ENDINGS else None
     pictures.damaged[demuxed.broken] = True
-    if not demuxed.addressable:  # if transport packets are lost, libavformat may mark the picture before instead
+    # If transport packets are lost, libavformat may report the packet before the damaged one. So the packet after a
+    # reported packet counts as damaged, too.
+    if not demuxed.addressable:
         pictures.damaged[1:][demuxed.broken[:-1]] = True
     pictures.damaged[-1] |= truncation is not None
     flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets)

@@ -42,7 +42,7 @@ def image_format(data: bytes) -> str | None:
 
 
 def jpeg_problem(data: bytes) -> str | None:
-    """Return a description of what is wrong with a JPEG's markers, or None if nothing is.
+    """Return a description of the first error in a JPEG's markers, or None if there is no error.
 
     The markers must include an EOI marker. Any bytes may follow the EOI marker (ITU-T T.81 B.2).
     """
@@ -65,7 +65,7 @@ def jpeg_problem(data: bytes) -> str | None:
 
 
 def png_problem(data: bytes) -> str | None:
-    """Return a description of what is wrong with a PNG's chunks, or None if nothing is.
+    """Return a description of the first error in a PNG's chunks, or None if there is no error.
 
     The CRC of each chunk must be correct, and the last chunk must be IEND (ISO/IEC 15948, 5).
     """
@@ -84,7 +84,7 @@ def png_problem(data: bytes) -> str | None:
 
 
 def webp_problem(data: bytes) -> str | None:
-    """Return a message if a WebP file is truncated, or None if it is complete.
+    """Return an error message if a WebP file is truncated, or None if the file is complete.
 
     The RIFF header states the size of the file (RFC 9649, 2.4).
     """

@@ -439,7 +439,17 @@ class UnreadHeaders:
         return True
 
     def _read_flags(self, first: int, end: int, offset: NDArray[np.int64], *, at_first_start: bool) -> None:
-        """Read the headers of packets, check them against the index, and set their flags."""
+        """Read the headers of the packets from `first` to before `end`, and set the flags of these packets.
+
+        Args:
+            first: The number of a random access point.
+            end: The number of the packet after the last one to read.
+            offset: int64 [packets], the offsets in the file.
+            at_first_start: Whether the first packet is the stream's first random access point.
+
+        Raises:
+            PolicyError: The headers contradict the index.
+        """
         packets, part = self.packets, slice(first, end)
         codec, extradata = self._coded.codec, self._coded.extradata or b""
         size = packets.size
@@ -463,4 +473,4 @@ class UnreadHeaders:
                 found=f"packets {first} to {end - 1}",
                 remedy="index it again with --depth packets",
             ) from error
-        packets.flags[part], packets.read[part] = found, True  # `_fill` copied these arrays
+        packets.flags[part], packets.read[part] = found, True  # in place, because `_fill` has copied these arrays

@@ -68,7 +68,7 @@ def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 
 def in_cell(medium: MediumFacts, member: FileMember, size_bytes: int) -> MediumFacts:
-    """Return a medium that was probed from a copy of a compressed column's value, with packet offsets removed.
+    """Return a medium that was probed from a copy of a value in a compressed Parquet column, without packet offsets.
 
     Args:
         medium: The medium, with offsets in the copy.
@@ -245,7 +245,7 @@ def _describe_track(movie: Movie, track: Track) -> tuple[int, StreamFacts, State
     left, right, top, bottom = sps.window
     plain = (
         sps.profile in PROFILES
-        and sps.shape[:2] == (1, 0)  # 4:2:0 of 8 bits
+        and sps.shape[:2] == (1, 0)  # 4:2:0 with 8 bits per sample
         and sps.frames_only
         and (sps.width - left - right, sps.height - top - bottom) == (entries.width, entries.height)
         and aspect == sps.sample_aspect
