@@ -168,7 +168,7 @@ def test_images_of_several_sizes_are_said_to_be(tmp_path: Path) -> None:
     assert row["error_message"] == "images have 2 different sizes: 16x8, 24x8"
     output = run("index", tmp_path / "s", "--out", tmp_path / "INDEX").output
     assert "16x8+" in output
-    assert "note: .: images of 2 sizes" in output
+    assert "note: .: images have 2 different sizes" in output
 
 
 def test_a_fifo_is_never_waited_for(tmp_path: Path) -> None:
