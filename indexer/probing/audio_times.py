@@ -250,8 +250,8 @@ def make_decoder(coding: AudioCoding) -> AudioCodecContext:
         context.format = coding.sample_format
     if coding.codec_tag:
         context.codec_tag = coding.codec_tag
-    # Without this flag, a new decoder drops as many samples as the header says for the beginning of the stream (Opus'
-    # pre-skip), wherever decoding begins.
+    # Without this flag, a new decoder drops the samples that the header skips at the beginning of the stream (Opus'
+    # pre-skip), even if decoding begins later in the stream.
     context.flags2 |= Flags2.skip_manual
     context.thread_count = 1
     return context

@@ -74,7 +74,7 @@ class PayloadFinder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demuxed:
-    """What a container states about the n packets of one stream, as one column per property, in decode order.
+    """The properties that a container states for the n packets of a stream, as columns in decode order.
 
     Attributes:
         pts: int64 [n], presentation timestamps. `NO_PTS` where one is missing.

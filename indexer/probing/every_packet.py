@@ -179,7 +179,7 @@ def probe_packets(
     wrong = np.flatnonzero(demuxed.resets & ((flags & timeline.CLOSED) == 0))
     if len(wrong):
         raise BitstreamError(
-            "parameter_sets", f"packet {wrong[0]} changes the configuration, but is no closed random access point"
+            "parameter_sets", f"packet {wrong[0]} changes the configuration, but is not a closed random access point"
         )
     pts, source = timeline.settle_timestamps(
         demuxed.pts,

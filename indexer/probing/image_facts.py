@@ -20,8 +20,8 @@ from framedex.errors import MediaError
 from framedex.indexer.facts import StreamFacts
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# A JPEG marker. An 0xFF in entropy-coded data is no marker: 0x00 or a restart marker follows it. Fill bytes 0xFF may
-# precede a marker (ITU-T T.81 B.1.1).
+# A JPEG marker. An 0xFF byte in entropy-coded data does not match, because 0x00 or the code of a restart marker follows
+# it. Fill bytes 0xFF may precede a marker (ITU-T T.81 B.1.1).
 JPEG_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])", re.DOTALL)
 SOI, EOI, SOS, TEM = 0xD8, 0xD9, 0xDA, 0x01
 
@@ -223,7 +223,7 @@ def facts_of(data: bytes) -> tuple[StreamFacts, str | None]:
     if kind == "gif":
         raise MediaError("image_format", "is a GIF, which can be indexed only as a video", refused=True)
     if kind is None:
-        raise BrokenImageError("it is no JPEG, PNG or WebP")
+        raise BrokenImageError("it is not a JPEG, PNG or WebP file")
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with _pillow_errors(_broken_header):

@@ -124,7 +124,7 @@ def remarks(
     if unpackable is not None:
         kind = kind if found else "unpackable"
         found.append(
-            f"clips need --pack images: packets are no byte ranges of the file, and tiny files cannot hold {unpackable}"
+            f"clips need --pack images: packets are not ranges of the file, and tiny files cannot hold {unpackable}"
         )
     return Problem(status=None, kind=kind, message="; ".join(found)) if found else None
 

@@ -217,7 +217,7 @@ def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_fir
         if ((flags & SKIPPED) != 0).any():
             raise BitstreamError("output_order", "a picture in the middle of the stream is not output")
     if not flags[0] & START:
-        raise BitstreamError("no_start", "a sync sample of the tables is no random access point")
+        raise BitstreamError("no_start", "a sync sample of the tables is not a random access point")
     shown = np.flatnonzero((flags & SKIPPED) == 0)
     by_bitstream = shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
     if not np.array_equal(by_bitstream, shown[np.argsort(pts[shown], kind="stable")]) and not pictures.damaged.any():
@@ -302,7 +302,7 @@ def find_lasting(
 def _read_apart(file: ProbedFile, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
     """Return uint8 [offsets, count], the bytes at each offset.
 
-    The kernel is told all offsets before the first read, so that the disk can serve the reads concurrently.
+    All offsets are passed to the kernel before the first read, so that the disk can serve the reads concurrently.
     """
     places = offset.tolist()
     for at in places:
