@@ -1,4 +1,4 @@
-"""Read an index. The later stages see an index through this module, `packets` and `schema` alone."""
+"""Read an index. The later stages read indexes only through this module, `packets` and `schema`."""
 
 import functools
 import hashlib
@@ -31,34 +31,39 @@ from framedex.indexer.parts.packets import (
 from framedex.records.medium import EVERY_FRAME, GONE, MAX_PIXELS, OK, REFUSED, VIDEO, AudioPackets
 from framedex.storage.places import OWN_STORE, Access, Locations, Place, parquet_file, place, read_each, state_of
 
-KEPT_GROUPS = 4  # row groups that are kept in memory
-ROWS_TOGETHER = 16  # rows of `videos` that become Python objects together
-ROW_BYTES = 200  # the id of a medium takes so much memory in Python, in a list and two dictionaries
+KEPT_GROUPS = 4  # number of row groups kept in memory
+ROWS_TOGETHER = 16  # number of rows of `videos` that are converted to Python objects in one call
+ROW_BYTES = 200  # number of bytes that the id of a medium occupies in Python's memory (a list and two dictionaries)
 PROOF_COLUMNS = ("kind", "codec", "proof", "status")
 UNPROVEN_MESSAGE = (
-    "an earlier version indexed it by its packets alone; frames of this codec count as a full decode shows them: run "
-    "framedex index again"
+    "an earlier version of framedex indexed the medium without decoding it, but this codec needs a full decode; "
+    "run framedex index again"
 )
 SCHEMAS = {schema.VIDEOS_FOLDER: schema.VIDEOS, schema.FRAMES_FOLDER: schema.FRAMES}
 
 
 class Index:
-    """An index directory, opened for reading. Raises FormatError if the directory is not an index.
+    """An index directory, opened for reading.
 
-    A medium that was probed again has rows in several parts. Only its row in the latest part counts. If the status of
-    that row is `gone`, the medium is not in the index.
+    A medium that was probed again has rows in several parts. Only the medium's row in the latest part is valid. If that
+    row has the status `gone`, the medium is not in the index.
 
     Args:
-        path: The directory.
-        before: Ignore parts from this number on.
+        path: The index directory.
+        before: The number of the first part to ignore. If None, all parts are read.
         access: The sources that may be read.
 
     Attributes:
+        path: The index directory.
+        root: The folder that the URIs of sources are relative to.
         access: The sources that may be read.
-        locations: Finds the places of sources.
+        locations: The object that finds sources by their URIs.
         generation: The number of runs that have written the index.
-        ffmpeg: The versions of FFmpeg's libraries that probed its media. Empty in an index of framedex 0.1.
+        ffmpeg: The versions of FFmpeg's libraries with which the media were probed. Empty in an index of framedex 0.1.
         parts: The numbers of the parts, ascending.
+
+    Raises:
+        FormatError: The directory is not an index, or the index is damaged.
     """
 
     def __init__(self, path: str | Place, *, before: int | None = None, access: Access = OWN_STORE) -> None:
@@ -69,7 +74,7 @@ class Index:
         self.locations = Locations(str(self.path), self.root, access)
         self.ffmpeg: list[str] = header.get("ffmpeg") or []
         self.generation: int = header["generation"]
-        numbers = part_numbers(self.path / schema.VIDEOS_FOLDER)  # once: a run may add parts meanwhile
+        numbers = part_numbers(self.path / schema.VIDEOS_FOLDER)  # listed only once, because a run may add parts
         self.parts = [number for number in numbers if before is None or number < before]
         tables = read_each(self.path, lambda number: self._read_part(number, ["media_id", "status"]), self.parts)
         identities = [table["media_id"].to_pylist() for table in tables]
@@ -84,11 +89,11 @@ class Index:
         self._row_of = {media_id: row for row, (_, media_id) in enumerate(there)}
 
     def locate(self, uri: str) -> str:
-        """Return where a source lies. Raises StorageError if it must not be read."""
+        """Return the location of a source. Raises StorageError if the source must not be read."""
         return self.locations.locate(uri, self._uris)
 
     def check_locations(self) -> None:
-        """Check that the sources of all usable media may be read. Raises StorageError."""
+        """Check that the sources of all usable media may be read. Raises StorageError if one must not."""
         self.locations.check(self._uris())
 
     def _uris(self) -> pa.ChunkedArray:
@@ -105,20 +110,23 @@ class Index:
         return len(self._part)
 
     def counting_rows(self, number: int) -> NDArray[np.int64]:
-        """Return the rows of a part that are not superseded: int64, ascending."""
+        """Return the numbers of a part's valid rows as int64, ascending.
+
+        A row is valid if no later row supersedes it and its status is not `gone`.
+        """
         first, end = np.searchsorted(self._part, [number, number + 1])
         mine = self._numbers[slice(*np.searchsorted(self._numbers, [first, end]))]
         rows: NDArray[np.int64] = mine - first
         return rows
 
     def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:
-        """Return columns of a part of `videos`; columns that its minor version lacks are null."""
+        """Return columns of a part of `videos`. Columns that the part's minor version of the format lacks are null."""
         part = part_path(self.path / schema.VIDEOS_FOLDER, number)
         where, file = str(part), self._opened(schema.VIDEOS_FOLDER, number)
         with reading(where, schema.REMEDY):
             needed = names if _proves(file.schema_arrow) else [*names, *(set(PROOF_COLUMNS) - set(names))]
             table = as_videos(read_file(file, part, needed, row_bytes=ROW_BYTES), needed)
-            table.validate(full=True)  # texts that are not UTF-8 among them
+            table.validate(full=True)  # also checks that texts are valid UTF-8
             table = table.select(names)
         _check_not_null(table, map(schema.VIDEOS.field, names), where)
         return table
@@ -140,7 +148,7 @@ class Index:
 
     @functools.cached_property
     def videos(self) -> pa.Table:
-        """The columns of `schema.VIDEOS`, one row per medium, all at once; `some_videos` yields them in pieces."""
+        """The whole table `videos` in memory, one row per medium. `some_videos` yields the table in pieces."""
         return self.columns(schema.VIDEOS.names)
 
     def columns(self, names: Sequence[str]) -> pa.Table:
@@ -155,7 +163,7 @@ class Index:
         return (pa.concat_tables(parts) if parts else schema.VIDEOS.empty_table().select(names)).take(self._numbers)
 
     def some_videos(self, most: int) -> Iterator[pa.Table]:
-        """Yield the rows of `videos` in order, at most `most` at a time, never rows of two parts together."""
+        """Yield the rows of `videos` in order, in tables of at most `most` rows. No table has rows of two parts."""
         for number in self.parts:
             rows, done = self.counting_rows(number), 0
             where = str(part_path(self.path / schema.VIDEOS_FOLDER, number))
@@ -169,7 +177,13 @@ class Index:
                         yield table.slice(first, most)
 
     def _check_videos(self, table: pa.Table, where: str, rows: NDArray[np.int64]) -> None:
-        """Check the values of usable rows of `videos` by their rules. Raises FormatError."""
+        """Check that the values in usable rows of `videos` obey their rules. Raises FormatError if one does not.
+
+        Args:
+            table: Some rows of a part.
+            where: The path of the part, for the error message.
+            rows: int64, the row number of each row in the part.
+        """
         usable = np.flatnonzero(pc.equal(table["status"], OK).to_numpy())
         chosen = table.take(usable)
         for name, rule in schema.VIDEO_RULES.items():
@@ -184,7 +198,7 @@ class Index:
             raise at.wrong("width", f"{pixels[place]:,.0f} pixels", f"up to {MAX_PIXELS:,} in all")
 
     def video(self, media_id: str) -> dict[str, Any]:
-        """Return one medium's row of `videos`. Raises KeyError for an unknown medium."""
+        """Return a medium's row of `videos`. Raises KeyError if the medium is not in the index."""
         part, at = self._find(schema.VIDEOS_FOLDER, media_id)
         _, first_rows = self._file(schema.VIDEOS_FOLDER, part)
         group = int(np.searchsorted(first_rows, at.row, side="right")) - 1
@@ -197,7 +211,12 @@ class Index:
         return row
 
     def _find(self, folder: str, media_id: str) -> tuple[int, RowAt]:
-        """Return (part, position) of a medium's row of a table. Raises KeyError for an unknown medium."""
+        """Return (part number, position) of a medium's row in a table. Raises KeyError for an unknown medium.
+
+        Args:
+            folder: The folder of the table.
+            media_id: The id of the medium.
+        """
         number = int(self._numbers[self._row_of[media_id]])
         part = int(self._part[number])
         file = str(part_path(self.path / folder, part))
@@ -205,7 +224,13 @@ class Index:
 
     @functools.lru_cache(maxsize=KEPT_GROUPS)  # noqa: B019 - an Index lives as long as its process' job
     def _some_rows(self, part: int, group: int, block: int) -> list[dict[str, Any]]:
-        """Return ROWS_TOGETHER rows of a row group of `videos`: one row alone takes as long as several."""
+        """Return a block of ROWS_TOGETHER rows of a row group of `videos`. A single row would take as long.
+
+        Args:
+            part: The number of the part.
+            group: The number of the row group in the part.
+            block: The number of the block in the row group.
+        """
         rows: list[dict[str, Any]] = (
             self._videos_group(part, group).slice(block * ROWS_TOGETHER, ROWS_TOGETHER).to_pylist()
         )
@@ -230,7 +255,7 @@ class Index:
         return self.problems.total()
 
     def state(self) -> str:
-        """Return 32 hex digits that change when anything is indexed again."""
+        """Return 32 hex digits that change whenever a run changes a file of the index."""
         folders = (self.path / schema.VIDEOS_FOLDER, self.path / schema.FRAMES_FOLDER)
         files = [part_path(folder, number) for folder in folders for number in self.parts]
         digest = hashlib.blake2b(digest_size=16)
@@ -240,7 +265,7 @@ class Index:
         return digest.hexdigest()
 
     def content(self) -> str:
-        """Return 32 hex digits that are the same for indexes of the same media and listing, wherever they lie."""
+        """Return 32 hex digits that depend only on the media and the listing, not on the location of the index."""
         digest = hashlib.blake2b(digest_size=16)
         for table in (self.columns(["media_id", "status", "fingerprint", "depth"]), self.listing):
             plain = table.replace_schema_metadata(None).combine_chunks()
@@ -252,7 +277,7 @@ class Index:
 
     @functools.cached_property
     def listing(self) -> pa.Table:
-        """The rows of listings that mention media, with the user's columns."""
+        """The mentions of media (the rows of the user's listings), with the user's columns."""
         path = self.path / schema.LISTING_NAME
         if not path.exists():
             return schema.LISTING.empty_table()
@@ -265,7 +290,7 @@ class Index:
         return table
 
     def packets(self, media_id: str) -> Packets:
-        """Return the packets of one medium. Raises KeyError for an unknown medium."""
+        """Return the packets of a medium. Raises KeyError if the medium is not in the index."""
         record, at = self._record(media_id, VIDEO_COLUMNS)
         packets = packets_of(record, at)
         if packets.offset is None and len(packets.size) and self.video(media_id)["byte_addressable"]:
@@ -273,22 +298,23 @@ class Index:
         if packets.state.any():
             states = len(self.video(media_id)["states"] or [])
             if packets.state.max() >= states:
-                raise at.wrong("start_state", packets.state.max(), f"0 to {states - 1}, the states in videos")
+                raise at.wrong("start_state", packets.state.max(), f"0 to {states - 1}, as in column states of videos")
         return packets
 
     def audio(self, media_id: str) -> AudioPackets | None:
-        """Return the audio packets of one medium, or None if it has none. Raises KeyError for an unknown medium."""
+        """Return the audio packets of a medium, or None without audio. Raises KeyError for an unknown medium."""
         record, at = self._record(media_id, AUDIO_COLUMNS)
         return audio_packets_of(record, at)
 
     def _record(self, media_id: str, columns: tuple[str, ...]) -> tuple[pa.RecordBatch, RowAt]:
-        """Return some columns of one medium's row of `frames`, and where that row lies."""
+        """Return (some columns of a medium's row of `frames`, the position of the row)."""
         part, at = self._find(schema.FRAMES_FOLDER, media_id)
         file, first_rows = self._file(schema.FRAMES_FOLDER, part)
         if at.row >= file.metadata.num_rows:
-            raise at.wrong("media_id", "no such row", "as many rows as the part of videos has")
+            raise at.wrong("media_id", "no such row", "as many rows as in the same part of videos")
         group = int(np.searchsorted(first_rows, at.row, side="right")) - 1
-        # Small media share a group, and most callers read one after the other. A long medium has its own group.
+        # Row groups of several media are kept in memory, because most callers read media one after the other. A row
+        # group of one long medium is not kept.
         shared = file.metadata.row_group(group).num_rows > 1
         read = self._shared_group if shared else self._read_group
         with reading(at.file, schema.REMEDY):
@@ -296,7 +322,7 @@ class Index:
             [record] = table.slice(at.row - int(first_rows[group]), 1).combine_chunks().to_batches()
             found = record["media_id"][0].as_py()
         if found != media_id:
-            raise at.wrong("media_id", found, f"{media_id}, as in the part of videos")
+            raise at.wrong("media_id", found, f"{media_id}, as in the same row of videos")
         return record, at
 
     def _read_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
@@ -305,19 +331,19 @@ class Index:
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
     def _shared_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
-        """Return a row group of several media, of at most FRAMES_PER_ROW_GROUP packets."""
+        """Return a row group that holds several media. Such a row group has at most FRAMES_PER_ROW_GROUP packets."""
         return self._read_group(part, group, columns)
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
     def _file(self, folder: str, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
-        """Return a part and the first row of each of its row groups."""
+        """Return (an opened part of a table, the number of the first row of each row group in the part)."""
         file = self._opened(folder, part)
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, np.cumsum([0, *rows])[:-1]
 
 
 def _proves(found: pa.Schema) -> bool:
-    """Return whether the version that wrote a file proves every codec that needs it."""
+    """Return whether the version of framedex that wrote a part compares frames of every codec that needs a proof."""
     version = (found.metadata or {}).get(b"framedex.schema_version", b"")
     return is_since(version.decode("ascii", "replace"), schema.PROVES)
 
@@ -332,7 +358,7 @@ def _with_missing(table: pa.Table, fields: Iterable[pa.Field]) -> pa.Table:
 
 
 def _check_not_null(table: pa.Table, fields: Iterable[pa.Field], where: str) -> None:
-    """Raise FormatError if a column has a null that it must not have."""
+    """Raise FormatError if a column has a null although its field is not nullable."""
     for field in fields:
         if not field.nullable and table[field.name].null_count:
             row = int(np.argmax(table[field.name].is_null().to_numpy()))
@@ -342,7 +368,12 @@ def _check_not_null(table: pa.Table, fields: Iterable[pa.Field], where: str) -> 
 def as_videos(table: pa.Table, names: Sequence[str] = tuple(schema.VIDEOS.names)) -> pa.Table:
     """Return columns of `videos`. Columns that the part's minor version of the format lacks are null.
 
-    With the columns of `PROOF_COLUMNS`, usable videos that lack a proof which their codec needs become refused.
+    If all of `PROOF_COLUMNS` are among the columns, the status of some usable videos becomes `refused`. The codec of
+    these videos needs a proof of every frame, but not all of their frames were compared.
+
+    Args:
+        table: Rows of a part, with all columns that the part has.
+        names: The columns to return.
     """
     fields = [schema.VIDEOS.field(name).remove_metadata() for name in names]
     table = _with_missing(table, fields)
@@ -360,7 +391,12 @@ def as_videos(table: pa.Table, names: Sequence[str] = tuple(schema.VIDEOS.names)
 
 
 def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
-    """Yield some rows of a Parquet file, one table for each row group that has any. rows: int64, ascending."""
+    """Yield some rows of a Parquet file, as one table for each row group with such rows.
+
+    Args:
+        file: The file.
+        rows: int64, the row numbers, ascending.
+    """
     first = 0
     for group in range(file.metadata.num_row_groups):
         count = file.metadata.row_group(group).num_rows

@@ -1,6 +1,6 @@
-"""The packets of one medium: a row of `frames` as numpy columns.
+"""Read the packets of one medium, a row of the table `frames`, as numpy columns.
 
-Check that the columns of a usable row of `videos`, or of a row of `frames`, agree with each other.
+Functions here also check that the columns of a row of `frames`, or of a usable row of `videos`, agree with each other.
 """
 
 from collections.abc import Mapping
@@ -22,30 +22,30 @@ PER_PACKET = ("gap", "size", "flags", "slots", "md5", "path", "crc32")
 
 
 def check_video(row: Row, at: RowAt) -> None:
-    """Check that the columns of a usable row of `videos`, or of `media`, agree. Raises FormatError."""
+    """Check that the columns of a usable row of `videos` or `media` agree. Raises FormatError if they do not."""
     if row["width"] * row["height"] > medium.MAX_PIXELS:
         raise at.wrong("width", f"{row['width']} × {row['height']} pixels", f"up to {medium.MAX_PIXELS:,} in all")
     if not row["states"] or None in row["states"]:
-        raise at.wrong("states", row["states"], "one or more, of which the first is empty")
+        raise at.wrong("states", row["states"], "one or more states, none of which is null")
     if row["audio_stream_index"] is not None and row["audio_problem"] is None:
         for name in ("codec", "rate", "channels", "layout", "first_sample", "end_sample"):
             if row[f"audio_{name}"] is None:
-                raise at.wrong(f"audio_{name}", "null", "a value, as its medium has audio")
+                raise at.wrong(f"audio_{name}", "null", "a value, because the medium has audio")
         if row["audio_end_sample"] < row["audio_first_sample"]:
             raise at.unlike("audio_end_sample", "audio_first_sample", str(row["audio_end_sample"]))
 
 
 def check_packets(row: Row, at: RowAt) -> None:
-    """Check that the lists in a row of `frames` agree.
+    """Check that the lists in a row of `frames` agree with each other.
 
-    Timestamps cannot be checked here, because nothing else in the row identifies frames.
+    The values of timestamps are not checked, because no other column of the row depends on them.
 
     Args:
-        row: The lists, as numpy arrays or Python lists. None for null.
-        at: The position of the row, for the error.
+        row: The lists by column name, as numpy arrays or Python lists. A list is None if its column is null.
+        at: The position of the row, for the error message.
 
     Raises:
-        FormatError: Lists do not agree.
+        FormatError: The lists have different lengths, or an offset in the file is negative or too large.
     """
     _same_length(row, "pts", PER_PACKET, at)
     if row["start_state"] is not None:
@@ -57,16 +57,23 @@ def check_packets(row: Row, at: RowAt) -> None:
 
 
 def check_audio_packets(row: Row, at: RowAt) -> None:
-    """Check the lists of audio packets in a row of `frames`. Raises FormatError."""
+    """Check that the lists of audio packets in a row of `frames` agree. Raises FormatError if they do not."""
     _same_length(row, "audio_sample", ("audio_gap", "audio_size"), at)
     if (row["audio_sample"][1:] < row["audio_sample"][:-1]).any():
-        raise at.wrong("audio_sample", "positions that descend", "ascending positions")
+        raise at.wrong("audio_sample", "descending positions", "ascending positions")
     if row["audio_gap"] is not None:
         _check_offsets(row["audio_gap"], row["audio_size"], "audio_gap", at)
 
 
 def _check_offsets(gap: NDArray[np.int64], size: NDArray[np.int64], name: str, at: RowAt) -> None:
-    """Check that packets can lie in a file: no packet begins at a negative offset or at one too large for int64."""
+    """Check that no packet begins at a negative offset in the file, or at an offset that is too large for any file.
+
+    Args:
+        gap: The distance of each packet's beginning from the end of the packet before, in bytes.
+        size: The size of each packet in bytes.
+        name: The name of the column with the gaps.
+        at: The position of the row, for the error message.
+    """
     begins = np.cumsum(gap.astype(np.float64) + size) - size
     if len(begins) and not 0 <= begins.min() <= begins.max() <= float(1 << 61):
         raise at.wrong(name, "packets that begin before their file, or after the end of any file")
@@ -87,15 +94,17 @@ class Packets:
     """The packets of one medium in decode order: a row of `frames` as numpy columns.
 
     Attributes:
-        pts: int64 [packets], the timestamps; `timeline.NO_PTS` for null.
-        offset: int64 [packets], the positions in the file. None if packets are not byte ranges of the file.
-        size: int64 [packets], the numbers of bytes.
-        flags: int32 [packets], with the bits of `slots` as in `timeline.packet_flags`. 0 for flags that were not read.
-        read: bool [packets], whether flags were read.
-        state: int32 [packets], the number of the decoder state that a random access point needs; 0 for other packets.
-        md5: The hash of each packet's frame, 16 bytes, or None for a packet. None if no frame was hashed.
-        path: The file of each packet for loose images, else None.
-        crc32: int64 [packets] for images, else None.
+        pts: int64 [packets], the timestamps. `NO_PTS` where one is missing.
+        offset: int64 [packets], the offsets in the file. None if packets are not byte ranges of the file.
+        size: int64 [packets], in bytes.
+        flags: int32 [packets], including the bits of the column `slots`, as in `timeline.packet_flags`. For packets
+            whose headers have not been read, only flags that the sample tables state are set.
+        read: bool [packets], whether the header of the packet has been read.
+        state: int32 [packets], the number of the decoder state that a random access point needs. 0 for other packets.
+        md5: The MD5 of each packet's frame, 16 bytes. An element is None if the packet presents no frame. The list is
+            None if no frame was hashed.
+        path: The file of each packet if the medium is a folder of images, otherwise None.
+        crc32: int64 [packets], the checksum of each image file. None for videos.
     """
 
     pts: NDArray[np.int64]
@@ -115,7 +124,15 @@ class Packets:
 
 
 def packets_of(record: pa.RecordBatch, at: RowAt) -> Packets:
-    """Return the packets of a row of `frames`. Raises FormatError if its lists do not agree."""
+    """Return the packets in a row of `frames`.
+
+    Args:
+        record: The row, as a batch of length 1.
+        at: The position of the row, for error messages.
+
+    Raises:
+        FormatError: The lists of the row do not agree with each other.
+    """
     row = values_of_row(medium.PacketRecord, record, at)
     is_read = row["flags"] != medium.UNREAD
     stored = np.where(is_read, row["flags"], 0)
@@ -141,10 +158,14 @@ def packets_of(record: pa.RecordBatch, at: RowAt) -> Packets:
 
 
 def audio_packets_of(record: pa.RecordBatch, at: RowAt) -> medium.AudioPackets | None:
-    """Return the audio packets of a row of `frames`, or None if it has none.
+    """Return the audio packets in a row of `frames`, or None if the medium has no audio.
+
+    Args:
+        record: The row, as a batch of length 1.
+        at: The position of the row, for error messages.
 
     Raises:
-        FormatError: Its lists do not agree.
+        FormatError: The lists of the row do not agree with each other.
     """
     row = values_of_row(medium.AudioPacketRecord, record, at, prefix=medium.AUDIO)
     sample, gap, size = row["sample"], row["gap"], row["size"]

@@ -1,6 +1,6 @@
-"""Write the rows of media as pairs of parts of an index.
+"""Write the tables of an index: pairs of parts of `videos` and `frames`, and the listing.
 
-Make the listing of an index: the mentions of media, with the user's columns.
+The listing has the mentions of media (the rows of the user's listings), with the user's columns.
 """
 
 import itertools
@@ -22,21 +22,25 @@ from framedex.records.medium import gaps_of
 from framedex.storage.places import Place
 from framedex.storage.uris import relative
 
-FILES_A_PART = 256  # the most files that a killed run loses, and the fewest that one task of many probes
-VERIFIED_FILES_A_PART = 32  # if every frame is decoded, too
-VIDEOS_A_ROW_GROUP = 8192  # looking up one video reads one row group (decision 0019)
+# The number of files per part. A killed run loses the results of at most so many files. If there are many files, one
+# task probes at least so many.
+FILES_A_PART = 256
+VERIFIED_FILES_A_PART = 32  # number of files per part if every frame is decoded (--verify)
+VIDEOS_A_ROW_GROUP = 8192  # number of rows per row group of `videos`; a lookup reads one row group (decision 0019)
 
 
 class PartPairs:
-    """Writes rows as pairs of parts: frames first, then videos, which makes the pair visible.
+    """A writer of pairs of parts: one part of `frames`, and one part of `videos` with the same number.
 
-    A part has the rows of a fixed number of files. So the same files become the same parts, whichever processes probe
-    them and however fast.
+    The part of `frames` is written first. Readers see the pair as soon as the part of `videos` exists.
+
+    All parts but the last have the rows of a fixed number of files. So the same files always become the same parts. It
+    does not matter which processes probe the files, and how long they take.
 
     Args:
         index: The index directory.
-        numbers: The numbers of the parts to write. Default: those after the index's own parts.
-        files_a_part: The number of files of a part.
+        numbers: The numbers of the parts to write. If None, the numbers continue those of the existing parts.
+        files_a_part: The number of files per part.
     """
 
     def __init__(
@@ -60,21 +64,26 @@ class PartPairs:
         return table_of(rows, columns)
 
     def add(self, rows: Sequence[tuple[Row, Row]], files: int = 1) -> None:
-        """Add the rows of `videos` and `frames` of the media of one file. Write a pair of parts if it is full.
+        """Add the rows of the media in one file. If enough files have been added, write a pair of parts.
 
         Args:
-            rows: The rows of the media.
-            files: The number of files that they count as.
+            rows: The rows of `videos` and `frames` for each medium.
+            files: The number of files that the rows count as.
         """
         for video, frames in rows:
             self._add_frames(frames | _gaps(frames), len(frames["size"]))
-            self._videos.append(video)  # an interrupt while frames are written must not leave a video without frames
+            self._videos.append(video)  # last, so that an interrupt above leaves no video without frames
         self._files += files
         if self._files >= self._files_a_part:
             self.flush()
 
     def _add_frames(self, frames: Any, packets: int) -> None:
-        """Add rows of `frames` to the row group. Write the rows before them if the group would get too large."""
+        """Add a medium's row of `frames` to the row group. If the group would become too large, start a new one.
+
+        Args:
+            frames: The row.
+            packets: The number of packets in the row.
+        """
         if self._group and self._group_packets + packets > schema.FRAMES_PER_ROW_GROUP:
             self._write_group()
         self._group.append(frames)
@@ -82,7 +91,7 @@ class PartPairs:
         self._packets += packets
 
     def flush(self) -> None:
-        """Write the rows added since the last pair of parts."""
+        """Write a pair of parts with the rows that have been added since the last pair."""
         if not self._files:
             return
         self._write_group().commit()
@@ -106,7 +115,7 @@ class PartPairs:
 
 
 def next_part(index: Place) -> int:
-    """Return the number of the next part: one more than the highest number of a part of either table."""
+    """Return the number for the next part: one more than the highest part number of both tables."""
     return (
         max([*part_numbers(index / schema.VIDEOS_FOLDER), *part_numbers(index / schema.FRAMES_FOLDER)], default=-1) + 1
     )
@@ -120,7 +129,7 @@ def _gaps(frames: Row) -> Row:
     }
 
 
-MAX_COLUMNS = 500  # if the objects in sidecars have more keys, they stay JSON texts
+MAX_COLUMNS = 500  # largest number of columns from keys of JSON sidecars; with more keys, JSON texts are stored
 
 
 def listing_table(
@@ -130,22 +139,22 @@ def listing_table(
     members: Mapping[str, Mapping[str, str | None]],
     sidecars: Sequence[named_medium.Sidecar] = (),
 ) -> pa.Table:
-    """Return the new listing: this run's mentions, and earlier mentions of media that this run does not name.
+    """Return the new listing: the mentions of this run, and earlier mentions of media that this run does not mention.
 
-    A mention without user columns does not replace earlier mentions that have user columns. So adding a file by naming
-    its folder keeps the labels of the other files.
+    A mention without user columns does not replace earlier mentions of the medium that have user columns. For example,
+    a user may add a file to an indexed folder and index the folder again. Then the other files keep their user columns.
 
     Args:
-        old: The previous listing.
+        old: The previous listing. None if the index is new.
         listed: The mentions of this run.
-        root: The folder that uris of media are relative to.
-        members: The media in each tar by the tar's uri, and the sidecars of each medium as JSON. A mention of a tar
-            counts as a mention of each of its media.
+        root: The folder that the URIs of media are relative to.
+        members: For the URI of each tar or Parquet file, the names of its members, each with its sidecars as JSON or
+            None. A mention of the file counts as a mention of each of its members.
         sidecars: The kinds of sidecars that become columns.
 
     Raises:
-        SourceError: A column cannot be stored.
-        OutputError: A column changed its type.
+        SourceError: A user column has values that cannot be stored.
+        OutputError: The type of a user column differs from the type in the previous listing.
     """
     rows, of_sidecars = _rows(listed, root, members, sidecars, flat=True)
     if len(of_sidecars) > MAX_COLUMNS:
@@ -154,7 +163,8 @@ def listing_table(
     if old is not None:
         rows = _with_own_columns(rows, old, inside)
     seen = {row["media_id"] for row in rows}
-    seen |= {media_id(uri) for uri, some in members.items() if some}  # the ids of their rows before they were read
+    # Rows of whole files were written before their members were known. They are replaced, too.
+    seen |= {media_id(uri) for uri, some in members.items() if some}
     names = list(dict.fromkeys(name for row in rows for name in row if name not in schema.LISTING.names))
     table = pa.table(
         [pa.array([row[field.name] for row in rows], field.type) for field in schema.LISTING]
@@ -175,7 +185,7 @@ def listing_table(
             "a user column changed its type since the last run",
             where="the listing of the index",
             found=error,
-            remedy="keep the type, or write a new index",
+            remedy="keep the type of the column, or write a new index",
         ) from error
 
 
@@ -187,10 +197,14 @@ def _rows(
     *,
     flat: bool,
 ) -> tuple[list[Row], set[str]]:
-    """Return (the rows of mentions, the columns that come from sidecars). For arguments, see `listing_table`.
+    """Return (the rows of the new mentions, the names of the columns that are filled from sidecars).
 
     Args:
-        flat: See `sidecar_columns`.
+        listed: The mentions, as in `listing_table`.
+        root: The root folder, as in `listing_table`.
+        members: The members of files, as in `listing_table`.
+        sidecars: The kinds of sidecars, as in `listing_table`.
+        flat: Whether keys of JSON sidecars become columns, as in `sidecar_columns`.
     """
     rows: list[Row] = []
     of_sidecars: set[str] = set()
@@ -213,18 +227,18 @@ def _rows(
 
 
 def _frame_table(item: named_medium.NamedMedium, root: str) -> Row:
-    """Return the columns with the place of the rows about the frames of a mention."""
+    """Return the columns that locate the rows about a mention's frames: the path of a table and a row number."""
     table = item.frame_table
     return {} if table is None else {schema.FRAME_TABLE: relative(table.path, root), schema.FRAME_ROW: table.row}
 
 
 def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str | None]) -> list[Row]:
-    """Return the rows of this run. Videos inside files keep the user columns of their earlier rows.
+    """Return the rows of this run, in which videos inside files have the user columns of their earlier rows.
 
     Args:
         rows: The rows of this run.
         old: The previous listing.
-        inside: The sidecars of videos inside files as JSON, by media id. None for images inside files.
+        inside: The sidecars of each medium inside a file as JSON, by media id. None for images.
     """
     texts = {identity: text for identity, text in inside.items() if text is not None}
     known = old.filter(pc.is_in(old["media_id"], pa.array(list(texts), pa.string()))).to_pylist()
@@ -248,7 +262,13 @@ def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str |
 
 
 def _of_one_type(old: pa.Table, new: pa.Table, names: Iterable[str]) -> tuple[pa.Table, pa.Table]:
-    """Return two listings whose columns of sidecars have common types. If there is none, values become texts."""
+    """Return two listings whose sidecar columns have the same types. If types cannot be unified, values become texts.
+
+    Args:
+        old: The previous listing.
+        new: The new rows.
+        names: The names of the sidecar columns.
+    """
     for name in names:
         if name not in old.column_names:
             continue
@@ -272,5 +292,5 @@ def _user_column(name: str, values: list[Any], *, is_sidecar: bool) -> pa.Array:
         return pa.array(values)
     except UNSTORABLE as error:
         raise SourceError(
-            f"user column {name!r} cannot be stored", found=error, remedy="give it one plain type"
+            f"user column {name!r} cannot be stored", found=error, remedy="give all its values the same plain type"
         ) from error

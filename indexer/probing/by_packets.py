@@ -1,7 +1,7 @@
-"""Read every packet of a stream, feed its bytes to a scanner, and find where the file has them.
+"""Read every packet of a stream, pass its bytes to a scanner, and determine its byte range in the file.
 
-In MP4, MOV and 3GP, sample tables locate the packets, and the file is read in large pieces. Packets of other containers
-are demuxed with PyAV, and their bytes are searched for in the file.
+For MP4, MOV and 3GP, the byte ranges are taken from the sample tables, and the file is read in large pieces. Packets of
+other containers are demuxed with PyAV, and their bytes are searched for in the file.
 """
 
 from __future__ import annotations
@@ -24,31 +24,40 @@ from framedex.indexer.mp4.sample_tables import SampleTable, read_layout, read_sa
 from framedex.records.clip import NO_PTS
 from framedex.storage.reader import Read
 
-PAYLOAD_OFFSETS = (0, 4, 12, 16)  # from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV
-SEARCH_BYTES = 64  # other payloads begin at most so many bytes after packet.pos
+# The usual distances in bytes from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV.
+PAYLOAD_OFFSETS = (0, 4, 12, 16)
+SEARCH_BYTES = 64  # largest distance in bytes from packet.pos at which a payload is searched
 
 
 class PayloadFinder:
-    """Finds where a file holds exactly a packet's bytes, starting from the position that the demuxer states.
+    """A search for the bytes of packets in a file, near the positions that the demuxer states.
 
-    It compares the bytes and does not rely on that position.
+    The bytes in the file are compared with those of the packet, because the stated position may be that of a header.
 
     Args:
-        read: reads ranges of the file.
+        read: The function that reads byte ranges of the file.
+
+    Attributes:
+        found_all: Whether all packets so far were found.
     """
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        self._delta = 0  # from packet.pos to the payload of the last packet; most packets have the same distance
-        self._position, self._end = -1, 0
+        self._delta = 0  # distance from packet.pos to the last packet's payload, often the same for the next packet
+        self._position, self._end = -1, 0  # stated position of the last packet, end of its payload
         self.found_all = True
 
     def find(self, position: int | None, data: bytes) -> int:
-        """Return the offset of a packet's payload, or -1 if it, or a packet before, was not found."""
+        """Return the offset of a packet's payload, or -1 if this packet or an earlier one was not found.
+
+        Args:
+            position: The position that the demuxer states, or None.
+            data: The bytes of the packet.
+        """
         if not self.found_all or position is None or position < 0:
             self.found_all = False
             return -1
-        if position == self._position:  # laced: several frames share a block (RFC 9559 10.3)
+        if position == self._position:  # Matroska lacing: several frames share a block (RFC 9559 10.3)
             candidates: tuple[int, ...] = (self._end,)
         else:
             candidates = (position + self._delta, *(position + delta for delta in PAYLOAD_OFFSETS))
@@ -65,18 +74,18 @@ class PayloadFinder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demuxed:
-    """The packets of one stream as the container gives them, in columns of n, in decode order.
+    """The properties that a container states for the n packets of a stream, as columns in decode order.
 
     Attributes:
-        pts: int64 [n], `NO_PTS` where missing.
-        dts: int64 [n], `NO_PTS` where missing.
-        duration: int64 [n], 0 where missing.
-        offset: int64 [n], valid if `addressable`.
-        size: int64 [n].
-        hidden: bool [n], packets that an edit list cuts away.
-        resets: bool [n], packets at which the container changes the decoder configuration.
-        broken: bool [n], packets that the demuxer reports as damaged.
-        addressable: whether each packet is one byte range of the file.
+        pts: int64 [n], presentation timestamps. `NO_PTS` where one is missing.
+        dts: int64 [n], decoding timestamps. `NO_PTS` where one is missing.
+        duration: int64 [n], 0 where it is missing.
+        offset: int64 [n], the offsets in the file. Valid only if `addressable`.
+        size: int64 [n], in bytes.
+        hidden: bool [n], whether an edit list cuts the packet away.
+        resets: bool [n], whether the container changes the decoder configuration at the packet.
+        broken: bool [n], whether the demuxer reports the packet as damaged.
+        addressable: Whether every packet is one byte range of the file.
     """
 
     pts: NDArray[np.int64]
@@ -97,19 +106,19 @@ def demux(
     feed: Callable[[av.Packet[Any], bytes], None],
     reconfigure: Callable[[bytes], None] | None = None,
 ) -> Demuxed:
-    """Pass on every packet of a stream, and return the container's facts about the packets.
+    """Demux every packet of a stream, pass it to `feed`, and return what the container states about the packets.
 
     Args:
-        container: an open container.
-        stream: one of its streams.
-        read: reads ranges of the file. The bytes of every packet are searched for in it.
-        feed: takes every packet and its bytes; it may change the packet.
-        reconfigure: takes the decoder's configuration where it changes. If None, such a stream is refused.
+        container: An open container.
+        stream: A stream of the container.
+        read: The function that reads byte ranges of the file, in which the bytes of every packet are searched.
+        feed: The function that is called with every packet and its bytes. The function may change the packet.
+        reconfigure: The function that is called with the new decoder configuration when the configuration changes. If
+            None, streams whose configuration changes are refused.
 
     Raises:
-        BitstreamError: the bitstream is damaged, or it or the container uses a feature that framedex does not
-            reproduce.
-        MediaError: the video is encrypted, has no packets, or is damaged at its first packet.
+        BitstreamError: The bitstream is damaged, or the stream uses a feature that framedex does not reproduce.
+        MediaError: The video is encrypted, has no packets, or is damaged at its first packet.
     """
     rows: list[tuple[int, ...]] = []  # pts, dts, duration, offset, size
     hidden, resets, broken = list[int](), list[int](), list[int]()
@@ -117,12 +126,12 @@ def demux(
     configuration = stream.codec_context.extradata
     packets = demux_packets(container, stream.index)
     while True:
-        # Only errors of demuxing are caught here. The packets before the damage stay usable.
+        # Only the errors of demuxing are caught here. After such an error, the packets before the damage stay usable.
         try:
             packet = next(packets, None)
         except av.error.FFmpegError as error:
             if not rows:
-                raise MediaError("damaged", f"demuxing stops at the first packet: {error.strerror}") from error
+                raise MediaError("damaged", f"the first packet cannot be demuxed: {error.strerror}") from error
             broken.append(len(rows) - 1)
             break
         if packet is None:
@@ -139,7 +148,7 @@ def demux(
         if packet.has_sidedata("encryption_info"):
             raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
         if packet.has_sidedata("palette"):
-            raise BitstreamError("palette", f"the container, not the bitstream, has the palette of packet {number}")
+            raise BitstreamError("palette", f"the palette of packet {number} is in the container, not in the bitstream")
         times = (NO_PTS if time is None else time for time in (packet.pts, packet.dts))
         rows.append((*times, packet.duration or 0, finder.find(packet.pos, data), len(data)))
         if packet.is_discard:
@@ -164,21 +173,21 @@ def demux(
     )
 
 
-PIECE_BYTES = 16 << 20  # bytes per read; a larger packet is a piece of its own
+PIECE_BYTES = 16 << 20  # largest number of bytes per read, except that a larger packet is read whole
 
 
 def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configuration: bytes) -> Demuxed:
-    """Feed every packet of a track to the scanner, and return the packets as the sample tables describe them.
+    """Pass every packet of a track to the scanner, and return the packets as the sample tables describe them.
 
     Args:
-        file: the open file.
-        track_id: number of the track.
-        scanner: takes the bytes of every packet.
-        configuration: the extradata that the demuxer reports.
+        file: The open file.
+        track_id: The number of the track.
+        scanner: The scanner that parses every packet.
+        configuration: The extradata that the demuxer reports.
 
     Raises:
-        UntrustedTables: a demuxer may give other packets.
-        BitstreamError: the scanner rejects a packet.
+        UntrustedTables: A demuxer may give packets that differ from the tables.
+        BitstreamError: The scanner rejects a packet.
     """
     try:
         table = read_sample_table(read_layout(file.read, file.size_bytes), track_id)
@@ -200,11 +209,11 @@ def demuxed_of(table: SampleTable, configuration: bytes | None) -> Demuxed:
     """Return the packets that a demuxer gives for a track's samples.
 
     Args:
-        table: the samples.
-        configuration: the extradata that the demuxer reports. If None, it does not matter.
+        table: The samples of the track.
+        configuration: The extradata that the demuxer reports. If None, the configuration is not checked.
 
     Raises:
-        UntrustedTables: the demuxer may give other packets.
+        UntrustedTables: The demuxer may give packets that differ from the tables.
     """
     samples, configurations = table.samples, table.entries.configurations
     # Demuxers give no packet for an empty sample.
@@ -213,9 +222,9 @@ def demuxed_of(table: SampleTable, configuration: bytes | None) -> Demuxed:
     if not n:
         raise UntrustedTables("the track has no samples")
     if (samples.entry[data] != samples.entry[data][0]).any():
-        raise UntrustedTables("samples have several sample entries")
+        raise UntrustedTables("samples have different sample entries")
     if configuration is not None and configurations[int(samples.entry[0])] != configuration:
-        raise UntrustedTables("the sample entry has another configuration than the demuxer reports")
+        raise UntrustedTables("the configuration in the sample entry differs from the one that the demuxer reports")
     return Demuxed(
         pts=table.pts[data],
         dts=samples.time[data],
@@ -230,13 +239,14 @@ def demuxed_of(table: SampleTable, configuration: bytes | None) -> Demuxed:
 
 
 def pieces(offset: NDArray[np.int64], size: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of runs of consecutive packets to read at once. `end` is exclusive.
+    """Yield the pieces in which to read the packets, as packet numbers (first, end). `end` is exclusive.
 
-    Packets of a run ascend in the file without overlap, and lie within `PIECE_BYTES`. A larger packet is its own run.
+    The packets of a piece are in ascending order in the file, do not overlap, and span at most `PIECE_BYTES`. A larger
+    packet is a piece alone.
 
     Args:
-        offset: int64 [packets].
-        size: int64 [packets].
+        offset: int64 [packets], the offsets in the file.
+        size: int64 [packets], in bytes.
     """
     end = offset + size
     edges = [0, *(np.flatnonzero(offset[1:] < end[:-1]) + 1).tolist(), len(offset)]

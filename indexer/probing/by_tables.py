@@ -1,6 +1,6 @@
-"""Depth `tables`: get the facts of a stream from its sample tables and the headers of random access points.
+"""Probe a stream at depth `tables`: from its sample tables and the packet headers of random access points.
 
-The amount of data read does not grow with the bit rate.
+The amount of data read does not depend on the bit rate.
 """
 
 import functools
@@ -26,15 +26,20 @@ from framedex.indexer.schema import INTRA
 from framedex.records.medium import SAMPLED
 from framedex.storage.reader import Read
 
-MAX_LOOKED_AT = 16  # packets of the first GOP that are read: each kind of reordering appears within the first 16
-# If the tables call every sample a sync sample, the headers of all samples are read. The mean sample must have at least
-# this many bytes, so that headers are a small part of the file.
+# The number of packets whose headers are read at the beginning of the first GOP. Streams show within so many packets
+# how they reorder pictures.
+MAX_LOOKED_AT = 16
+# The smallest mean sample size in bytes for tables without a list of sync samples. In such tables, all samples count as
+# sync samples, so the headers of all samples are read. Headers of larger samples are a small part of the file.
 MIN_MEAN_BYTES = 20_000
-READ_AT_ONCE = 192 << 10  # bytes read from an object's first GOP: one request of this size is cheaper than two
-HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, which may be lossless (H.264 A.2.7)
-COUNT_MODULUS = 16  # the least MaxPicOrderCntLsb of HEVC (7.4.3.2.1)
-COUNT_STEPS = (1, 2)  # encoders count pictures in output order by 1, or by 2 as if each picture were two fields
-# The number of largest non-sync samples that are checked. If one is a random access point, stss is incomplete.
+READ_AT_ONCE = 192 << 10  # size in bytes of the one request for an object's first GOP, cheaper than two smaller ones
+HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, a profile that may be lossless (H.264 A.2.7)
+COUNT_MODULUS = 16  # the smallest MaxPicOrderCntLsb that HEVC allows (7.4.3.2.1)
+# The differences between the picture order counts of consecutive pictures. Encoders count by 1, or by 2 as if each
+# picture were two fields.
+COUNT_STEPS = (1, 2)
+# The number of non-sync samples, the largest ones, whose headers are read. If one is a random access point, the box
+# stss is incomplete.
 SUSPECTS = 6
 
 
@@ -43,10 +48,10 @@ class Tabulated:
     """A stream as its sample tables describe it.
 
     Attributes:
-        demuxed: the packets.
+        demuxed: The packets.
         flags: int32 [packets].
-        read: bool [packets], packets whose headers were read.
-        pictures: facts of the random access points that were read, [starts].
+        read: bool [packets], whether the packet's header was read.
+        pictures: The properties of the random access points whose headers were read.
     """
 
     demuxed: Demuxed
@@ -61,15 +66,16 @@ def tabulate(
     """Return a track's packets from the sample tables of an MP4, MOV or 3GP file.
 
     Args:
-        read: reads ranges of the file or object.
-        layout: the boxes of the file.
-        track_id: number of the track.
-        stream: the stream, as headers describe it.
-        file: the open file. If None, an object is read, and only the headers of its first packets. The other random
-            access points get the flag `STATED`, and a plan that needs one of them reads its headers.
+        read: The function that reads byte ranges of the file or object.
+        layout: The boxes of the file.
+        track_id: The number of the track.
+        stream: The metadata of the stream from headers.
+        file: The open file. None for an object in object storage. Only the headers of an object's first packets are
+            read. Its other random access points get the flag `STATED`, and their headers are read when a clip needs
+            them.
 
     Raises:
-        UntrustedTables: the tables may contradict the demuxer or the bitstream, so packets must be read instead.
+        UntrustedTables: The tables may contradict the demuxer or the bitstream, so packets must be read instead.
     """
     try:
         table = read_sample_table(layout, track_id)
@@ -84,12 +90,12 @@ def tabulate(
 
 
 def _tabulate_intra(demuxed: Demuxed) -> Tabulated:
-    """Return the packets of an intra codec. Each is a random access point, so headers are not read."""
+    """Return the packets of an intra codec. Each packet is a random access point, so headers are not read."""
     n = len(demuxed.size)
     flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32) | timeline.CLOSED | timeline.NON_REFERENCE
     _check_order(np.sort(demuxed.pts), flags)
     if (np.diff(demuxed.pts[~demuxed.hidden]) < 0).any():
-        raise UntrustedTables("samples are not in the order of their timestamps, and their decoder does not reorder")
+        raise UntrustedTables("samples are not in the order of their timestamps, but the decoder does not reorder them")
     pictures = picture_facts.pictures_of(np.full(n, picture_facts.CLOSED_START, np.uint8))
     return Tabulated(demuxed=demuxed, flags=flags, read=np.ones(n, np.bool_), pictures=pictures)
 
@@ -97,10 +103,10 @@ def _tabulate_intra(demuxed: Demuxed) -> Tabulated:
 def _tabulate_predicted(
     read: Read, table: SampleTable, demuxed: Demuxed, stream: facts.StreamFacts, file: ProbedFile | None
 ) -> Tabulated:
-    """Return the packets of a codec with inter prediction. For arguments, see `tabulate`."""
+    """Return the packets of a codec with inter prediction. The arguments have the same meaning as in `tabulate`."""
     codec, configuration = stream.codec, stream.extradata or b""
     if codec not in SCANNERS:
-        raise UntrustedTables(f"packets of {codec} have to be read")
+        raise UntrustedTables(f"whole packets of {codec} have to be read")
     size = demuxed.size
     sync = np.flatnonzero(table.samples.sync[table.samples.size > 0])
     if not len(sync) or sync[0]:
@@ -113,11 +119,11 @@ def _tabulate_predicted(
     if is_unclear or pictures.begins_amid or pictures.forgets.any() or pictures.carries_over:
         raise UntrustedTables("the stream has features whose effects only reading every packet shows")
     if pictures.inband_sets and codec == "hevc":
-        raise UntrustedTables("packets bring parameter sets, so pictures may be reordered further than stated")
+        raise UntrustedTables("packets carry parameter sets, which may allow more reordering than the header states")
     if codec == "h264" and (pictures.start[1:] == picture_facts.OPEN_START).any():
-        raise UntrustedTables("only the pictures after a recovery point show whether they refer to earlier pictures")
+        raise UntrustedTables("only reading every packet shows which pictures after a recovery point need earlier ones")
     flags = np.where(demuxed.hidden, timeline.HIDDEN, 0).astype(np.int32)
-    seen = len(pictures.start)  # of the random access points, the first `seen` were read
+    seen = len(pictures.start)  # number of random access points whose headers were read: the first ones of the stream
     flags[sync] |= timeline.CLOSED
     other = timeline.CLOSED | timeline.OPEN
     flags[sync[:seen]] ^= np.where(pictures.start == picture_facts.CLOSED_START, 0, other).astype(np.int32)
@@ -126,13 +132,14 @@ def _tabulate_predicted(
     first = slice(0, len(beginning.start))
     flags[first] = flags_of(beginning, flags[first], demuxed.pts[first], at_first_start=True)
     if (flags[first] & timeline.CONTINUES).any():
-        raise UntrustedTables("samples hold single fields, two of which make a frame")
+        raise UntrustedTables("samples hold single fields instead of frames")
     is_read[first] = True
-    # All packets of GOPs with hidden packets are read: their pictures may be output in another order than stated.
+    # In GOPs with hidden packets, all headers are read, because pictures may be output in another order than that of
+    # their timestamps.
     edges = np.append(sync, len(size))
     for gop in np.unique(np.searchsorted(sync, np.flatnonzero(demuxed.hidden), side="right") - 1).tolist():
         part = slice(int(edges[gop]), int(edges[gop + 1]))
-        if file is None and gop:  # its random access point was not read, and may differ from the first
+        if file is None and gop:  # the header of this GOP's random access point was not read, and it may be open
             raise UntrustedTables("an edit list hides samples after the first GOP")
         found = scan(read, codec, configuration, demuxed.offset[part], size[part], in_middle=gop > 0)
         flags[part] = flags_of(found, flags[part], demuxed.pts[part], at_first_start=gop == 0)
@@ -149,24 +156,24 @@ def _tabulate_predicted(
         _check_counts(pictures, place[sync])
     is_read[sync[:seen]] = True
     if seen < len(sync) and len(pictures.states) > 1:
-        raise UntrustedTables("random access points need decoder states that only reading all of them shows")
+        raise UntrustedTables("only reading all random access points shows which parameter sets each of them needs")
     return Tabulated(demuxed=demuxed, flags=flags, read=is_read, pictures=pictures)
 
 
 def _scan_some(
     read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes, file: ProbedFile
 ) -> tuple[picture_facts.Pictures, picture_facts.Pictures]:
-    """Return the facts of the sync samples, [starts], and of the beginning of the first GOP.
+    """Return (properties of the sync samples, properties of the first samples of the first GOP).
 
-    The first GOP shows whether leading pictures are dropped, and whether its timestamps are wrong. Some other samples
-    are read, too:
+    Headers of the first GOP show whether leading pictures are dropped and whether timestamps are wrong. The headers of
+    some other samples are read, too:
 
     - samples with parameter sets, because random access points after them need these sets
-    - the largest samples, because intra pictures are large
-    - one sample in full, because some cameras wrap several units in one length
+    - the largest non-sync samples, because a large sample may be an intra picture that the tables do not list
+    - one sample with more of its slices, because some cameras put several units after one length field
 
     Raises:
-        UntrustedTables: the sync samples are not the random access points.
+        UntrustedTables: The sync samples are not the random access points.
     """
     n = len(demuxed.size)
     first = min(MAX_LOOKED_AT, int(sync[1]) if len(sync) > 1 else n)
@@ -186,7 +193,7 @@ def _scan_some(
     if not np.array_equal(numbers[is_start], sync):
         wrong = np.setxor1d(numbers[is_start], sync)[0]
         kind = "a" if wrong in sync else "not a"
-        raise UntrustedTables(f"sample {wrong} is {kind} sync sample, and its picture contradicts that")
+        raise UntrustedTables(f"sample {wrong} is {kind} sync sample by the tables, but its picture contradicts that")
     if codec == "hevc" and pictures.damaged[is_start].any():
         raise UntrustedTables("only reading every packet shows which pictures depend on a damaged random access point")
     return picture_facts.only(pictures, is_start), picture_facts.only(pictures, numbers < first)
@@ -195,9 +202,13 @@ def _scan_some(
 def _scan_beginning(
     read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
 ) -> tuple[picture_facts.Pictures, picture_facts.Pictures]:
-    """Return the facts of the first random access point, [1], and of the part of its GOP that one read covers."""
+    """Return the properties of the first random access point, and those of the packets that one request reads.
+
+    The request reads up to MAX_LOOKED_AT packets at the beginning of the first GOP.
+    """
     if codec == "h264" and configuration[1:2] == HIGH_444:
-        # Decoders of such streams imitate the x264 version that an SEI message names. The message may come later.
+        # The decoder reproduces errors of the x264 version that an SEI message states. Any packet may have this
+        # message.
         raise UntrustedTables("the decoder may need the x264 version, which a later SEI message may state")
     most = min(MAX_LOOKED_AT, int(sync[1]) if len(sync) > 1 else len(demuxed.size))
     begin = demuxed.offset[: most + 1]
@@ -211,57 +222,59 @@ def _scan_beginning(
 
 
 def _check_counts(pictures: picture_facts.Pictures, rank: NDArray[np.int64]) -> None:
-    """Check the number of pictures between random access points of HEVC against their picture order counts.
+    """Check that the picture order counts of HEVC random access points agree with the number of pictures between them.
 
-    Only open random access points continue the counts before them. If pictures lie far apart, the difference of their
-    counts is known only modulo the stream's MaxPicOrderCntLsb, which is a multiple of COUNT_MODULUS.
+    Only open random access points are checked, because the count begins again at closed ones. Headers state the count
+    only modulo the stream's MaxPicOrderCntLsb, a multiple of COUNT_MODULUS. So counts of distant pictures are compared
+    modulo COUNT_MODULUS.
 
     Args:
-        pictures: facts of the random access points, [starts].
-        rank: int64 [starts], their places in output order.
+        pictures: The properties of the random access points.
+        rank: int64 [random access points], their positions in output order.
 
     Raises:
-        UntrustedTables: pictures are missing, or come twice.
+        UntrustedTables: Pictures are missing or duplicated.
     """
     continued = (np.diff(pictures.period) == 0) & (pictures.start[1:] == picture_facts.OPEN_START)
     counted, there = np.diff(pictures.order)[continued], np.diff(rank)[continued]
     if not any(((counted - step * there) % COUNT_MODULUS == 0).all() for step in COUNT_STEPS):
-        raise UntrustedTables("the order counts of random access points contradict the number of pictures between them")
+        raise UntrustedTables("picture order counts of random access points contradict the number of pictures between")
 
 
 def _check_order(times: NDArray[np.int64], flags: timeline.Flags) -> None:
-    """Raise UntrustedTables if all packets are hidden, or if sorted times repeat.
+    """Raise UntrustedTables if no packet presents a frame, or if two sorted times are equal.
 
-    If two times are the same, only the pictures show which comes first.
+    If two times are equal, only the bitstream shows which picture is output first.
     """
     if ((flags & timeline.UNSHOWN) != 0).all():
-        raise UntrustedTables("no sample is presented")
+        raise UntrustedTables("no sample presents a frame")
     if not np.diff(times).all():
-        raise UntrustedTables("samples share a timestamp")
+        raise UntrustedTables("several samples have the same timestamp")
 
 
 def probe_tables(
     layout: Layout, track_id: int, file: Probed, medium: facts.MediumFacts, described: facts.StreamFacts, *, prove: int
 ) -> facts.MediumFacts:
-    """Return the medium with the facts from its sample tables.
+    """Return the medium with the metadata from its sample tables added.
 
     Args:
-        layout: the boxes of the file.
-        track_id: number of the stream's track.
-        file: the file or object.
-        medium: the facts known so far.
-        described: the stream, as headers describe it.
-        prove: number of frames to decode as clips decode them, and to compare with a decode from further back.
+        layout: The boxes of the file.
+        track_id: The number of the stream's track.
+        file: The file or object.
+        medium: The metadata that is known already.
+        described: The metadata of the stream from headers.
+        prove: The number of frames to decode twice: as clips decode them, and from further back. The two pictures of
+            each frame are compared.
 
     Raises:
-        UntrustedTables: packets have to be read.
+        UntrustedTables: Packets have to be read.
     """
     whole = file if isinstance(file, ProbedFile) else None
     found = tabulate(file.read, layout, track_id, described, whole)
     demuxed, pts, flags, pictures = found.demuxed, found.demuxed.pts, found.flags, found.pictures
     summary = packet_facts.summary_of(described, demuxed, pts, flags)
     problem = packet_facts.remarks(summary, flags, None)
-    # Some facts are known only if all packets, or all random access points, were read.
+    # Some values are known only if the headers of all packets, or of all random access points, were read.
     has_read_all, stated = bool(found.read.all()), (flags & timeline.STATED) != 0
     if not has_read_all:
         summary = replace(summary, non_reference_share=None)
@@ -275,7 +288,7 @@ def probe_tables(
     if prove:
         differs = _drawn_differing(found, file, described, coding, prove)
         if differs.any():
-            raise UntrustedTables("a clip's decoder gives another picture than a decode from further back")
+            raise UntrustedTables("a frame differs if it is decoded from further back than clips decode it")
         proof = packet_facts.proof_facts(SAMPLED, differs, pts, flags)
     return replace(
         medium,
@@ -285,7 +298,7 @@ def probe_tables(
         proof=proof,
         rotation_degrees=layout.movie.tracks[track_id].rotation_degrees,
         problem=problem,
-        # `pictures` has only random access points, so `state` has one element for each.
+        # `pictures` has only random access points, so `pictures.state` has one element for each of them.
         packets=packet_facts.packet_columns(
             demuxed, pictures.state, pts, np.ma.masked_array(flags, ~(found.read | stated))
         ),
@@ -295,14 +308,17 @@ def probe_tables(
 def _drawn_differing(
     found: Tabulated, file: Probed, described: facts.StreamFacts, coding: facts.CodingFacts, count: int
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: the frames, out of `count` drawn ones, that differ when clips reach them.
+    """Draw `count` frames at random, and compare each with the same frame decoded from further back.
+
+    Returns:
+        bool [packets], whether the frame was drawn and the two pictures differ.
 
     Raises:
-        UntrustedTables: the headers of packets contradict the tables.
+        UntrustedTables: Packet headers contradict the tables.
     """
     demuxed, starts = found.demuxed, np.flatnonzero(found.flags & timeline.START)
     state = np.zeros(len(found.flags), np.int32)
-    # The first random access points were read; the others have the first state.
+    # Only the headers of the first random access points were read. The other random access points have state 0.
     state[starts[: len(found.pictures.state)]] = found.pictures.state
     packets = Packets(
         pts=demuxed.pts, offset=demuxed.offset, size=demuxed.size, flags=found.flags, read=found.read, state=state
@@ -322,7 +338,8 @@ def _drawn_differing(
 
 def _hides_unordered(found: Tabulated) -> bool:
     """Return whether the output order of hidden packets differs from the order of their timestamps."""
-    if len(found.pictures.start) == len(found.flags):  # `pictures` has all packets
+    if len(found.pictures.start) == len(found.flags):  # `pictures` has all packets, so their output order is known
         return timeline.has_unordered_hidden(found.demuxed.pts, found.flags, found.pictures)
-    # All headers of GOPs with hidden packets were read. `flags_of` rejects a wrong order, unless packets are damaged.
+    # In GOPs with hidden packets, all headers were read. Then `flags_of` has raised an error if the orders differ,
+    # unless packets are damaged.
     return bool((found.flags & timeline.HIDDEN).any() and (found.flags & timeline.DAMAGED).any())

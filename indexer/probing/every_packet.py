@@ -1,7 +1,7 @@
-"""Depth `packets`: get the facts of a stream from all of its packets.
+"""Probe a stream at depth `packets`: from all of its packets.
 
-A scanner parses the packets of some codecs. If parsing does not show all facts, or the codec has no scanner, the whole
-stream is decoded, too.
+For some codecs, a scanner parses the packets. The whole stream is also decoded if parsing leaves something uncertain,
+or if the codec has no scanner.
 """
 
 from __future__ import annotations
@@ -44,38 +44,39 @@ SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
 
 
 class IntraScanner:
-    """Scanner of intra codecs (`schema.INTRA`). Every packet is a random access point and needed by no other packet."""
+    """The scanner of intra codecs (`schema.INTRA`), in which every packet is decoded without other packets."""
 
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
 
     def feed(self, data: bytes) -> None:
-        """Count the packet."""
+        """Count a packet. Its bytes are not parsed."""
         self._packets += 1
 
     def finish(self) -> Pictures:
-        """Return the facts of all packets fed."""
+        """Return the properties of all packets that were fed."""
         start = np.full(self._packets, CLOSED_START, np.uint8)
         return pictures_of(start, non_reference=np.ones(self._packets, np.bool_))
 
 
-UNSPECIFIED = 2  # code point of a matrix that is not stated (ISO/IEC 23091-2 8.3)
-# Containers that state no presentation timestamps, or unreliable ones. libavformat invents some.
+UNSPECIFIED = 2  # code point for an unspecified colour matrix (ISO/IEC 23091-2 8.3)
+# Containers without reliable presentation timestamps. The timestamps that libavformat reports for them are guesses.
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
-# Codecs whose streams state how many pictures a decoder holds back. If the number is too small, decoders drop pictures.
+# Codecs whose streams state how many pictures a decoder holds back for reordering. If the stated number is too small, a
+# decoder drops pictures.
 REORDERING = frozenset({"h264", "hevc"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreamProof:
-    """Runs of a stream's packets, decoded to compare their pictures with those of a full decode.
+    """The proof of a stream: runs are decoded as clips decode them, and their pictures are compared with a full decode.
 
     Attributes:
-        described: the stream, as headers describe it.
-        file: the file.
-        stream_index: number of the stream.
-        demuxed: the packets.
-        pts: int64 [packets].
+        described: The metadata of the stream from headers.
+        file: The file.
+        stream_index: The number of the stream in the file.
+        demuxed: The packets.
+        pts: int64 [packets], the timestamps.
     """
 
     described: facts.StreamFacts
@@ -96,28 +97,36 @@ class _StreamProof:
         )
 
     def _packets(self, needed: Numbers) -> Iterator[tuple[int, bytes]]:
-        """Yield (number, bytes) of packets in decode order, at least of those needed."""
+        """Yield (number, bytes) of packets in decode order. Packets that are not needed may be among them."""
         if not self.demuxed.addressable:
             return runs.demuxed_packets(self.file, self.stream_index)
         return runs.packets_in_ranges(self.file.read, self.demuxed.offset, self.demuxed.size, needed)
 
     def drawn_differing(self, pictures: Pictures, flags: timeline.Flags, count: int) -> NDArray[np.bool_]:
-        """Return bool [packets]: the frames, out of `count` drawn ones, that differ when clips decode them."""
+        """Draw `count` frames at random, and compare each with the same frame decoded from further back.
+
+        Returns:
+            bool [packets], whether the frame was drawn and the two pictures differ.
+        """
         targets = runs.drawn(flags, count, drop_leading=drops_leading(self.described.codec))
         return runs.differing_samples(self._stream(pictures, flags), flags, targets, self._packets)
 
     def differing(
         self, pictures: Pictures, decoded: full_decode.Decoded, flags: timeline.Flags, starts: Numbers | None
     ) -> tuple[NDArray[np.bool_], bool]:
-        """Try runs, as `Trials.differing` describes it.
+        """Decode runs, and compare their frames with those of the full decode. See `Trials.differing`.
 
         Args:
-            pictures: facts of the pictures, with the states of random access points.
-            decoded: the full decode.
+            pictures: The properties of the pictures, with the decoder states of random access points.
+            decoded: The result of the full decode.
             flags: int32 [packets].
-            starts: try only frames that are decoded from these random access points. If None, try all frames.
+            starts: The random access points whose frames are compared. If None, all frames are compared.
+
+        Returns:
+            bool [packets], whether the frame differs, and whether a frame after the next random access point differs in
+            a run that continues past it.
         """
-        if self.described.codec in SCANNED:  # where packets are parsed, runs end before the next random access point
+        if self.described.codec in SCANNED:  # runs of parsed codecs end before the next random access point
             shapes = shapes_of(flags, drop_leading=drops_leading(self.described.codec), starts=starts)
         else:
             shapes = crossing_shapes(flags, starts)
@@ -138,19 +147,21 @@ def probe_packets(
     verify: bool,
     prove: int,
 ) -> facts.MediumFacts:
-    """Demux and scan every packet; return the medium with the facts that they show.
+    """Demux and scan every packet, and return the medium with the resulting metadata added.
 
     Args:
-        stream: a stream of an open container.
-        file: the file.
-        medium: the facts known so far.
-        described: the stream, as headers describe it.
-        verify: decode every frame, keep the hashes, and compare with every frame as clips decode it.
-        prove: number of frames to compare in this way if not all are decoded. If one differs, all are decoded.
+        stream: A stream of an open container.
+        file: The file.
+        medium: The metadata that is known already.
+        described: The metadata of the stream from headers.
+        verify: Whether to decode every frame, to keep the frames' hashes, and to compare every frame with the same
+            frame decoded as clips decode it.
+        prove: The number of frames to decode as clips decode them, and to compare with a decode from further back. If
+            one of them differs, every frame is decoded and compared.
 
     Raises:
-        BitstreamError: the bitstream is damaged, or uses a feature that framedex does not reproduce.
-        MediaError: the stream is encrypted, not readable, or presents no frame.
+        BitstreamError: The bitstream is damaged, or uses a feature that framedex does not reproduce.
+        MediaError: The stream is encrypted, not readable, or presents no frame.
     """
     codec, container = described.codec, medium.container or ""
     decoded = None
@@ -167,7 +178,9 @@ def probe_packets(
     flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets)
     wrong = np.flatnonzero(demuxed.resets & ((flags & timeline.CLOSED) == 0))
     if len(wrong):
-        raise BitstreamError("parameter_sets", f"packet {wrong[0]} changes the configuration, and is no closed start")
+        raise BitstreamError(
+            "parameter_sets", f"packet {wrong[0]} changes the configuration, but is not a closed random access point"
+        )
     pts, source = timeline.settle_timestamps(
         demuxed.pts,
         demuxed.dts,
@@ -178,7 +191,9 @@ def probe_packets(
     )
     truncation = ENDINGS[container](file.read, file.size_bytes) if container in ENDINGS else None
     pictures.damaged[demuxed.broken] = True
-    if not demuxed.addressable:  # libavformat's parsers may mark the picture before lost transport packets
+    # If transport packets are lost, libavformat may report the packet before the damaged one. So the packet after a
+    # reported packet counts as damaged, too.
+    if not demuxed.addressable:
         pictures.damaged[1:][demuxed.broken[:-1]] = True
     pictures.damaged[-1] |= truncation is not None
     flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets)
@@ -193,7 +208,7 @@ def probe_packets(
         flags = timeline.packet_flags(pictures, demuxed.hidden, demuxed.resets, differs)
         proof = packet_facts.proof_facts(EVERY_FRAME, differs, pts, flags)
     else:
-        # Only decoding shows damage inside pictures, and the output order if no timestamp confirms it.
+        # Everything is decoded if pictures may be damaged or if no timestamps confirm the output order.
         unconfirmed = source == timeline.JOINED or (
             source in (timeline.DEALT, timeline.COUNTED) and codec in REORDERING
         )
@@ -221,7 +236,7 @@ def probe_packets(
         shown = (flags & timeline.UNSHOWN) == 0
         md5 = [digest if is_shown else None for digest, is_shown in zip(decoded.md5, shown.tolist(), strict=True)]
     if (flags & timeline.NOT_REPRODUCIBLE)[(flags & timeline.UNSHOWN) == 0].all():
-        raise BitstreamError("not_reproducible", "all frames of clips differ from those of a full decode")
+        raise BitstreamError("not_reproducible", "all frames differ from a full decode if clips decode them")
     summary = packet_facts.summary_of(described, demuxed, pts, flags)
     fields, unordered = bool(pictures.field_coded.any()), timeline.has_unordered_hidden(pts, flags, pictures)
     state = pictures.state[(flags & timeline.START) != 0]
@@ -243,23 +258,31 @@ def probe_packets(
 
 
 def _as_decoded(described: facts.StreamFacts, decoded: full_decode.Decoded) -> facts.StreamFacts:
-    """Return the facts that headers state, corrected by the pictures of a full decode.
+    """Return the metadata from headers, with the reorder depth and the colours corrected from a full decode.
 
     Raises:
-        BitstreamError: pictures are reordered further than a decoder may hold them back.
+        BitstreamError: Pictures are reordered over more than MAX_REORDERED places.
     """
     depth = max(described.reorder_depth, timeline.reorder_depth_needed(decoded.place[decoded.came]))
     if depth > MAX_REORDERED:
-        raise BitstreamError("output_order", f"pictures are reordered over {depth} places; {MAX_REORDERED} are covered")
-    if len(decoded.colours) > 1:  # if no colour is stated, each picture's own is taken
+        raise BitstreamError(
+            "output_order", f"pictures are reordered over {depth} places, but at most {MAX_REORDERED} are supported"
+        )
+    if len(decoded.colours) > 1:  # with an unspecified colour in the index, the colour of each decoded picture is used
         described = replace(described, color_range=None, color_matrix=UNSPECIFIED)
     return replace(described, reorder_depth=depth)
 
 
 def _scan(stream: av.video.stream.VideoStream, file: ProbedFile, form: str) -> tuple[Demuxed, Pictures]:
-    """Scan every packet.
+    """Scan every packet, and return (packets, properties of their pictures).
 
-    If sample tables locate the packets, the file is read in large pieces. Otherwise packets are demuxed one by one.
+    If sample tables with the packets' byte ranges can be used, the file is read in large pieces. Otherwise packets are
+    demuxed one by one.
+
+    Args:
+        stream: A stream of an open container.
+        file: The file.
+        form: The name of the container, such as `mp4`.
     """
     configuration = stream.codec_context.extradata or b""
     make_scanner = SCANNERS.get(stream.codec_context.codec.canonical_name, IntraScanner)
@@ -284,7 +307,7 @@ def _scan(stream: av.video.stream.VideoStream, file: ProbedFile, form: str) -> t
 def _decode(
     stream: av.video.stream.VideoStream, file: ProbedFile, *, hashed: bool
 ) -> tuple[Demuxed, Pictures, full_decode.Decoded]:
-    """Decode every packet, and return the packets, the facts of their pictures, and the decode."""
+    """Decode every packet, and return (packets, properties of their pictures, result of the decode)."""
     codec, fields, headers = stream.codec_context.codec.canonical_name, list[int](), list[bool]()
 
     def feed(packet: av.Packet[Any], data: bytes) -> None:
@@ -306,19 +329,19 @@ def _decode(
 def _opened_again(
     file: ProbedFile, stream: av.video.stream.VideoStream
 ) -> Iterator[tuple[av.container.InputContainer, av.video.stream.VideoStream]]:
-    """Open the file once more, because demuxing one stream of a container consumes the others."""
+    """Open the file again, because demuxing one stream of a container also consumes the packets of the others."""
     with open_medium(file) as container:
         found = container.streams[stream.index]
-        assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
+        assert isinstance(found, av.video.stream.VideoStream)  # as in the container that was opened first
         yield container, found
 
 
 def _check_frames(described: facts.StreamFacts, flags: timeline.Flags, pictures: Pictures) -> None:
-    """Check that frames of a stream are available.
+    """Check that the stream has frames, and that decoders output them.
 
     Raises:
-        BitstreamError: the stream has no random access point, or decoders would output other frames than the index has.
-        MediaError: the stream presents no frame.
+        BitstreamError: The stream has no random access point, or its stated reorder depth makes decoders drop frames.
+        MediaError: The stream presents no frame.
     """
     if not (flags & timeline.START).any():
         raise BitstreamError("no_start", "the stream has no picture where decoding may start")

@@ -1,6 +1,7 @@
-"""Facts of an image file, read without decoding it, and its pixels as RGB.
+"""Read the metadata of an image file without decoding it, and decode its pixels to RGB.
 
-The bytes alone show whether a file is complete. Pixels are converted to RGB by the same rules for all modes of files.
+Whether a file is complete is determined from its markers, chunks or stated size, without decoding. Pixels of all modes
+are converted to RGB by the rules of `rgb_of`.
 """
 
 import contextlib
@@ -19,17 +20,17 @@ from framedex.errors import MediaError
 from framedex.indexer.facts import StreamFacts
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# In entropy-coded data, 0xFF is followed by 0x00 or a restart marker. Fill bytes may precede a marker (ITU-T T.81
-# B.1.1).
+# A JPEG marker. An 0xFF byte in entropy-coded data does not match, because 0x00 or the code of a restart marker follows
+# it. Fill bytes 0xFF may precede a marker (ITU-T T.81 B.1.1).
 JPEG_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])", re.DOTALL)
 SOI, EOI, SOS, TEM = 0xD8, 0xD9, 0xDA, 0x01
 
 
 def image_format(data: bytes) -> str | None:
-    """Return the format of an image by its first bytes.
+    """Return the format of an image, recognised by its first bytes.
 
     Returns:
-        `jpeg`, `png`, `webp` or `gif`; None for other data.
+        `jpeg`, `png`, `webp` or `gif`. None for other data.
     """
     if data[:3] == b"\xff\xd8\xff":
         return "jpeg"
@@ -41,12 +42,12 @@ def image_format(data: bytes) -> str | None:
 
 
 def jpeg_problem(data: bytes) -> str | None:
-    """Return a message if a JPEG's markers are wrong, else None.
+    """Return a description of the first error in a JPEG's markers, or None if there is no error.
 
-    They must reach EOI; any bytes may follow it (ITU-T T.81 B.2).
+    The markers must include an EOI marker. Any bytes may follow the EOI marker (ITU-T T.81 B.2).
     """
     at, scans = 2, 0
-    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # then scans, which are long, are not searched
+    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # whether the file ends with EOI, so no scan need be searched
     while match := JPEG_MARKER.search(data, at):
         marker, at = match[1][0], match.end()
         if marker == EOI:
@@ -64,9 +65,9 @@ def jpeg_problem(data: bytes) -> str | None:
 
 
 def png_problem(data: bytes) -> str | None:
-    """Return a message if a PNG's chunks are wrong, else None.
+    """Return a description of the first error in a PNG's chunks, or None if there is no error.
 
-    Each chunk must have its CRC, and IEND must be present (ISO/IEC 15948, 5).
+    The CRC of each chunk must be correct, and the last chunk must be IEND (ISO/IEC 15948, 5).
     """
     at, view = len(PNG_SIGNATURE), memoryview(data)
     while at + 12 <= len(data):
@@ -83,12 +84,12 @@ def png_problem(data: bytes) -> str | None:
 
 
 def webp_problem(data: bytes) -> str | None:
-    """Return a message if bytes of a WebP file are missing, else None.
+    """Return an error message if a WebP file is truncated, or None if the file is complete.
 
-    Its RIFF chunk states its size (RFC 9649, 2.4).
+    The RIFF header states the size of the file (RFC 9649, 2.4).
     """
     stated = int.from_bytes(data[4:8], "little") + 8
-    return f"it states {stated} bytes, and has {len(data)}" if stated > len(data) else None
+    return f"its header states {stated} bytes, but it has {len(data)}" if stated > len(data) else None
 
 
 PROBLEMS: dict[str, Callable[[bytes], str | None]] = {
@@ -99,21 +100,23 @@ PROBLEMS: dict[str, Callable[[bytes], str | None]] = {
 
 
 FORMATS = ("JPEG", "PNG", "WEBP")
-AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})  # alpha is dropped
-# A JPEG followed by others: previews, depth or gain maps of phones' photographs.
+# The Pillow modes that Pillow's own conversion turns into RGB. Alpha is dropped.
+AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})
+# Formats with several still pictures in one file. An MPO file is a JPEG followed by further JPEGs, such as the preview,
+# depth map or gain map of a phone's photograph.
 STILLS_TOGETHER = frozenset({"MPO"})
 SIXTEEN_BIT_GREY = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
 
 
 def rgb_of(data: bytes) -> NDArray[np.uint8]:
-    """Return uint8 [H, W, 3]: an image as stored; its EXIF orientation and colour profile are not applied.
+    """Return uint8 [H, W, 3]: an image as stored, without applying its EXIF orientation or colour profile.
 
-    Alpha is dropped. Grey and palettes are expanded to RGB. Of 16 bits per sample, the high 8 are kept. If one JPEG
-    file holds several pictures (CIPA DC-007), the first one counts.
+    Alpha is dropped. Grey images and images with palettes are expanded to RGB. If samples have 16 bits, the high 8 bits
+    are kept. If a JPEG file holds several pictures (CIPA DC-007), the first picture is returned.
 
     Raises:
-        ValueError: these rules do not cover the image. The message is the reason.
-        OSError: the data is not a whole JPEG, PNG or WebP.
+        ValueError: These rules do not cover the image. The message states why.
+        OSError: The data is not a complete JPEG, PNG or WebP file.
     """
     with _pillow_errors(_broken):
         image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -126,13 +129,16 @@ def rgb_of(data: bytes) -> NDArray[np.uint8]:
             if lacks_palette(image):
                 raise OSError("its palette is missing")
             image.load()
-            image.info.pop("transparency", None)  # all alpha is dropped; Pillow warns of palettes with transparency
+            image.info.pop("transparency", None)  # not needed, and Pillow warns about palettes with transparency
             return np.asarray(image.convert("RGB"))
 
 
 @contextlib.contextmanager
 def _pillow_errors(wrap: Callable[[Exception], Exception]) -> Iterator[None]:
-    """Raise `wrap(error)` for any error but MemoryError: Pillow's parsers raise almost anything for broken files."""
+    """Raise `wrap(error)` in place of any error but MemoryError.
+
+    All exceptions are caught, because Pillow's parsers raise many kinds of them for broken files.
+    """
     try:
         yield
     except MemoryError:
@@ -144,27 +150,27 @@ def _pillow_errors(wrap: Callable[[Exception], Exception]) -> Iterator[None]:
 def _broken(error: Exception) -> Exception:
     if isinstance(error, Image.DecompressionBombError):
         return ValueError(str(error))
-    message = re.sub(r" ?<[^>]* at 0x[0-9a-f]+>", "", str(error))  # an address differs from run to run
+    message = re.sub(r" ?<[^>]* at 0x[0-9a-f]+>", "", str(error))  # without memory addresses, which vary between runs
     return OSError(f"is not a whole image: {message or type(error).__name__}")
 
 
 def check_covered(image: Image.Image) -> None:
-    """Raise ValueError for an image whose RGB is not defined here."""
+    """Raise ValueError for an image that the rules of `rgb_of` do not cover."""
     if getattr(image, "n_frames", 1) > 1 and image.format not in STILLS_TOGETHER:
         raise ValueError("is an animation")
     if image.mode not in AS_PILLOW_CONVERTS | SIXTEEN_BIT_GREY:
-        raise ValueError(f"has samples of mode {image.mode}")
+        raise ValueError(f"has samples of the unsupported mode {image.mode}")
 
 
 def lacks_palette(image: Image.Image) -> bool:
-    """Return whether an image's samples are indices of a palette that is missing."""
+    """Return whether an image's samples are palette indices, but the palette is missing."""
     return image.mode in ("P", "PA") and image.palette is None
 
 
 def resize_rgb(rgb: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Return uint8 [height, width, 3], scaled with a triangle filter.
+    """Return an RGB picture scaled with a triangle filter, as uint8 [height, width, 3].
 
-    The filter is as wide as the reduction, so that nothing aliases.
+    When the picture is reduced, the filter is widened by the factor of the reduction, which prevents aliasing.
     """
     if rgb.shape[:2] == (height, width):
         return rgb
@@ -172,13 +178,13 @@ def resize_rgb(rgb: NDArray[np.uint8], height: int, width: int) -> NDArray[np.ui
 
 
 def rgb_md5(rgb: NDArray[np.uint8]) -> str:
-    """Return 32 hex digits: MD5 over the rows of an RGB picture, then `rgb24{width}x{height}`."""
+    """Return the MD5 of an RGB picture's bytes followed by the text `rgb24{width}x{height}`, as 32 hex digits."""
     height, width, _ = rgb.shape
     return hashlib.md5(np.ascontiguousarray(rgb).tobytes() + f"rgb24{width}x{height}".encode()).hexdigest()
 
 
 CODECS = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}
-# FFmpeg's pixel formats by Pillow's modes. Of a PNG with 16 bits per sample, Pillow reads the high 8 bits.
+# FFmpeg's pixel format for each Pillow mode.
 PIXEL_FORMATS = {
     "1": "monob",
     "L": "gray",
@@ -189,31 +195,35 @@ PIXEL_FORMATS = {
     "RGBA": "rgba",
     "RGBX": "rgb0",
 }
+# FFmpeg's pixel format of PNGs with 16 bits per sample for each Pillow mode. Pillow reads only the high 8 bits of them.
 DEEP_PIXEL_FORMATS = {"LA": "ya16be", "RGB": "rgb48be", "RGBA": "rgba64be"}
-ORIENTATION = 274  # EXIF 2.3, 4.6.4
-# Counterclockwise, by EXIF's Orientation (EXIF 2.3, 4.6.4). That some of these images are mirrored, too, is ignored.
+ORIENTATION = 274  # number of the EXIF tag Orientation (EXIF 2.3, 4.6.4)
+# Counterclockwise rotation in degrees for each value of Orientation. Some of the values also mean that the image is
+# mirrored, which is ignored.
 ROTATIONS = {3: 180, 4: 180, 5: -90, 6: -90, 7: 90, 8: 90}
-BT601, RGB_MATRIX, UNSPECIFIED = 5, 0, 2  # ISO/IEC 23091-2
+BT601, RGB_MATRIX, UNSPECIFIED = 5, 0, 2  # code points of colour metadata (ISO/IEC 23091-2)
 
 
 class BrokenImageError(Exception):
-    """An image cannot be decoded as it is. The message says why."""
+    """An image is damaged and cannot be decoded. The message states why."""
 
 
 def facts_of(data: bytes) -> tuple[StreamFacts, str | None]:
-    """Return the facts of an image file by its content, whatever its name is, and its damage in words, if any.
+    """Return (metadata of an image file, description of the file's damage or None).
+
+    The format is determined from the file's bytes, not from the file's name.
 
     Raises:
-        BrokenImageError: the facts are not available.
-        MediaError: the RGB of such an image is not defined here.
+        BrokenImageError: The metadata cannot be read.
+        MediaError: The rules of `rgb_of` do not cover the image.
     """
     if not data:
         raise BrokenImageError("the file is empty")
     kind = image_format(data)
     if kind == "gif":
-        raise MediaError("image_format", "is a GIF; its palettes and animation are those of a video", refused=True)
+        raise MediaError("image_format", "is a GIF, which can be indexed only as a video", refused=True)
     if kind is None:
-        raise BrokenImageError("it is no JPEG, PNG or WebP")
+        raise BrokenImageError("it is not a JPEG, PNG or WebP file")
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with _pillow_errors(_broken_header):
@@ -257,20 +267,20 @@ def _pixel_format(kind: str, mode: str, data: bytes) -> str:
 
 
 def rotation_of(data: bytes) -> int:
-    """Return the counterclockwise rotation in degrees that an image's EXIF orientation states, or 0."""
+    """Return the counterclockwise rotation in degrees that an image's EXIF orientation states, or 0 without one."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if "exif" not in image.info:  # of a PNG, EXIF behind the pixels would cost decoding them
+            if "exif" not in image.info:  # a PNG may have EXIF data after the pixels, but reading it would decode them
                 return 0
             return ROTATIONS.get(image.getexif().get(ORIENTATION, 1), 0)
     except MemoryError:
         raise
-    except Exception:  # broken EXIF data is ignored, because it is only a hint
+    except Exception:  # broken EXIF data is ignored, because pixels do not depend on it
         return 0
 
 
 def pixels_md5(data: bytes) -> bytes:
-    """Return the MD5 of an image's RGB, as in `frames.md5`. Raises BrokenImageError if it does not decode."""
+    """Return the MD5 of an image's RGB pixels, as in `frames.md5`. Raises BrokenImageError if it does not decode."""
     try:
         return bytes.fromhex(rgb_md5(rgb_of(data)))
     except (OSError, ValueError) as error:

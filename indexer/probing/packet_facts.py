@@ -1,4 +1,4 @@
-"""Facts of a stream from its packets, for both depths."""
+"""Functions that turn the packets of a stream into records of its metadata. Both index depths use them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from framedex.records.medium import PacketColumns
 
 
 def summary_of(described: StreamFacts, demuxed: Demuxed, pts: timeline.Pts, flags: timeline.Flags) -> timeline.Summary:
-    """Return the summary of a timeline. Raises MediaError if the stream states no time base."""
+    """Return the summary of a stream's timeline. Raises MediaError if the stream has no time base."""
     shown = np.flatnonzero((flags & timeline.UNSHOWN) == 0)
     last = shown[np.argmax(pts[shown])]
     if described.time_base_num is None or described.time_base_den is None:
@@ -27,7 +27,15 @@ def summary_of(described: StreamFacts, demuxed: Demuxed, pts: timeline.Pts, flag
 
 
 def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: timeline.Summary, *, hashed: bool) -> TimelineFacts:
-    """Return a stream's timeline and its origin. For `depth` and `source`, see `TimelineFacts`."""
+    """Return the record of a stream's timeline.
+
+    Args:
+        depth: The depth at which the stream was probed, `packets` or `tables`.
+        source: The origin of the timestamps (the column `pts_source`).
+        demuxed: The packets.
+        summary: The summary of the timeline.
+        hashed: Whether the frames were hashed.
+    """
     return TimelineFacts(
         depth=depth,
         pts_source=source,
@@ -40,7 +48,14 @@ def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: timeline.Sum
 
 
 def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hidden_unordered: bool) -> CodingFacts:
-    """Return the facts about a stream's coding. For `field_coded` and `hidden_unordered`, see `CodingFacts`."""
+    """Return the properties of a stream's coding.
+
+    Args:
+        demuxed: The packets.
+        pictures: The properties of the pictures.
+        field_coded: Whether some packets hold single fields. None if it is unknown.
+        hidden_unordered: Whether the output order of hidden packets differs from the order of their timestamps.
+    """
     return CodingFacts(
         states=list(pictures.states),
         inband_parameter_sets=pictures.inband_sets,
@@ -58,10 +73,11 @@ def proof_facts(proof: str, differs: NDArray[np.bool_], pts: timeline.Pts, flags
     """Return the result of a proof.
 
     Args:
-        proof: EVERY_FRAME or SAMPLED.
-        differs: bool [packets], pictures of runs that differ from those of a decode from further back.
-        pts: int64 [packets].
-        flags: int32 [packets], in which `NOT_REPRODUCIBLE` is set.
+        proof: The extent of the proof: EVERY_FRAME or SAMPLED.
+        differs: bool [packets]. True if the picture that a run gives differs from the one that a decode from further
+            back gives.
+        pts: int64 [packets], the timestamps.
+        flags: int32 [packets]. `NOT_REPRODUCIBLE` is already set in GOPs with such differences.
     """
     frames = timeline.presentation_order(pts, flags)
     return ProofFacts(
@@ -82,14 +98,14 @@ def remarks(
     *,
     unpackable: str | None = None,
 ) -> Problem | None:
-    """Return the damage of a usable stream and the limits of its use. None stands for neither.
+    """Return a description of a usable stream's damage and of the limits of its use, or None if it has neither.
 
     Args:
-        summary: the summary of its timeline.
+        summary: The summary of the stream's timeline.
         flags: int32 [packets].
-        truncation: how its end is cut off, in words. If None, it is whole.
-        proof: the proof of its frames.
-        unpackable: its codec if clips can be read neither from its file nor from tiny files.
+        truncation: A description of where the file is truncated. None if the file is complete.
+        proof: The result of the proof. None if no frames were compared.
+        unpackable: The stream's codec if clips can be read neither from the file nor from tiny files. None otherwise.
     """
     found = []
     before = int(np.argmax((flags & timeline.START) != 0))
@@ -108,7 +124,7 @@ def remarks(
     if unpackable is not None:
         kind = kind if found else "unpackable"
         found.append(
-            f"clips need --pack images: packets are not ranges of the file, and no tiny file can hold {unpackable}"
+            f"clips need --pack images: packets are not ranges of the file, and tiny files cannot hold {unpackable}"
         )
     return Problem(status=None, kind=kind, message="; ".join(found)) if found else None
 
@@ -116,15 +132,15 @@ def remarks(
 def packet_columns(
     demuxed: Demuxed, state: NDArray[np.int32], pts: timeline.Pts, flags: timeline.Flags
 ) -> PacketColumns:
-    """Return the columns of packets. Masked elements are null.
+    """Return the packets as columns of `frames`. Masked elements become null.
 
     Args:
-        demuxed: the packets.
-        state: int32 [starts], the state that a decoder must be given at each random access point.
-        pts: int64 [packets].
-        flags: int32 [packets].
+        demuxed: The packets.
+        state: int32 [random access points], the number of the state that a decoder must be given there.
+        pts: int64 [packets], the timestamps.
+        flags: int32 [packets]. The flags of packets that were not read are masked.
     """
-    slots = np.ma.filled(flags, 0) >> timeline.USED_SHIFT  # slots of packets that were not read are unknown
+    slots = np.ma.filled(flags, 0) >> timeline.USED_SHIFT  # 0 for packets that were not read
     return PacketColumns(
         pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
         offset=demuxed.offset if demuxed.addressable else None,

@@ -1,9 +1,11 @@
-"""Read packet headers instead of whole packets, for length-prefixed H.264 and HEVC.
+"""Read packet headers instead of whole packets of length-prefixed H.264 and HEVC.
 
-An index of depth `tables` has the headers of random access points only. A plan reads further headers when it needs
-them: from a random access point to the last target, and on until the target's place in output order is certain.
-Indexing itself reads the header of every NAL unit in a file, to find the samples with parameter sets and other units
-that decoders keep.
+Indexing with depth `tables` parses the packet headers of random access points and of a few other packets. The headers
+of other packets are parsed when a clip is planned. Reading begins at the random access point before the clip's first
+frame, and ends when the output order of the clip's last frame is certain.
+
+In local files, indexing also reads the first bytes of every NAL unit. They show which samples have parameter sets or
+other units whose content a decoder keeps for later pictures.
 """
 
 import functools
@@ -32,14 +34,16 @@ from framedex.storage.reader import ObjectReader, Read
 
 NalScanners = type[H264Scanner] | type[HevcScanner]
 
-# The codecs whose packets can be read in part.
+# The scanners of codecs whose packet headers can be read without the rest of the packet.
 SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}
-CHEAP_BYTES = 4096  # up to this mean packet size, whole packets cost less to read than their headers
-MAX_AT_ONCE = 64 << 20
-FIRST_BYTES = 192  # read first from each packet; most have their first slice's header within so many bytes
-SLICE_BYTES = 80  # kept of each slice: the NAL header and all slice header fields that are read here fit
-MAX_WHOLE_BYTES = 1 << 15  # kept of a slice instead if start codes are searched in it
-MAX_UNIT_BYTES = 1 << 16  # a larger unit that is not a slice has several units behind one length
+CHEAP_BYTES = 4096  # mean packet size in bytes up to which whole packets are read, because that is faster
+MAX_AT_ONCE = 64 << 20  # number of bytes up to which packets are read whole in one read
+FIRST_BYTES = 192  # size in bytes of the first read of a packet; most first slice headers end within it
+SLICE_BYTES = 80  # number of bytes kept of each slice; the NAL header and all parsed slice header fields fit
+MAX_WHOLE_BYTES = 1 << 15  # number of bytes kept of each slice if the slice is searched for start codes
+# The largest size in bytes of a unit that is not a slice. A larger one probably holds several units after one length
+# field.
+MAX_UNIT_BYTES = 1 << 16
 
 
 def condense(
@@ -50,18 +54,18 @@ def condense(
     is_slice: Callable[[int], bool],
     slice_bytes: int = SLICE_BYTES,
 ) -> bytes:
-    """Return a length-prefixed packet with slices cut to their headers. Little more than the headers is read.
+    """Return a length-prefixed packet whose slices are cut after their headers. Little more than the headers is read.
 
     Args:
-        read: reads ranges of the file.
-        offset: the packet's first byte.
-        size: the packet's size in bytes.
-        length_size: bytes of each unit's length.
-        is_slice: returns whether a NAL unit is a coded slice, by its first byte.
-        slice_bytes: bytes to keep of each slice.
+        read: The function that reads byte ranges of the file.
+        offset: The offset of the packet in the file.
+        size: The packet's size in bytes.
+        length_size: The number of bytes of each length field.
+        is_slice: The function that takes a NAL unit's first byte and returns whether the unit is a coded slice.
+        slice_bytes: The number of bytes to keep of each slice.
 
     Raises:
-        BitstreamError: a unit that is not a slice is larger than MAX_UNIT_BYTES.
+        BitstreamError: A unit that is not a slice is larger than MAX_UNIT_BYTES.
     """
     window, begin = read(offset, min(FIRST_BYTES, size)), offset
     parts: list[bytes] = []
@@ -73,18 +77,19 @@ def condense(
         head = window[at - begin : at - begin + length_size + slice_bytes]
         length = int.from_bytes(head[:length_size], "big")
         if at + length_size + length > end or len(head) <= length_size:
-            return window  # the lengths do not tile the packet, so the scanner reports damage
+            return window  # units do not fill the packet exactly, and the scanner will report this as damage
         unit = head[length_size : length_size + length]
         if len(unit) < length and not is_slice(unit[0]):
             if length > MAX_UNIT_BYTES:
-                raise BitstreamError("large_unit", f"a unit of {length} bytes is not a slice")
+                raise BitstreamError("large_unit", f"a unit that is not a slice has {length} bytes")
             unit = read(at + length_size, length)
         parts.append(len(unit).to_bytes(length_size, "big") + unit)
         at += length_size + length
     return b"".join(parts)
 
 
-# Functions that return whether a NAL unit is a slice, by its first byte (H.264 table 7-1, HEVC table 7-1).
+# For each codec, a function that takes a NAL unit's first byte and returns whether the unit is a slice (H.264 table
+# 7-1, HEVC table 7-1).
 IS_SLICE: dict[str, Callable[[int], bool]] = {
     "h264": lambda header: 1 <= header & 31 <= 5,
     "hevc": lambda header: header >> 1 & 63 <= 31,
@@ -102,27 +107,30 @@ def scan(
     in_middle: bool = False,
     consecutive: bool = True,
 ) -> Pictures:
-    """Return the facts of some packets. Small packets that lie together are read whole, because that is cheaper.
+    """Return the properties of the pictures in some packets, from packet headers.
+
+    Small packets that are stored close together are read whole, because one larger read is faster.
 
     Args:
-        read: reads ranges of the file.
+        read: The function that reads byte ranges of the file.
         codec: FFmpeg's canonical name of the codec.
-        configuration: the decoder's configuration record.
-        offset: int64 [packets], where each packet begins in the file.
+        configuration: The decoder's configuration record.
+        offset: int64 [packets], the offset of each packet in the file.
         size: int64 [packets], in bytes.
-        more: bool [packets], packets of whose slices `MAX_WHOLE_BYTES` are read. If None, only headers are read.
-        state: the parameter sets that a decoder needs before the first packet.
-        in_middle: whether the first packet is a random access point after others.
-        consecutive: whether the packets follow each other without a gap.
+        more: bool [packets]. Where True, up to `MAX_WHOLE_BYTES` of each slice are read, otherwise only headers. None
+            stands for False everywhere.
+        state: The parameter sets that a decoder needs before the first packet.
+        in_middle: Whether the first packet is a random access point in the middle of the stream.
+        consecutive: Whether no packets are left out between the first packet and the last packet.
 
     Raises:
-        BitstreamError: the scanner rejects a packet, or packets of the codec cannot be read in part.
+        BitstreamError: The scanner rejects a packet, or packet headers of the codec cannot be read.
     """
     if codec not in SCANNERS:
-        raise BitstreamError("codec", f"packets of {codec} are not read in part")
+        raise BitstreamError("codec", f"packet headers of {codec} cannot be read")
     scanner = SCANNERS[codec](configuration)
     if not scanner.length_size:
-        raise BitstreamError("codec", "the stream is not length-prefixed")
+        raise BitstreamError("codec", "the NAL units of the stream are not length-prefixed")
     scanner.begin_with(state, in_middle=in_middle, consecutive=consecutive)
     begin, end = int(offset[0]), int((offset + size)[-1])
     if end - begin <= min(len(size) * CHEAP_BYTES, MAX_AT_ONCE) and (offset[1:] >= (offset + size)[:-1]).all():
@@ -130,7 +138,7 @@ def scan(
         if len(data) == end - begin:
             scanner.feed_many(data, offset - begin, size)
             return scanner.finish()
-    if isinstance(read, ObjectReader):  # concurrent requests are cheaper than one after the other
+    if isinstance(read, ObjectReader):  # concurrent requests are faster than one request after the other
         read.prepare(offset, np.minimum(size, FIRST_BYTES))
     slices = np.where(False if more is None else more, MAX_WHOLE_BYTES, SLICE_BYTES)
     rows = zip(offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True)
@@ -141,9 +149,13 @@ def scan(
 
 
 def ends_sequence(read: Read, codec: str, configuration: bytes, end: int) -> bool:
-    """Return whether the last unit of the packet that ends at byte `end` ends an HEVC sequence.
+    """Return whether the last unit of a packet is an HEVC unit that ends a sequence. Such a unit is two bytes long.
 
-    Such a unit is two bytes long.
+    Args:
+        read: The function that reads byte ranges of the file.
+        codec: FFmpeg's canonical name of the codec.
+        configuration: The decoder's configuration record.
+        end: The offset of the packet's end in the file.
     """
     if codec != "hevc":
         return False
@@ -157,16 +169,17 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
     """Check that random access points whose headers were not read at index time agree with the index.
 
     Args:
-        pictures: facts of the random access points.
-        inband_sets: whether packets carry parameter sets of their own, according to the index.
+        pictures: The properties of the random access points.
+        inband_sets: Whether, according to the index, packets may carry parameter sets that differ from the
+            configuration record's.
 
     Raises:
-        BitstreamError: they have a feature that the index excludes.
+        BitstreamError: The random access points have a feature that, according to the index, the stream does not have.
     """
     done = {
         "carry parameter sets of their own": pictures.inband_sets and not inband_sets,
-        "need another state of the decoder": len(pictures.states) > 1,
-        "have several units behind one length": pictures.inner_start_codes,
+        "need a different decoder state": len(pictures.states) > 1,
+        "have several units after one length field": pictures.inner_start_codes,
         "differ in size or format": pictures.varying_shape,
         "may hide pictures": pictures.may_hide,
         "drop their leading pictures": pictures.drops_leading,
@@ -178,31 +191,33 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
 
 
 def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
-    """Return the flags, int32 [packets], of consecutive packets, the first of which is a random access point.
+    """Return the flags of consecutive packets that begin with a random access point, as int32 [packets].
 
     Args:
-        pictures: facts of the packets.
-        known: int32 [packets], the flags known so far, of which `HIDDEN` stays.
-        pts: int64 [packets].
-        at_first_start: whether the first packet is the stream's first random access point, whose leading pictures are
-            never output.
+        pictures: The properties of the packets' pictures.
+        known: int32 [packets], the flags that are known already. Only `HIDDEN` is taken from them.
+        pts: int64 [packets], the timestamps.
+        at_first_start: Whether the first packet is the stream's first random access point. The leading pictures of that
+            one are never output.
 
     Raises:
-        BitstreamError: a ValueError. The pictures contradict the tables: their order differs, or some are not output.
+        BitstreamError: Pictures contradict the tables. They are output in another order, or some are not output. This
+            error is a ValueError.
     """
     if pictures.carries_over:
-        raise BitstreamError("promise", "decoders keep film grain or parameter sets of other layers")
+        raise BitstreamError("promise", "packets carry film grain parameters or parameter sets of other layers")
     flags = packet_flags(pictures, (known & HIDDEN) != 0)
     if not at_first_start:
-        # A decoder that starts here drops the leading pictures; one that started before does not.
+        # A decoder drops the leading pictures only if it starts at this random access point. In a full decode, they are
+        # output.
         first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)
         flags[first_leading] &= ~SKIPPED
-        # The tables gave a frame number even to a picture that is not output because of damage.
+        # A damaged picture may not be output, but the index has counted it as a frame already.
         flags[(flags & DAMAGED) != 0] &= ~SKIPPED
         if ((flags & SKIPPED) != 0).any():
             raise BitstreamError("output_order", "a picture in the middle of the stream is not output")
     if not flags[0] & START:
-        raise BitstreamError("no_start", "a sync sample of the tables is no random access point")
+        raise BitstreamError("no_start", "a sync sample of the tables is not a random access point")
     shown = np.flatnonzero((flags & SKIPPED) == 0)
     by_bitstream = shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
     if not np.array_equal(by_bitstream, shown[np.argsort(pts[shown], kind="stable")]) and not pictures.damaged.any():
@@ -211,16 +226,18 @@ def flags_of(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_fir
 
 
 def _table_of_types(scanner: type[NalScanner], types: Container[int]) -> NDArray[np.bool_]:
-    """Return bool [256], true for each first byte of a NAL unit that states one of the types."""
+    """Return bool [256], indexed by the first byte of a NAL unit: whether the unit has one of the types."""
     return np.array([scanner.unit_type(header) in types for header in range(256)])
 
 
 SEI = {"h264": _table_of_types(H264Scanner, {H264_SEI}), "hevc": _table_of_types(HevcScanner, {PREFIX_SEI})}
 ENDING = {"h264": np.zeros(256, np.bool_), "hevc": _table_of_types(HevcScanner, SEQUENCE_ENDS)}
-# Parameter sets, and units that end a sequence: they change how later pictures are decoded.
+# Units that change how later pictures are decoded: parameter sets and units that end a sequence.
 LASTING = {codec: _table_of_types(scanner, scanner.set_parsers) | ENDING[codec] for codec, scanner in SCANNERS.items()}
-MAX_UNITS = 4096  # a sample with more units counts as found, which limits the time for malicious files
-SPARSE_BYTES = 64 << 10  # of samples with a larger mean size, single pages are read concurrently
+# The number of units of a sample that are searched. A sample with more units is reported as if it had a lasting unit.
+# This limits the time for malicious files.
+MAX_UNITS = 4096
+SPARSE_BYTES = 64 << 10  # mean sample size in bytes above which single pages are read instead of mapping the file
 
 
 def find_lasting(
@@ -228,23 +245,26 @@ def find_lasting(
 ) -> NDArray[np.bool_]:
     """Return bool [samples]: samples that change how later pictures are decoded, or that follow the end of a sequence.
 
-    Slices of HEVC are counted, too, because FFmpeg's decoder reports nothing if a picture lacks one. A file that is
-    truncated during the call ends this process (SIGBUS), like any crash of a worker.
+    In HEVC, the slices of each sample are counted, too, because FFmpeg's decoder reports no error if a slice is
+    missing.
+
+    The file may be memory-mapped. If the file is truncated during the call, this process ends with SIGBUS. The caller
+    treats this like any crash of a worker process.
 
     Args:
-        file: the open file.
+        file: The open file.
         codec: `h264` or `hevc`.
-        length_size: bytes of each unit's length.
-        offset: int64 [samples], where each sample begins. All samples lie within the file.
+        length_size: The number of bytes of each length field.
+        offset: int64 [samples], the offset of each sample in the file. All samples must end before the file does.
         size: int64 [samples], in bytes.
 
     Raises:
-        UntrustedTables: pictures differ in the number of their slices.
+        UntrustedTables: Samples differ in their number of slices.
     """
     if size.mean() > SPARSE_BYTES:
         heads = functools.partial(_read_apart, file)
     else:
-        # The kernel reads mapped pages where they are used.
+        # A page of a mapped file is read when it is accessed for the first time.
         page = file.begin % mmap.ALLOCATIONGRANULARITY
         mapped = mmap.mmap(file.descriptor, page + file.size_bytes, prot=mmap.PROT_READ, offset=file.begin - page)
         heads = functools.partial(heads_at, np.frombuffer(mapped, np.uint8)[page:])
@@ -282,7 +302,7 @@ def find_lasting(
 def _read_apart(file: ProbedFile, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
     """Return uint8 [offsets, count], the bytes at each offset.
 
-    All offsets are announced to the kernel first, so that a disk seeks them concurrently.
+    All offsets are passed to the kernel before the first read, so that the disk can serve the reads concurrently.
     """
     places = offset.tolist()
     for at in places:
@@ -291,23 +311,24 @@ def _read_apart(file: ProbedFile, offset: NDArray[np.int64], count: int) -> NDAr
     return np.frombuffer(data, np.uint8).reshape(len(places), count)
 
 
-MAX_BYTES = 16 << 20  # GOPs that follow each other are read together up to this size, which limits the memory
+MAX_BYTES = 16 << 20  # number of bytes up to which consecutive GOPs are read in one read; limits the memory
 
 
 def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: int) -> NDArray[np.int64]:
-    """Return the packet after the last one to read for each target, so that its place in output order is certain.
+    """Return how far packet headers must be read, so that the position of each target in output order is certain.
 
-    The timestamp of a picture that is decoded after a target and output before it may be wrong. Of the pictures decoded
-    before such a picture, at most reorder_depth are output after it (H.264 E.2.1, HEVC 7.4.3.2.1 num_reorder), and the
-    target is one of them. So such a picture cannot come after reorder_depth others that are presented after the target.
+    If timestamps are wrong, a picture that is decoded after the target may be output before it. Such a picture cannot
+    be arbitrarily far behind the target. Of the pictures that are decoded before it, at most `reorder_depth` are output
+    after it (H.264 E.2.1, HEVC 7.4.3.2.1 num_reorder), and the target is one of them. So reading can end after
+    `reorder_depth` packets whose timestamps are later than the target's.
 
     Args:
-        pts: int64 [packets].
-        targets: int64 [targets], numbers of packets.
-        reorder_depth: pictures that a decoder holds back.
+        pts: int64 [packets], the timestamps.
+        targets: int64 [targets], packet numbers.
+        reorder_depth: The number of pictures that a decoder holds back.
 
     Returns:
-        int64 [targets].
+        int64 [targets], the number of the packet after the last one to read.
     """
     ends = np.full(len(targets), len(pts), np.int64)
     left, width = np.arange(len(targets)), reorder_depth + 16
@@ -322,9 +343,13 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
 
 
 def _join_gops(unread: list[tuple[int, int, int]], offset: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MAX_BYTES.
+    """Yield the stretches (first packet, end) to read. Stretches of consecutive GOPs are joined up to MAX_BYTES.
 
-    The rest of a GOP between two stretches is read as well, which costs less than two reads.
+    A joined stretch includes the packets between its parts. Reading these costs less than a second read.
+
+    Args:
+        unread: (number of the GOP, first packet, end) of each stretch that is needed, ascending.
+        offset: int64 [packets], in the file.
     """
     before, begin, until = unread[0]
     for gop, first, end in unread[1:]:
@@ -336,14 +361,14 @@ def _join_gops(unread: list[tuple[int, int, int]], offset: NDArray[np.int64]) ->
 
 
 class UnreadHeaders:
-    """The packets of one medium, with flags that are read when they are needed.
+    """The packets of one medium, whose flags are read from packet headers on demand.
 
     Args:
-        packets: the packets, as indexed.
-        coded: the codec parameters.
-        coding: the decoder states of random access points.
-        read: (offset, length) → bytes of the source.
-        where: the source, for messages.
+        packets: The packets, as indexed.
+        coded: The codec parameters.
+        coding: The record with the decoder states of random access points.
+        read: The function that takes an offset and a length, and returns bytes of the source.
+        where: The source, for error messages.
     """
 
     def __init__(
@@ -355,16 +380,25 @@ class UnreadHeaders:
         self._read = read
 
     def read(self, targets: NDArray[np.int64]) -> bool:
-        """Read the flags that planning needs for some packets, and return whether any were unread before.
+        """Read the flags that are needed to plan clips of some packets, and return whether any of them were unread.
 
-        A leading picture also needs the GOP before its own. Only its header shows that it is a leading picture.
+        A leading picture also needs the flags of the previous GOP. Whether a picture is a leading picture is known only
+        after its header was read.
+
+        Args:
+            targets: int64, packet numbers.
         """
         new = self._fill(targets, starts_back=1)
         leading = targets[(self.packets.flags[targets] & LEADING) != 0]
         return self._fill(leading, starts_back=2) or new
 
     def read_between(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
-        """Read the flags of stretches from random access points on, and return whether any were unread before."""
+        """Read the flags of stretches of packets, and return whether any of them were unread.
+
+        Args:
+            begin: int64 [stretches], packet numbers of random access points.
+            end: int64 [stretches], the number of each stretch's last packet.
+        """
         starts = self._starts
         new = False
         for first, last in zip(begin.tolist(), end.tolist(), strict=True):
@@ -373,11 +407,15 @@ class UnreadHeaders:
         return new
 
     def _fill(self, targets: NDArray[np.int64], *, starts_back: int) -> bool:
-        """Read flags up to where each target's place is certain, and return whether any were unread before.
+        """Read flags until the position of each target in output order is certain.
 
         Args:
-            targets: int64, numbers of packets.
-            starts_back: Number of random access points before the target at which reading begins.
+            targets: int64, packet numbers.
+            starts_back: The random access point at which reading begins: 1 for the last one up to the target, 2 for the
+                one before that.
+
+        Returns:
+            Whether any of the flags were unread.
         """
         packets = self.packets
         starts = self._starts
@@ -392,16 +430,26 @@ class UnreadHeaders:
         if not unread:
             return False
         self.packets = replace(packets, flags=packets.flags.copy(), read=packets.read.copy())
-        assert packets.offset is not None  # sample tables always say where samples lie
+        assert packets.offset is not None  # sample tables always state the offsets of samples
         for first, end in _join_gops(unread, packets.offset):
             self._read_flags(first, end, packets.offset, at_first_start=first == starts[0])
         self._starts = np.flatnonzero(self.packets.flags & START)
         if isinstance(self._read, ObjectReader):
-            self._read.forget()  # the bytes are not needed again, since the flags are kept
+            self._read.forget()  # the bytes are not needed again, because the flags are kept
         return True
 
     def _read_flags(self, first: int, end: int, offset: NDArray[np.int64], *, at_first_start: bool) -> None:
-        """Read the headers of packets, check them against the index, and set their flags."""
+        """Read the headers of the packets from `first` to before `end`, and set the flags of these packets.
+
+        Args:
+            first: The number of a random access point.
+            end: The number of the packet after the last one to read.
+            offset: int64 [packets], the offsets in the file.
+            at_first_start: Whether the first packet is the stream's first random access point.
+
+        Raises:
+            PolicyError: The headers contradict the index.
+        """
         packets, part = self.packets, slice(first, end)
         codec, extradata = self._coded.codec, self._coded.extradata or b""
         size = packets.size
@@ -415,9 +463,9 @@ class UnreadHeaders:
                 if first and ends_sequence(self._read, codec, extradata, int(offset[first - 1] + size[first - 1])):
                     raise ValueError(f"a sequence ends before packet {first}")
             found = flags_of(pictures, packets.flags[part], packets.pts[part], at_first_start=at_first_start)
-            # Frames were numbered by the tables, which must stay true.
+            # The index numbered the frames by the tables, so headers must not change which packets present a frame.
             if ((found ^ packets.flags[part]) & UNSHOWN).any():
-                raise ValueError("some samples present no picture of their own")
+                raise ValueError("some samples that count as frames present no frame, or the other way round")
         except ValueError as error:
             raise PolicyError(
                 f"the pictures contradict the sample tables: {error}",
@@ -425,4 +473,4 @@ class UnreadHeaders:
                 found=f"packets {first} to {end - 1}",
                 remedy="index it again with --depth packets",
             ) from error
-        packets.flags[part], packets.read[part] = found, True  # `_fill` copied these arrays
+        packets.flags[part], packets.read[part] = found, True  # in place, because `_fill` has copied these arrays

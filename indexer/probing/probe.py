@@ -1,10 +1,10 @@
-"""Probe one file: open it safely, choose its video streams, and return the facts of each.
+"""Probe one file: open it safely, choose its video streams, and return the metadata of each stream.
 
-The plainest files are described without libavformat: an MP4 of one progressive 8-bit H.264 track and nothing else.
-Opening a file with libavformat decodes its first pictures, which takes longer than reading all of its sample tables.
-Files that are not plain are left to libavformat. For plain files, every fact is the same as libavformat's.
+Plain files are probed without libavformat. A file is plain if it is an MP4 whose only track is progressive 8-bit H.264
+video. When libavformat opens a file, it decodes the first pictures, which takes longer than reading all sample tables.
+For plain files, the result is the same as libavformat's. All other files are opened with libavformat.
 
-The packets of a video inside a file have their positions in the file that holds it.
+If a video is stored inside another file, such as a tar, the offsets of its packets are those in the outer file.
 """
 
 import struct
@@ -39,7 +39,7 @@ PacketsOrNone = TypeVar("PacketsOrNone", PacketColumns | None, AudioPackets | No
 
 
 def with_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
-    """Return a medium with the facts about a member that are known before it is probed."""
+    """Return a medium with the metadata of a member that is known before the member is probed."""
     part = member.part
     return replace(
         medium,
@@ -51,8 +51,13 @@ def with_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 
 def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
-    """Return a medium that was probed inside a file, with positions of packets in that file."""
-    assert member.part is not None  # only values of compressed columns have no part (`in_cell`)
+    """Return a medium that was probed as a member, with packet offsets changed to offsets in the outer file.
+
+    Args:
+        medium: The medium, with offsets from the member's beginning.
+        member: The member.
+    """
+    assert member.part is not None  # `part` is None only for values of compressed columns; see `in_cell`
     begin = member.part.offset
     return replace(
         with_member(medium, member),
@@ -63,7 +68,13 @@ def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
 
 
 def in_cell(medium: MediumFacts, member: FileMember, size_bytes: int) -> MediumFacts:
-    """Return a medium that was probed from a copy of a compressed column's value, without positions of packets."""
+    """Return a medium that was probed from a copy of a value in a compressed Parquet column, without packet offsets.
+
+    Args:
+        medium: The medium, with offsets in the copy.
+        member: The member.
+        size_bytes: The size of the uncompressed value.
+    """
     audio = medium.audio
     return replace(
         with_member(medium, member),
@@ -76,12 +87,12 @@ def in_cell(medium: MediumFacts, member: FileMember, size_bytes: int) -> MediumF
 
 
 def _move_packets(packets: PacketsOrNone, by: int) -> PacketsOrNone:
-    """Return packets whose offsets are `by` bytes larger."""
+    """Return packets with `by` bytes added to their offsets."""
     return packets if packets is None or packets.offset is None else replace(packets, offset=packets.offset + by)
 
 
 def _with_remark(problem: Problem | None, remark: str | None) -> Problem | None:
-    """Return the problem of a medium with a remark on its member."""
+    """Return the problem of a medium, with a remark about its member appended."""
     if remark is None:
         return problem
     if problem is None:
@@ -89,10 +100,12 @@ def _with_remark(problem: Problem | None, remark: str | None) -> Problem | None:
     return replace(problem, message="; ".join(filter(None, (problem.message, remark))))
 
 
-# Containers whose headers state how long a stream is. For others, libavformat guesses.
+# Containers whose headers state the duration of a stream. For other containers, libavformat estimates the duration.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
-CLOCKED = frozenset({"h263"})  # codecs whose streams state the rate of a clock instead of a frame rate
-MAX_STATED_RATE = 1000  # frames per second; streams of variable rate state the rate of their clock, such as 90 000
+CLOCKED = frozenset({"h263"})  # codecs whose streams state a clock rate instead of a frame rate
+# The largest frame rate in frames per second. A larger number is a clock rate, such as 90 000, which streams with
+# variable frame rate may state instead.
+MAX_STATED_RATE = 1000
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 
@@ -103,15 +116,15 @@ def container_name(container: av.container.InputContainer) -> str:
 
 
 def video_streams(container: av.container.InputContainer, *, skips: bool = False) -> list[av.video.stream.VideoStream]:
-    """Return the video streams without cover art, libavformat's choice first.
+    """Return the video streams except cover art. The stream that libavformat considers the best is the first.
 
     Args:
-        container: an open container.
-        skips: whether a file without a video stream is refused, so that a run counts it separately. Otherwise it is
-            failed.
+        container: An open container.
+        skips: Whether a file without a video stream gets the status `refused`, so that the indexing run counts it as
+            skipped. Otherwise the file gets the status `failed`.
 
     Raises:
-        MediaError: there is no video stream.
+        MediaError: There is no video stream.
     """
     cover = av.stream.Disposition.attached_pic
     videos = [stream for stream in container.streams.video if not stream.disposition & cover]
@@ -124,26 +137,27 @@ def video_streams(container: av.container.InputContainer, *, skips: bool = False
 def describe_header(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Stated:
     """Return a stream's length and rate as the container's header states them."""
     name = container_name(container)
-    if name not in STATING or (name == "mp4" and not stream.frames):  # fragmented: no header covers all fragments
+    # The header of a fragmented MP4 does not cover its fragments, so it states no number of frames.
+    if name not in STATING or (name == "mp4" and not stream.frames):
         return stated(None, None, fraction_of(stream.codec_context.framerate))
     seconds = None if container.duration is None else container.duration / av.time_base
     time_base = fraction_of(stream.time_base)
     if stream.duration is not None and time_base is not None:
         seconds = float(stream.duration * time_base)
-    elif len(container.streams) > 1:  # another stream may be longer, and its duration the file's
+    elif len(container.streams) > 1:  # the file's duration may be that of a longer stream
         seconds = None
     rate = None if stream.codec_context.codec.canonical_name in CLOCKED else fraction_of(stream.codec_context.framerate)
-    if rate is None and name != "mp4":  # for mp4, libavformat computes the average rate itself
+    if rate is None and name != "mp4":  # for mp4, the average rate is computed by libavformat, not stated by the header
         rate = fraction_of(stream.average_rate)
-    frames = stream.frames if name == "mp4" else None  # elsewhere, libavformat derives it from a duration
+    frames = stream.frames if name == "mp4" else None  # in other containers, libavformat derives it from a duration
     return stated(frames, seconds, rate)
 
 
 def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
-    """Return libavformat's facts about a stream. Raises MediaError if FFmpeg lacks its decoder."""
+    """Return the metadata that libavformat reports for a stream. Raises MediaError if FFmpeg has no decoder for it."""
     context = stream.codec_context
     if context is None:
-        raise MediaError("no_decoder", "FFmpeg has no decoder of the video stream's codec", refused=True)
+        raise MediaError("no_decoder", "FFmpeg has no decoder for the video stream's codec", refused=True)
     aspect, time_base = fraction_of(stream.sample_aspect_ratio), fraction_of(stream.time_base)
     return StreamFacts(
         codec=context.codec.canonical_name,
@@ -167,10 +181,11 @@ def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
 
 
 def codec_tag_of(context: VideoCodecContext) -> str | None:
-    """Return the codec tag, or None without one.
+    """Return the codec tag, or None if there is none.
 
-    A tag may be a number instead of letters. Decoders of some codecs that are not parsed need such a tag: with 3 (bit
-    fields of AVI), FFmpeg flips raw pictures. For parsed codecs, such a tag has no effect and is left out.
+    A tag may be a number instead of four letters. Such a tag is kept only for codecs that framedex does not parse,
+    because some of their decoders depend on it. For example, FFmpeg flips raw pictures if the tag is 3 (AVI's
+    BI_BITFIELDS). For parsed codecs, numbers have no effect.
     """
     try:
         tag = context.codec_tag
@@ -181,7 +196,13 @@ def codec_tag_of(context: VideoCodecContext) -> str | None:
 
 
 def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> Stated:
-    """Return the record of a stated length and rate. Impossible values become None."""
+    """Return a record of the length and frame rate that a header states. Impossible values become None.
+
+    Args:
+        frames: The stated number of frames, or None.
+        seconds: The stated duration, or None.
+        rate: The stated number of frames per second, or None.
+    """
     return Stated(
         stated_frames=frames,
         stated_duration_seconds=seconds if seconds is not None and seconds > 0 else None,
@@ -189,16 +210,19 @@ def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> 
     )
 
 
-# Boxes of a sample entry that change no other facts than those read here. Others do: a colr box overrides colours.
+# The boxes that the sample entry of a plain file may have. Other boxes may change the metadata in ways that are not
+# implemented here. For example, a colr box overrides the colours of the bitstream.
 PLAIN_BOXES = frozenset({b"avcC", b"pasp", b"btrt"})
-COLOR_DEPTH = 24  # becomes bits_per_coded_sample; with another depth, pictures may have a palette
-MAX_DURATION = 1 << 62  # stands for a duration that is not stated; stated durations are shorter
+# The value of `depth` in the sample entry of a plain file. libavformat reports it as bits_per_coded_sample. With
+# another value, pictures may have a palette.
+COLOR_DEPTH = 24
+MAX_DURATION = 1 << 62  # used if no duration is stated; larger than any stated duration
 PROFILES = {66: "Baseline", 77: "Main", 100: "High"}
 CONSTRAINED = 0b010000  # constraint_set1_flag
 
 
 def describe_plain(movie: Movie) -> tuple[int, StreamFacts, Stated] | None:
-    """Return (track id, facts of the stream, its stated length and rate) of a plain movie, or None for other movies."""
+    """Return (track id, metadata of the stream, stated length and rate) of a plain file, or None for other files."""
     try:
         (track,) = movie.tracks.values()
         return _describe_track(movie, track) if track.handler == b"vide" else None
@@ -221,7 +245,7 @@ def _describe_track(movie: Movie, track: Track) -> tuple[int, StreamFacts, State
     left, right, top, bottom = sps.window
     plain = (
         sps.profile in PROFILES
-        and sps.shape[:2] == (1, 0)  # 4:2:0 of 8 bits
+        and sps.shape[:2] == (1, 0)  # 4:2:0 with 8 bits per sample
         and sps.frames_only
         and (sps.width - left - right, sps.height - top - bottom) == (entries.width, entries.height)
         and aspect == sps.sample_aspect
@@ -256,7 +280,7 @@ def _describe_track(movie: Movie, track: Track) -> tuple[int, StreamFacts, State
 
 
 def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
-    """Return the boxes in a track's only sample entry by kind, or None if anything is unusual."""
+    """Return the bytes of each box in a track's only sample entry by box type, or None if the entry is not plain."""
     start, end = track.tables[b"stsd"]
     ((_, first, last),) = child_boxes(data, start + 8, end)
     (depth,) = struct.unpack_from(">H", data, first + VISUAL_HEADER_BYTES - 4)
@@ -265,9 +289,9 @@ def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
 
 
 def _stated_in_tables(sps: Sps, movie: Movie, track: Track) -> Stated:
-    """Return the stated length and rate.
+    """Return the length and frame rate that the headers of a plain file state.
 
-    As in libavformat, the length is the shortest duration that the headers state, with edits counted.
+    As in libavformat, the duration is the shortest one that the headers state, including that of the edit list.
     """
     if b"stts" not in track.tables:
         raise UntrustedTables("the track has no stts box")
@@ -287,30 +311,31 @@ def _stated_in_tables(sps: Sps, movie: Movie, track: Track) -> Stated:
 Depth = Literal["auto", "packets", "tables"]
 Streams = Literal["best", "all"]
 
-# Codecs whose palettes are stored in the container.
+# Codecs whose palette may be stored in the container instead of the bitstream.
 PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTask:
-    """A file and how to probe it.
+    """A file to probe, with the options of probing.
 
     Attributes:
-        path: an absolute path, or the uri of an object.
-        depth: `packets` reads every packet; `tables` reads only sample tables; `auto` reads tables if they can be
-            trusted, and otherwise packets.
-        streams: `best` or `all`. Cover art never counts.
-        verify: decode every frame, and compare with every frame as clips decode it. This implies depth `packets`.
-        prove: number of frames of each video that are drawn at random, decoded as clips decode them, and compared with
+        path: The absolute path of a file, or the URI of an object.
+        depth: The depth of probing. `packets` reads every packet. `tables` reads sample tables and some packet headers.
+            `auto` is `tables` if the tables can be trusted, and `packets` otherwise.
+        streams: The video streams to probe: the `best` one or `all`. Cover art is never probed.
+        verify: Whether to decode every frame, and to compare every frame with the same frame decoded as clips decode
+            it. This implies depth `packets`.
+        prove: The number of frames of each video to draw at random, to decode as clips decode them, and to compare with
             a decode from further back. With `verify`, all frames are compared.
-        images: how images are stored and timed. If None, the file is a video.
-        facts: the facts of an object, as the listing of its folder states them. If None, they are unknown.
-        searched: whether a search found the file. If it has no video stream, it is then skipped. A file that the user
-            named fails instead.
-        holds: the kind of a file with several media. If None, the file is the medium.
-        sidecars: for a tar, the kinds of sidecars that become the user's columns.
-        member: the video inside the file. If None, the file is the video.
-        expected: fingerprint of the file in which the member was found.
+        images: The description of how images are stored and timed. None if the file is a video.
+        facts: The metadata of an object from a listing of its folder. None if it is unknown.
+        searched: Whether the file was found by a search instead of being named by the user. A file without a video
+            stream is skipped if it was found by a search, and fails otherwise.
+        holds: The kind of a file that holds several media. None if the file itself is the medium.
+        sidecars: The kinds of sidecars in a tar that become the user's columns.
+        member: The video inside the file. None if the file itself is the video.
+        expected: The fingerprint that the outer file had when the member was found.
     """
 
     path: str
@@ -328,10 +353,10 @@ class ProbeTask:
 
 
 def probe_medium(task: ProbeTask) -> list[MediumFacts]:
-    """Return the facts of each chosen stream of a file, or of each sequence of images in it.
+    """Return the metadata of each chosen stream of a file, or of each image sequence in the file.
 
-    Bad files raise no error. A medium that is not usable has a problem with status `failed` or `refused`, a kind and a
-    reason.
+    Unusable files raise no error. A medium that is not usable has a problem with status `failed` or `refused`, an error
+    kind and a message.
     """
     if task.images is not None:
         return probe_images(task.path, task.images, verify=task.verify)
@@ -350,7 +375,7 @@ def probe_medium(task: ProbeTask) -> list[MediumFacts]:
 
 
 def medium_of(task: ProbeTask) -> MediumFacts:
-    """Return the facts about a medium that are known before it is probed."""
+    """Return the metadata of a medium that is known before the medium is probed."""
     if task.images is not None:
         return MediumFacts(kind=IMAGES, member=task.images.member)
     medium = MediumFacts(kind=VIDEO)
@@ -358,7 +383,12 @@ def medium_of(task: ProbeTask) -> MediumFacts:
 
 
 def check_member(task: ProbeTask, identity: Identity) -> None:
-    """Raise MediaError if a video inside a file must not be opened, or if the file has changed since the search."""
+    """Raise MediaError if a member cannot be read, or if its outer file has changed since the member was found.
+
+    Args:
+        task: The task. If it has no member, nothing is checked.
+        identity: The identity of the outer file.
+    """
     if task.member is None:
         return
     if identity.fingerprint != task.expected:
@@ -368,18 +398,18 @@ def check_member(task: ProbeTask, identity: Identity) -> None:
 
 
 def probe_opened(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -> list[MediumFacts]:
-    """Return the facts of an open file or object.
+    """Return the metadata of each chosen stream of an open file or object.
 
     Args:
-        task: how to probe it.
-        file: the open file or object.
-        medium: the facts known so far.
+        task: The options of probing.
+        file: The open file or object.
+        medium: The metadata that is known already.
 
     Raises:
-        MediaError: the file is not usable as a whole.
-        NeedsWholeError: the object has to be copied to this machine first.
+        MediaError: No stream of the file is usable.
+        NeedsWholeError: The object has to be copied to this machine first.
     """
-    av.logging.set_level(None)  # problems are rows of the index; FFmpeg's messages would only disturb progress bars
+    av.logging.set_level(None)  # the index records problems; FFmpeg's own messages would only disturb progress bars
     plain = _probe_plain(task, file, medium)
     if plain is not None:
         return [plain]
@@ -400,7 +430,7 @@ def probe_opened(task: ProbeTask, file: containers.Probed, medium: MediumFacts) 
 
 
 def _probe_plain(task: ProbeTask, file: containers.Probed, medium: MediumFacts) -> MediumFacts | None:
-    """Return the facts of a plain MP4 if its sample tables are sufficient, else None."""
+    """Return the metadata of a plain MP4, or None if the file is not plain or its sample tables are not sufficient."""
     if task.depth == "packets" or task.verify:
         return None
     try:
@@ -427,7 +457,7 @@ def _probe_stream(
         described = describe_stream(stream)
         medium = replace(medium, stream_index=stream.index, stream=described, stated=describe_header(container, stream))
         if described.pixel_format == "pal8" and described.codec in PALETTE_OUTSIDE:
-            raise BitstreamError("palette", "the container, not the bitstream, has the palette of the pictures")
+            raise BitstreamError("palette", "the palette of the pictures is in the container, not in the bitstream")
         found = _try_tables(task, stream, file, medium, described)
         if found is None:
             found = probe_packets(stream, file.whole(), medium, described, verify=task.verify, prove=task.prove)
@@ -448,10 +478,10 @@ def _try_tables(
     medium: MediumFacts,
     described: StreamFacts,
 ) -> MediumFacts | None:
-    """Return the medium with the facts from its sample tables, or None if packets have to be read.
+    """Return the medium with the metadata from its sample tables added, or None if packets have to be read.
 
     Raises:
-        MediaError: packets would have to be read, but depth `tables` forbids it.
+        MediaError: Packets have to be read, but the depth is `tables`.
     """
     if task.depth == "packets" or task.verify:
         return None
@@ -468,9 +498,10 @@ def _try_tables(
 
 
 def _decode_rotation(file: containers.Probed, stream_index: int) -> int:
-    """Decode the first picture, and return the rotation from its display matrix.
+    """Decode the first picture, and return the rotation from its display matrix, in degrees.
 
-    Decoding also shows that the stream has a decoder that works.
+    Raises:
+        MediaError: No picture can be decoded.
     """
     try:
         with containers.open_medium(file) as container, containers.memory_errors():

@@ -1,7 +1,7 @@
-"""The facts of a file's first audio stream. Problems with audio are never errors of the video.
+"""Probe the first audio stream of a file. A problem with the audio does not make the video unusable.
 
-Packets come from the sample tables of an MP4, MOV or 3GP file where these are sufficient, else from demuxing. Where
-the tables list single PCM samples, packets are pieces of chunks.
+Packets are taken from the sample tables of an MP4, MOV or 3GP file if the tables are sufficient. Otherwise the stream
+is demuxed. If the tables list single PCM samples, consecutive samples of a chunk are grouped into packets.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from framedex.records.medium import AudioPackets
 
 SOUND = b"soun"
 ENCRYPTED = (b"enca", b"drms")
-PIECE_SAMPLES = 1024  # as libavformat groups single PCM samples
+PIECE_SAMPLES = 1024  # number of single PCM samples that become a packet, as in libavformat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioTable:
-    """The packets of an audio track in decode order. Times are in 1 / timescale seconds.
+    """The packets of an audio track in decode order.
 
     Attributes:
-        samples: the packets, with times after the edit list and stated durations. Packets after the end of the edit
-            list, or wholly before its beginning, are hidden.
-        length: duration of the samples or of the edit list, whichever is less. None in fragmented movies.
+        samples: The packets, with the times that result from the edit list, and with stated durations. A packet is
+            hidden if no part of it lies within the edit list.
+        timescale: The number of units of time per second.
+        length: The duration of the samples or that of the edit list, whichever is shorter, in units of the timescale.
+            None in fragmented movies.
     """
 
     samples: Samples
@@ -50,11 +52,15 @@ class AudioTable:
 
 
 def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
-    """Return the packets of one audio track of a file that `read_layout` has read.
+    """Return the packets of an audio track.
+
+    Args:
+        layout: The boxes of the file, from `read_layout`.
+        track_id: The number of the track.
 
     Raises:
-        UntrustedTables: if the tables are malformed or their meaning is not certain.
-        TruncatedError: if the file ends before its samples do.
+        UntrustedTables: The tables are malformed or ambiguous.
+        TruncatedError: The file ends before its last sample does.
     """
     movie = layout.movie
     track = movie.tracks.get(track_id)
@@ -65,9 +71,9 @@ def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
     if samples.composition is not None and samples.composition.any():
         raise UntrustedTables("audio samples have composition offsets")
     if samples.entry.any() or not samples.size.all() or not len(samples.size):
-        raise UntrustedTables("the track has no samples, has samples without data, or has several sample entries")
+        raise UntrustedTables("the audio track has no samples, has empty samples, or has several sample entries")
     if not samples.duration[:-1].all() or samples.hidden.any():
-        raise UntrustedTables("samples have no duration, or fragments overlap")
+        raise UntrustedTables("audio samples have no duration, or fragments overlap")
     length = int(samples.duration.sum())
     if track.edits:
         length = min(length - track.edits[-1].media_time, rescale(track.edits[-1].duration, track))
@@ -79,7 +85,7 @@ def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
 
 def _check_entries(movie: Movie, track: Track) -> None:
     if b"stsd" not in track.tables:
-        raise UntrustedTables("the track has no stsd box")
+        raise UntrustedTables("the audio track has no stsd box")
     start, end = track.tables[b"stsd"]
     entries = child_boxes(movie.data, start + 8, end)
     if len(entries) != 1:
@@ -88,19 +94,25 @@ def _check_entries(movie: Movie, track: Track) -> None:
     if kind in ENCRYPTED:
         raise UntrustedTables("the audio track is encrypted")
     if last - first < 8:
-        raise UntrustedTables("the sample entry is too short")
+        raise UntrustedTables("the sample entry of the audio track is too short")
     check_data_references(movie.data, track, {struct.unpack_from(">H", movie.data, first + 6)[0]})
 
 
 def _edited(
     track: Track, time: NDArray[np.int64], duration: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the times after the edit list is applied, and which samples it hides."""
+    """Apply the edit list of a track, and return (times of the samples, whether each sample is hidden).
+
+    Args:
+        track: The track.
+        time: int64 [samples], the times without the edit list, in units of the track's timescale.
+        duration: int64 [samples], the durations in the same unit.
+    """
     if not track.rewrites:
         return time - time_offset(track), np.zeros(len(time), np.bool_)
     *empty, edit = track.edits
     if edit.media_time < 0 or any(one.media_time != -1 for one in empty):
-        raise UntrustedTables("the edit list shows several pieces of the audio")
+        raise UntrustedTables("the edit list presents several pieces of the audio")
     length = rescale(edit.duration, track)
     if not length:
         raise UntrustedTables("the edit list shows nothing of the audio")
@@ -111,7 +123,7 @@ def _edited(
 
 
 def _group(samples: Samples) -> None:
-    """Group samples that are contiguous in the file and in time into pieces of at most PIECE_SAMPLES."""
+    """Group samples that are contiguous in the file and in time into packets of at most PIECE_SAMPLES samples."""
     breaks = (np.diff(samples.offset) != samples.size[:-1]) | (np.diff(samples.time) != 1) | np.diff(samples.hidden)
     first = np.append(0, np.flatnonzero(breaks) + 1)
     length = np.diff(first, append=len(samples.size))
@@ -125,21 +137,34 @@ def _group(samples: Samples) -> None:
     samples.size, samples.duration = size, count
 
 
-LOOKED_AT = 4  # so many packets at both ends are decoded to count their samples
-NEAR_BYTES = 32 << 10  # in object storage, only packets this near to the first or last packet are decoded
-# Codecs whose frame size libavformat knows. FFmpeg 9 ends the last packet of an MP4 by it (see `_dropped_at_end`).
+LOOKED_AT = 4  # number of packets at each end of the stream that are decoded to count their samples
+NEAR_BYTES = 32 << 10  # distance in bytes from the first or last packet within which an object's packets are decoded
+# Codecs whose frame size libavformat knows. FFmpeg 9 trims the last packet of an MP4 by the frame size (see
+# `_dropped_at_end`).
 FRAMED = frozenset({"aac", "mp1", "mp2", "mp3", "ac3", "eac3"})
 UNKNOWN = "no packet of the audio decodes"
 
 
 @dataclass(slots=True)
 class _Demuxed:
-    """Facts of the audio packets from demuxing."""
+    """The properties of demuxed audio packets, collected packet by packet.
+
+    Attributes:
+        pts: The timestamps. NO_PTS where one is missing.
+        size: The sizes in bytes.
+        offset: The offsets in the file. Valid only if `addressable`.
+        samples: The numbers of samples that packet headers state. Empty if headers of the codec do not state them.
+        skip: For some packet numbers, the numbers of samples to drop (from the beginning on, at the end).
+        discarded: The numbers of packets that an edit list cuts away.
+        head: The bytes of the first packets.
+        tail: The bytes of the last packets.
+        addressable: Whether every packet is one byte range of the file.
+    """
 
     pts: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)  # empty for codecs whose headers do not state it
+    samples: list[int] = field(default_factory=list)
     skip: dict[int, tuple[int, int]] = field(default_factory=dict)
     discarded: list[int] = field(default_factory=list)
     head: list[bytes] = field(default_factory=list)
@@ -148,17 +173,18 @@ class _Demuxed:
 
 
 def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> AudioFacts | None:
-    """Return the facts of the first audio stream, or None if there is none.
+    """Return the metadata of the first audio stream, or None if there is no audio stream.
 
-    If the audio is not available, `problem` of the facts states the reason. Errors of reading an object are raised.
+    If the audio is not available, `problem` of the returned record states the reason. Errors of reading an object are
+    raised nevertheless.
 
     Args:
-        file: the file or object.
-        container: the same, opened; packets are taken from it.
-        tables_only: whether only sample tables may be read.
+        file: The file or object.
+        container: The same file or object, opened with PyAV. The first packets are read from the container.
+        tables_only: Whether only sample tables may be read, and no other packets than those that check the tables.
 
     Raises:
-        MemoryError: if memory runs out.
+        MemoryError: Memory runs out.
     """
     if not container.streams.audio:
         return None
@@ -168,19 +194,24 @@ def describe_audio(file: Probed, container: av.container.InputContainer, *, tabl
 
 
 def _or_problem(audio: AudioFacts, step: Callable[[], AudioFacts]) -> AudioFacts:
-    """Return the result of a step; if it fails, return what was known before, with the reason."""
+    """Return the result of a step of probing. If the step fails, return `audio` with the reason as its problem.
+
+    Args:
+        audio: The metadata before the step.
+        step: The function that returns the metadata after the step.
+    """
     try:
         with memory_errors():
             return step()
     except audio_times.AudioProblem as problem:
         reason = str(problem)
-    except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError: times do not fit 64 bits
+    except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError if times do not fit into 64 bits
         reason = f"the audio is not readable: {getattr(error, 'strerror', None) or error}"
     return replace(audio, problem=reason)
 
 
 def _described(stream: av.audio.stream.AudioStream) -> AudioFacts:
-    """Return the facts that libavformat's stream states."""
+    """Return the metadata that libavformat reports for a stream, before any packet is decoded."""
     context = stream.codec_context
     time_base = fraction_of(stream.time_base) or Fraction(0)
     start = float(stream.start_time * time_base) if time_base and stream.start_time is not None else None
@@ -189,7 +220,7 @@ def _described(stream: av.audio.stream.AudioStream) -> AudioFacts:
         start_seconds=start,
         duration_seconds=float(stream.duration * time_base) if time_base and stream.duration else None,
     )
-    if not context:  # no decoder
+    if not context:  # FFmpeg has no decoder for the stream
         return audio
     try:
         tag = context.codec_tag
@@ -216,14 +247,14 @@ def _probe(
 ) -> AudioFacts:
     if audio.codec is None or not stream.time_base:
         raise audio_times.AudioProblem("there is no decoder for the audio")
-    if file.sparing:  # then packets of video before the first packet of audio are not read
+    if file.sparing:  # do not read the video packets before the first audio packet
         for video in container.streams.video:
             video.discard = Discard.all
     try:
         first = next(container.decode(stream), None)
     except av.error.FFmpegError:
         raise
-    except (IndexError, ValueError) as error:  # damage looks like a new stream, or the decoder does not open
+    except (IndexError, ValueError) as error:  # damage that looks like a new stream, or a decoder that does not open
         raise audio_times.AudioProblem(f"{UNKNOWN}: {error}") from error
     if not isinstance(first, av.AudioFrame):
         raise audio_times.AudioProblem(UNKNOWN)
@@ -249,7 +280,7 @@ def _probe(
         found = _from_tables(stream, file, coding, first.pts) if "mp4" in container.format.name else None
         if found is None:
             if tables_only:
-                raise audio_times.AudioProblem("sample tables do not suffice; --depth packets reads every packet")
+                raise audio_times.AudioProblem("sample tables are not sufficient; --depth packets reads every packet")
             found = _from_packets(file.whole(), stream, coding)
         (begin, end), packets = found
         bits = _bits_of(coding) if coding.codec.startswith("pcm_") else None
@@ -266,7 +297,7 @@ def _bits_of(coding: audio_times.AudioCoding) -> int | None:
 def _from_packets(
     file: ProbedFile, stream: av.audio.stream.AudioStream, coding: audio_times.AudioCoding
 ) -> tuple[tuple[int, int], AudioPackets]:
-    """Demux every audio packet; return the presented samples and the packets."""
+    """Demux every audio packet, and return ((first presented sample, end), packets). `end` is exclusive."""
     demuxed = _demux(file, stream.index, coding)
     samples = _counted(demuxed, coding)
     if samples is None:
@@ -276,15 +307,15 @@ def _from_packets(
                 audio_times.count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64
             )
     time_base = fraction_of(stream.time_base)
-    assert time_base is not None  # `_probe` has checked it
+    assert time_base is not None  # `_probe` has checked that the stream has a time base
     pts = np.array(demuxed.pts, np.int64)
     sample = audio_times.positions(pts, samples, time_base, coding.rate)
-    # AAC's spectral band replication doubles the rate, and thus the samples that libavcodec skips.
+    # AAC's spectral band replication doubles the sample rate, and so the number of samples that libavcodec skips.
     is_doubled = stream.codec_context.codec.canonical_name == "aac" and int(samples.max()) == 2048
     discarded = np.isin(np.arange(len(pts)), demuxed.discarded)
-    if coding.codec == "vorbis":  # the first packet only primes the overlap (Vorbis I 4.3.8)
+    if coding.codec == "vorbis":  # the first packet only starts the overlap and gives no output (Vorbis I 4.3.8)
         demuxed.skip.setdefault(0, (int(samples[0]), 0))
-    if coding.codec == "opus":  # decoders skip the pre-skip of OpusHead (RFC 7845 5.1), unless the demuxer states one
+    if coding.codec == "opus":  # the pre-skip in OpusHead (RFC 7845 5.1), unless the demuxer states one
         head = coding.extradata or b""
         pre_skip = int.from_bytes(head[10:12], "little") if head.startswith(b"OpusHead") else 0
         demuxed.skip.setdefault(0, (pre_skip, 0))
@@ -294,7 +325,16 @@ def _from_packets(
 
 
 def _demux(file: ProbedFile, stream_index: int, coding: audio_times.AudioCoding) -> _Demuxed:
-    """Read every audio packet. Raises AudioProblem if the stream is damaged, is encrypted or changes."""
+    """Demux every audio packet.
+
+    Args:
+        file: The file.
+        stream_index: The number of the stream in the file.
+        coding: The parameters for the decoder.
+
+    Raises:
+        AudioProblem: The stream is damaged or encrypted, changes its configuration, or has no packets.
+    """
     demuxed, finder = _Demuxed(), PayloadFinder(file.read)
     count = audio_times.HEADERS.get(coding.codec)
     header: bytes | None = None
@@ -335,9 +375,12 @@ def _check_side_data(packet: av.Packet[Any], number: int, coding: audio_times.Au
 
 
 def _counted(demuxed: _Demuxed, coding: audio_times.AudioCoding) -> NDArray[np.int64] | None:
-    """Return int64 [packets], samples per packet, by the codec's rules, or None if packets must be decoded.
+    """Return the number of samples in each packet, without decoding all packets.
 
-    Packets at both ends are decoded to check the result.
+    Some packets at both ends of the stream are decoded to check the result.
+
+    Returns:
+        int64 [packets]. None if all packets must be decoded.
     """
     size = np.array(demuxed.size, np.int64)
     head = audio_times.count_samples(coding, demuxed.head)
@@ -371,7 +414,14 @@ def _by_rule(
 def _from_tables(
     stream: av.audio.stream.AudioStream, file: Probed, coding: audio_times.AudioCoding, first_pts: int | None
 ) -> tuple[tuple[int, int], AudioPackets] | None:
-    """Return the presented samples and the packets from sample tables; None if these are not sufficient."""
+    """Return ((first presented sample, end), packets) from sample tables, or None if the tables are not sufficient.
+
+    Args:
+        stream: The audio stream.
+        file: The file or object.
+        coding: The parameters for the decoder.
+        first_pts: The timestamp of the first decoded frame, in units of the track's timescale.
+    """
     try:
         table = read_audio_table(read_layout(file.read, file.size_bytes), stream.id)
         return _tabulated(file, table, coding, first_pts)
@@ -387,16 +437,16 @@ def _tabulated(
         raise UntrustedTables("the track's timescale does not count samples")
     n = len(found.size)
     ends = sorted({*range(min(LOOKED_AT, n)), *range(max(0, n - LOOKED_AT - 1), n)})
-    if file.sparing:  # only packets beside the first packet or the last packet
+    if file.sparing:  # decode only packets that are stored near the first packet or the last packet
         ends = [k for k in ends if min(abs(found.offset[k] - found.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
     probed = (file.read(int(found.offset[k]), int(found.size[k])) for k in ends)
     counts = np.array(audio_times.count_samples(coding, probed), np.int64)
     duration = found.duration * int(scale)
     samples = np.full(n, counts[0], np.int64) if coding.codec in audio_times.CONSTANT else duration.copy()
     if (samples[ends[:-1]] != counts[:-1]).any():
-        raise UntrustedTables("packets have other numbers of samples than the tables state")
+        raise UntrustedTables("audio packets decode to a different number of samples than the tables state")
     if not coding.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
-        raise UntrustedTables("packets differ in their durations, which may stand for gaps")
+        raise UntrustedTables("audio packets differ in their durations, and a longer duration may mean a gap")
     samples[-1] = counts[-1]
     stated = found.time * int(scale)
     sample = audio_times.positions(stated, samples, Fraction(1, coding.rate), coding.rate)
@@ -404,7 +454,7 @@ def _tabulated(
     skipped = first_pts * int(scale) - int(stated[shown[0]])
     first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
     if not 0 <= skipped < samples[shown[0]]:
-        raise UntrustedTables("the first sample presented is not where the tables state it")
+        raise UntrustedTables("the first presented sample has another timestamp than the tables state")
     dropped = _dropped_at_end(table, coding, stated, samples, last)
     packets = AudioPackets(sample=sample, offset=found.offset, size=found.size)
     return (first, int(sample[last] + samples[last]) - dropped), packets
@@ -413,21 +463,23 @@ def _tabulated(
 def _dropped_at_end(
     table: AudioTable, coding: audio_times.AudioCoding, stated: NDArray[np.int64], samples: NDArray[np.int64], last: int
 ) -> int:
-    """Return how many samples of an MP4's last shown packet libavformat drops.
+    """Return the number of samples that libavformat drops at the end of an MP4's last presented packet.
 
-    Up to FFmpeg 8, it drops none. From FFmpeg 9 on, it drops the samples of the track's last packet that are after the
-    track's length. It counts this length from time zero even if the track begins later. Then it drops too many samples,
-    as many as lie between time zero and the beginning. If these make a whole packet or more, it drops none.
+    FFmpeg up to version 8 drops none. From version 9 on, FFmpeg drops the samples of the track's last packet that are
+    after the track's end. FFmpeg computes this end as time zero plus the track's length, even if the track begins later
+    than at time zero. In such tracks, FFmpeg drops too many samples: those after the track's end, and as many as there
+    are between time zero and the beginning. If this is a whole packet or more, FFmpeg drops none.
 
     Args:
-        table: the packets.
-        coding: parameters of the decoder.
-        stated: int64 [packets], when packets begin, in samples.
-        samples: int64 [packets], how many samples packets hold.
-        last: number of the last shown packet.
+        table: The packets of the track.
+        coding: The parameters for the decoder.
+        stated: int64 [packets], the timestamps, in samples.
+        samples: int64 [packets], the number of samples in each packet.
+        last: The number of the last presented packet.
 
     Raises:
-        UntrustedTables: another packet goes beyond the track's length. Only demuxing shows which samples are dropped.
+        UntrustedTables: Another packet than the track's last one ends after the track's length. Only demuxing shows
+            which samples are dropped.
     """
     if not ENDS_AUDIO_BY_TABLE or table.length is None:
         return 0
@@ -438,6 +490,6 @@ def _dropped_at_end(
     if beyond <= 0:
         return 0
     if coding.codec not in FRAMED or last != len(samples) - 1:
-        raise UntrustedTables("the last packet goes beyond the track's length")
+        raise UntrustedTables("the last presented audio packet ends after the track's length")
     beyond = start + count - table.length
     return beyond if 0 < beyond < count else 0

@@ -1,6 +1,6 @@
-"""Probe images: a folder of images, a single image, or the sequences in a tar.
+"""Probe images: a folder of images, a single image, or the image sequences in a tar.
 
-Each image is a packet and a random access point.
+In the index, each image is one packet and a random access point.
 """
 
 import hashlib
@@ -25,27 +25,28 @@ from framedex.indexer.sources.sequences import TIMES_NAME, ImageTimes, at_rate, 
 from framedex.indexer.timeline import CLOSED, DAMAGED, summarise
 from framedex.records.medium import IMAGES, PacketColumns
 
-# An image, and a folder's file of times, are read at once, so these sizes limit the memory.
+# The largest sizes in bytes of an image and of a folder's timestamps file. They limit the memory, because such files
+# are read whole.
 MAX_IMAGE_BYTES, MAX_TIMES_BYTES = 1 << 30, 1 << 28
-MAX_SIZES = 3  # a message names at most so many different sizes
+MAX_SIZES = 3  # largest number of different image sizes that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTask:
-    """How images are stored and timed.
+    """A description of how images are stored and timed.
 
-    `fps` and `seconds` of a listing have priority over the folder's own timestamps file, which has priority over
-    `default_fps`.
+    `fps` and `seconds` of a listing have priority over the timestamps file in the folder. The timestamps file has
+    priority over `default_fps`.
 
     Attributes:
-        form: the kind of the path.
-        names: for a folder, its images in order.
-        member: name of one of several sequences of a folder.
-        fps: rate that a listing states.
-        seconds: times that a listing states.
-        default_fps: rate if nothing else states one.
-        single: whether every image of a tar is a medium of its own.
-        ignored: whether the images of a tar are left out.
+        form: The kind of the path.
+        names: The file names of a folder's images in order. Empty for a tar or a single image.
+        member: The name of the sequence if the folder holds several sequences. None otherwise.
+        fps: The frame rate that a listing states, or None.
+        seconds: The times that a listing states, or None.
+        default_fps: The frame rate that is used if neither a listing nor a timestamps file states times.
+        single: Whether every image of a tar is a separate medium.
+        ignored: Whether the images of a tar are left out.
     """
 
     form: Form
@@ -59,17 +60,26 @@ class ImageTask:
 
     @property
     def rate(self) -> Fraction | None:
-        """Frames per second for images that have no times of their own. None stands for 1 per second."""
+        """The number of frames per second, used if no individual times are stated. None stands for 1 per second."""
         return self.fps if self.fps is not None else self.default_fps
 
     @property
     def may_have_times_file(self) -> bool:
-        """Whether the folder's timestamps file is used: no listing states the images' times or selects the images."""
+        """Whether a timestamps file in the folder is used.
+
+        The file is not used if a listing states the images' times, or if the folder holds several sequences.
+        """
         return self.form == "folder" and self.member is None and self.fps is None and self.seconds is None
 
 
 def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFacts]:
-    """Return the facts of each sequence. Bad files do not raise an error."""
+    """Return the metadata of each image sequence. Unusable files raise no error, but give a medium with a problem.
+
+    Args:
+        path: The path of the folder, tar or image.
+        task: The description of how the images are stored and timed.
+        verify: Whether to decode every image and to keep the hashes of its pixels.
+    """
     medium = MediumFacts(kind=IMAGES, member=task.member, container="tar" if task.form == "tar" else "files")
     try:
         if task.form == "folder":
@@ -89,7 +99,7 @@ def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFact
 
 
 def folder_identity(path: str, task: ImageTask) -> Identity:
-    """Return the identity of a folder's images. Raises MediaError if one is missing."""
+    """Return the identity of a folder's images. Raises MediaError if an image is missing or not a regular file."""
     digest = hashlib.blake2b(repr((task.fps, task.default_fps, task.seconds)).encode(), digest_size=16)
     size_bytes = mtime_ns = 0
     for name in task.names:
@@ -118,7 +128,7 @@ def _unreadable(name: str, error: OSError) -> MediaError:
 
 
 def _read(folder: str, name: str, most: int = MAX_IMAGE_BYTES) -> bytes:
-    """Return a file's bytes. Raises MediaError."""
+    """Return the bytes of a file. Raises MediaError if it is missing, not readable, or larger than `most` bytes."""
     try:
         descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -136,7 +146,7 @@ def _read(folder: str, name: str, most: int = MAX_IMAGE_BYTES) -> bytes:
 
 def _check_size(name: str, size: int, most: int = MAX_IMAGE_BYTES) -> None:
     if size > most:
-        raise MediaError("too_large", f"{name} has {size} bytes; at most {most} are read at once", refused=True)
+        raise MediaError("too_large", f"{name} has {size} bytes, but at most {most} are allowed", refused=True)
 
 
 def _probe_folder(path: str, task: ImageTask, medium: MediumFacts, verify: bool) -> MediumFacts:
@@ -150,7 +160,7 @@ def _probe_folder(path: str, task: ImageTask, medium: MediumFacts, verify: bool)
 
 
 def _folder_times(path: str, task: ImageTask) -> ImageTimes:
-    """Return when a folder's images are shown. Raises MediaError if stated times are invalid."""
+    """Return the times at which a folder's images are shown. Raises MediaError if stated times are invalid."""
     count = len(task.names)
     if task.seconds is not None:
         return at_seconds(task.seconds, count)
@@ -164,7 +174,7 @@ def _folder_times(path: str, task: ImageTask) -> ImageTimes:
 
 
 def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: bool) -> list[MediumFacts]:
-    """Return the facts of each sequence in a tar. An unusable sequence does not affect the others."""
+    """Return the metadata of each image sequence in a tar. An unusable sequence does not affect the others."""
     tar = read_tar(file.read, file.size_bytes)
     by_name: dict[str, list[FileImage]] = {}
     for image in tar.images:
@@ -191,14 +201,18 @@ def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: b
 
 
 def _only(images: list[FileImage]) -> FileImage:
-    """Return the image that a tar holds under a name. Raises MediaError if it cannot be part of a sequence."""
+    """Return the only image in a list of a tar's images with the same name.
+
+    Raises:
+        MediaError: There are several such images, the name is not valid UTF-8, or the image cannot be read.
+    """
     image = images[0]
     if readable_name(image.name) != image.name:
         raise MediaError("file_name", f"the name of {readable_name(image.name)} is not valid UTF-8", refused=True)
     if len(images) > 1:
         raise MediaError("tar", f"the tar holds {image.name} {len(images)} times", refused=True)
     if image.problem is not None:
-        raise MediaError("tar", f"{image.name} {image.problem}, so it has no bytes of its own", refused=True)
+        raise MediaError("tar", f"{image.name} {image.problem}, so it is not one byte range of the tar", refused=True)
     _check_size(image.name, image.size)
     return image
 
@@ -206,12 +220,12 @@ def _only(images: list[FileImage]) -> FileImage:
 def _in_file(
     descriptor: int, images: Sequence[FileImage], times: ImageTimes, medium: MediumFacts, verify: bool
 ) -> MediumFacts:
-    """Return the facts of images that are byte ranges of one file."""
+    """Return the metadata of an image sequence whose images are byte ranges of one file."""
 
     def read(number: int) -> bytes:
         image = images[number]
         try:
-            return os.pread(descriptor, image.size, image.offset)  # at most 2 GiB at once; an image is smaller
+            return os.pread(descriptor, image.size, image.offset)  # pread is limited to 2 GiB; images are smaller
         except OSError as error:
             raise _unreadable(image.name, error) from error
 
@@ -222,15 +236,16 @@ def _in_file(
 
 @dataclass(slots=True, kw_only=True)
 class _Images:
-    """The facts of the n images of a sequence, filled in while they are read.
+    """The metadata of the n images of a sequence, collected image by image.
 
     Attributes:
         size: int64 [n], in bytes.
-        crc32: int64 [n].
-        md5: n hashes of pixels, None for damaged images. If the list is None, pixels are not verified.
-        known: facts of the images whose facts could be read.
-        problems: messages for damaged images, by image number.
-        rotation: rotation of the first image in `known`, in degrees.
+        crc32: int64 [n], the checksums of the files.
+        md5: The MD5 of each image's pixels, n elements. None for a damaged image. The list is None if images are not
+            verified.
+        known: The metadata of the images whose headers could be read. It may have fewer than n elements.
+        problems: The error messages of damaged images, by image number.
+        rotation: The counterclockwise rotation of the first image in `known`, in degrees.
     """
 
     size: NDArray[np.int64]
@@ -242,7 +257,16 @@ class _Images:
 
 
 def _read_sequence(names: Sequence[str], read: Callable[[int], bytes], verify: bool) -> _Images:
-    """Read every image once. Raises MediaError for an image that is not covered, or if no image is whole."""
+    """Read every image of a sequence once.
+
+    Args:
+        names: The names of the images, for messages.
+        read: The function that takes an image number and returns the image's bytes.
+        verify: Whether to decode every image and to keep the hashes of its pixels.
+
+    Raises:
+        MediaError: An image has an unsupported format, or all images are damaged.
+    """
     n = len(names)
     images = _Images(size=np.zeros(n, np.int64), crc32=np.zeros(n, np.int64), md5=[None] * n if verify else None)
     for number, name in enumerate(names):
@@ -263,7 +287,7 @@ def _read_sequence(names: Sequence[str], read: Callable[[int], bytes], verify: b
             raise MediaError(error.kind, f"{name} {error.what}", refused=error.refused) from error
     if len(images.problems) == n:
         reason = images.problems[0]
-        raise MediaError("damaged", reason if n == 1 else f"no image is whole, first {names[0]}: {reason}")
+        raise MediaError("damaged", reason if n == 1 else f"all images are damaged, first {names[0]}: {reason}")
     return images
 
 
@@ -276,15 +300,15 @@ def _described(
     offset: NDArray[np.int64],
     path: list[str] | None = None,
 ) -> MediumFacts:
-    """Return a medium with the facts of its images.
+    """Return a medium with the metadata of its n images added.
 
     Args:
-        medium: facts of the medium that are known already.
-        images: result of reading the images.
-        names: names of the images.
-        times: when they are shown.
-        offset: int64 [n], where each image begins in its file.
-        path: the file of each image; None if they are byte ranges of one file.
+        medium: The metadata that is known already.
+        images: The result of reading the images.
+        names: The names of the images.
+        times: The times at which the images are shown.
+        offset: int64 [n], the offset of each image in its file.
+        path: The file of each image. None if all images are byte ranges of one file.
     """
     flags = np.full(len(names), CLOSED, np.int32)
     flags[list(images.problems)] |= DAMAGED
@@ -327,7 +351,13 @@ def _described(
 
 
 def _remarks(names: Sequence[str], known: Sequence[StreamFacts], problems: dict[int, str]) -> Problem | None:
-    """Return the remarks on a usable sequence: damaged images, and images of several sizes. None without remarks."""
+    """Return a description of a usable sequence's damaged images and differing image sizes, or None without these.
+
+    Args:
+        names: The names of the images.
+        known: The metadata of the images whose headers could be read.
+        problems: The error messages of damaged images, by image number.
+    """
     remarks, kind = [], None
     if problems:
         number, reason = next(iter(problems.items()))
@@ -336,5 +366,5 @@ def _remarks(names: Sequence[str], known: Sequence[StreamFacts], problems: dict[
     sizes = list(dict.fromkeys(f"{one.width}x{one.height}" for one in known))
     if len(sizes) > 1:
         more = ", …" if len(sizes) > MAX_SIZES else ""
-        remarks.append(f"images of {len(sizes)} sizes: {', '.join(sizes[:MAX_SIZES])}{more}")
+        remarks.append(f"images have {len(sizes)} different sizes: {', '.join(sizes[:MAX_SIZES])}{more}")
     return Problem(status=None, kind=kind, message="; ".join(remarks)) if remarks else None

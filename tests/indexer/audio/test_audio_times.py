@@ -70,9 +70,9 @@ def test_trimming_is_that_of_libavcodec() -> None:
     assert presented(sample, samples, {}, nothing) == (0, 500)
     assert presented(sample, samples, {0: (130, 0), 4: (0, 60)}, nothing) == (130, 440)
     assert presented(sample, samples, {0: (100, 0)}, np.arange(5) == 0) == (100, 500)
-    with pytest.raises(AudioProblem, match="in between"):
+    with pytest.raises(AudioProblem, match="in the middle"):
         presented(sample, samples, {2: (0, 60)}, nothing)
-    with pytest.raises(AudioProblem, match="all samples"):
+    with pytest.raises(AudioProblem, match="all audio samples"):
         presented(sample, samples, {0: (500, 0)}, nothing)
 
 

@@ -165,10 +165,10 @@ def test_images_of_several_sizes_are_said_to_be(tmp_path: Path) -> None:
     write(tmp_path / "s", {f"{n}.png": encoded(n, size=(16 + 8 * (n // 2), 8)) for n in range(4)})
     row, _ = only(tmp_path, tmp_path / "s")
     assert (row["varying_shape"], row["width"], row["error_kind"]) == (True, 16, None)
-    assert row["error_message"] == "images of 2 sizes: 16x8, 24x8"
+    assert row["error_message"] == "images have 2 different sizes: 16x8, 24x8"
     output = run("index", tmp_path / "s", "--out", tmp_path / "INDEX").output
     assert "16x8+" in output
-    assert "note: .: images of 2 sizes" in output
+    assert "note: .: images have 2 different sizes" in output
 
 
 def test_a_fifo_is_never_waited_for(tmp_path: Path) -> None:
