@@ -68,7 +68,7 @@ def test_units_are_droppable_when_none_of_their_frames_is_kept() -> None:
 
 
 def test_units_with_several_shown_frames_are_refused() -> None:
-    with pytest.raises(BitstreamError, match="packet 1 holds 2 shown frames") as caught:
+    with pytest.raises(BitstreamError, match="packet 1 holds 2 frames that are output") as caught:
         scan(SEQUENCE_OBU + KEY, REFERENCE + LONE)
     assert caught.value.kind == "packing"
 
