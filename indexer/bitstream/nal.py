@@ -84,9 +84,7 @@ def join_annex_b(nals: Iterable[bytes]) -> bytes:
 
 
 Key = tuple[int, int]  # (nal_unit_type, id)
-InForce = tuple[
-    tuple[Key, bytes], ...
-]  # (key, NAL unit) of parameter sets, in an order in which a decoder accepts them
+InForce = tuple[tuple[Key, bytes], ...]  # (key, NAL unit) of parameter sets, in an order that decoders accept
 
 MAX_EPOCHS = 10_000  # maximum number of changes to the meaning of slice headers; a stream with more is an attack
 MAX_LISTED = 1_000_000  # maximum total length of the lists of sets in force, which limits the memory for them
