@@ -440,7 +440,7 @@ class H264Scanner(NalScanner):
             if isinstance(found, Pps) and found.outlived:
                 raise BitstreamError(
                     "parameter_sets",
-                    f"picture parameter set {pps} is not repeated after the sequence parameter set that it uses changed",
+                    f"picture parameter set {pps} is not repeated after its sequence parameter set changed",
                 )
             sps = facts.get((SPS, found.sps_id)) if isinstance(found, Pps) else None
             numbers.append(known.setdefault(sps, len(known)) if isinstance(sps, Sps) else -1)

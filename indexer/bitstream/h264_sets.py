@@ -197,7 +197,7 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
     bits = BitReader(unescape(nal[1:]))
     pps_id, sps_id = bits.ue(), bits.ue()
     if pps_id >= MAX_PPS or sps_id >= MAX_SPS:
-        raise ValueError(f"pic_parameter_set_id is {pps_id} or seq_parameter_set_id is {sps_id}, which is too large")
+        raise ValueError(f"pic_parameter_set_id {pps_id} or seq_parameter_set_id {sps_id} is too large")
     try:
         bits.u(1)
         bottom_order = bits.flag()
