@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# Number of bytes that are kept of each slice or frame header. All header fields that the scanners read, up to the
-# reference picture sets of HEVC, fit into so many bytes.
+# Number of bytes that are kept of each slice or frame header. They contain all header fields that the scanners read,
+# up to the reference picture sets of HEVC.
 HEADER_BYTES = 64
 _WORDS = HEADER_BYTES // 8
 

@@ -539,7 +539,7 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
     for _ in range(MAX_ROUNDS):
         start, leading = points.starts_without(rejected)
         begins = np.append(np.flatnonzero(start != NO_START), -1)
-        # A leading picture is decoded from the random access point before the one that it follows. -1 stands for none.
+        # A leading picture is decoded from the random access point before the one that it follows, or -1.
         before = begins[np.maximum(np.cumsum(start != NO_START) - 2, -1)]
         base = np.where(leading, before, segments(start))
         believed = candidates[~rejected[candidates] & ((candidates > first) | in_middle)]

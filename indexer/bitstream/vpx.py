@@ -55,7 +55,7 @@ class Vp8Scanner:
     filter levels on to later frames (19.2).
 
     Args:
-        configuration: is ignored, because VP8 has no decoder configuration.
+        configuration: the decoder configuration. It is ignored, because VP8 does not need one.
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -91,8 +91,8 @@ class Vp8Scanner:
         )
 
 
-FRAME_MARKER, SYNC_CODE = 2, 0x498342  # 7.2
-CS_RGB = 7  # color_space, 7.2.2
+FRAME_MARKER, SYNC_CODE = 2, 0x498342  # required values of frame_marker and frame_sync_code (7.2)
+CS_RGB = 7  # value of color_space for RGB (7.2.2)
 HEAD_BYTES = 16  # number of bytes that are kept of each header; the fields up to the frame size need at most 14
 
 
@@ -128,7 +128,7 @@ class Vp9Scanner:
     6.1.2), motion vectors and segments on to later frames.
 
     Args:
-        configuration: is ignored, because VP9 decoders need no configuration.
+        configuration: the decoder configuration. It is ignored, because VP9 does not need one.
     """
 
     def __init__(self, configuration: bytes) -> None:
