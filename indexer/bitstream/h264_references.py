@@ -163,7 +163,7 @@ class Coded:
     slices: list[SliceHeader]
 
 
-Entry = tuple[int, int, bool]  # picture, parity, whether it is a long-term reference
+Entry = tuple[int, int, bool]  # (picture, parity, whether it is a long-term reference)
 
 
 @dataclass(slots=True)

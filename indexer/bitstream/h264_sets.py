@@ -201,7 +201,7 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
     try:
         bits.u(1)
         bottom_order = bits.flag()
-        if bits.ue():  # slice groups
+        if bits.ue():  # num_slice_groups_minus1: the fields of slice groups are not parsed
             return pps_id, Pps(sps_id=sps_id)
         active = bits.ue() + 1, bits.ue() + 1
         weighted, bipred = bits.flag(), bits.u(2)
@@ -222,13 +222,13 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
-    """Return (NAL length size, parameter sets) of an AVCDecoderConfigurationRecord (ISO/IEC 14496-15 5.3.3.1).
+    """Return (number of bytes of NAL unit lengths, parameter sets) of an AVCDecoderConfigurationRecord (ISO/IEC 14496-15 5.3.3.1).
 
     Raises:
         ValueError: if the data is not such a record, or the record is truncated.
     """
     if len(record) < 7 or record[0] != 1:
-        raise ValueError("not an AVC decoder configuration record")
+        raise ValueError("the data is not an AVC decoder configuration record")
     nals, at = [], 5
     for mask in (0x1F, 0xFF):
         if at >= len(record):

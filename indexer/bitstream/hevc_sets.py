@@ -398,7 +398,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     bits = BitReader(unescape(nal[2:]))
     bits.u(4)
     sub_layers = bits.u(3)
-    bits.u(1 + 96)  # the rest of profile_tier_level() (7.3.3) depends on the number of sub-layers
+    bits.u(1 + 96)  # fixed part of profile_tier_level() (7.3.3); the rest depends on the number of sub-layers
     present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
     if sub_layers:
         bits.u(2 * (8 - sub_layers))
@@ -474,13 +474,15 @@ def parse_vps(nal: bytes) -> tuple[int, None]:
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
-    """Return (NAL length size, parameter sets) of an HEVCDecoderConfigurationRecord (ISO/IEC 14496-15 8.3.3.1).
+    """Return (number of bytes of NAL unit lengths, parameter sets) of an HEVCDecoderConfigurationRecord.
+
+    The record is defined in ISO/IEC 14496-15 8.3.3.1.
 
     Raises:
         ValueError: if the data is not such a record, or the record is truncated.
     """
     if len(record) < 23 or record[:3] in (b"\0\0\1", b"\0\0\0"):
-        raise ValueError("not an HEVC decoder configuration record")
+        raise ValueError("the data is not an HEVC decoder configuration record")
     nals, at = [], 23
     for _ in range(record[22]):
         count = int.from_bytes(record[at + 1 : at + 3], "big")

@@ -83,7 +83,7 @@ def join_annex_b(nals: Iterable[bytes]) -> bytes:
     return b"".join(b"\0" + START_CODE + nal for nal in nals)
 
 
-Key = tuple[int, int]  # (nal_unit_type, id)
+Key = tuple[int, int]  # (nal_unit_type, ID of the parameter set)
 InForce = tuple[tuple[Key, bytes], ...]  # (key, NAL unit) of parameter sets, in an order that decoders accept
 
 MAX_EPOCHS = 10_000  # maximum number of changes to the meaning of slice headers; a stream with more is an attack
@@ -104,7 +104,7 @@ class ParameterSets:
         self._configured: dict[Key, bytes] = {}
         self._inband: dict[Key, bytes] = {}
         self.epochs: list[dict[Key, object]] = [{}]
-        self.in_force: InForce = ()  # see `_beyond_the_record`
+        self.in_force: InForce = ()  # the result of `_beyond_the_record` for the current sets
         self._listed = 0  # total length of all lists of sets in force
         self.differs = False  # whether some in-band set changes, or differs from that of the configuration record
 
@@ -148,7 +148,7 @@ class ParameterSets:
         self.in_force = self._beyond_the_record()
         self._listed += len(self.in_force)
         if self._listed > MAX_LISTED:
-            raise BitstreamError("parameter_sets", "too many parameter sets change too often")
+            raise BitstreamError("parameter_sets", "the stream has too many parameter sets that change too often")
         return before != nal
 
     def renew(self, facts: Mapping[Key, object]) -> None:
@@ -416,7 +416,7 @@ class SliceRows:
     All slices of one packet must be added in the same way.
     """
 
-    _rows: list[tuple[int, int, int]] = field(default_factory=list)  # packet, header, epoch
+    _rows: list[tuple[int, int, int]] = field(default_factory=list)  # (packet, header, epoch) of each slice
     _heads: list[bytes] = field(default_factory=list)
     _parts: list[SliceColumns] = field(default_factory=list)
 

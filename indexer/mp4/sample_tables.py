@@ -105,7 +105,7 @@ def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[
     if not count and not chunks:
         return size, np.zeros(0, np.int32)
     if not len(runs) or first[0] != 1 or first[-1] > chunks or not (np.diff(first) > 0).all():
-        raise UntrustedTables(f"stsc does not list the {chunks} chunks in order")
+        raise UntrustedTables(f"stsc does not list chunks in ascending order from 1 to at most {chunks}")
     if samples.min() < 1 or entry.min() < 1 or entry.max() > 1 << 16:
         raise UntrustedTables("stsc has chunks without samples, or an invalid number of a sample entry")
     run_chunks = np.diff(first, append=chunks + 1)

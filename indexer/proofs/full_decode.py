@@ -307,7 +307,7 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
     """
     if decoded.unnumbered:
         raise picture_facts.BitstreamError(
-            "several_pictures", f"{decoded.unnumbered} pictures have no packet of their own"
+            "several_pictures", f"{decoded.unnumbered} pictures cannot be assigned to a packet"
         )
     came, place = decoded.came, decoded.place
     # Decoders of some codecs mark no picture as a key frame, and some report no picture types. The first of these
