@@ -222,7 +222,9 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
-    """Return (number of bytes of NAL unit lengths, parameter sets) of an AVCDecoderConfigurationRecord (ISO/IEC 14496-15 5.3.3.1).
+    """Return (number of bytes of NAL unit lengths, parameter sets) of an AVCDecoderConfigurationRecord.
+
+    The record is defined in ISO/IEC 14496-15 5.3.3.1.
 
     Raises:
         ValueError: if the data is not such a record, or the record is truncated.

@@ -104,9 +104,7 @@ class HevcScanner(NalScanner):
                 continue
             if kind <= LAST_VCL:
                 if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # BLA and IDR pictures begin a sequence anywhere
-                    raise base.BitstreamError(
-                        "end_of_sequence", f"packet {number} continues a coded video sequence after its end"
-                    )
+                    raise base.BitstreamError("end_of_sequence", f"packet {number} continues a sequence after its end")
                 if not data[start + 1] & 7:  # nuh_temporal_id_plus1 must not be 0; decoders skip such a unit
                     self._damaged.add(number)
                     continue
