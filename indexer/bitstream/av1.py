@@ -1,6 +1,6 @@
-"""Facts about AV1 pictures from OBUs: random access points, reference slots, frames that may be left out.
+"""The scanner of AV1. It finds random access points, reference slots, and frames that no other frame needs.
 
-Sections are those of the AV1 bitstream specification, version 1.0.0 with errata 1.
+Section numbers refer to the AV1 bitstream specification, version 1.0.0 with errata 1.
 """
 
 import numpy as np
@@ -18,26 +18,28 @@ from framedex.indexer.bitstream.av1_headers import (
     parse_sequence_header,
 )
 
-SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, REDUNDANT_FRAME_HEADER, TILE_LIST = 1, 3, 4, 6, 7, 8  # 6.2.2
-RESERVED = frozenset({0, *range(9, 15)})  # types that encoders do not write, and decoders ignore
-CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # bytes of an av1C box before its configOBUs (AV1-ISOBMFF 2.3.3)
-MAX_SIZE_BYTES = 8  # the longest leb128(), 4.10.5
-FORBIDDEN, EXTENDED, SIZED = 0x80, 0x04, 0x02  # bits of an OBU header's first byte, 5.3.2
+# Values of obu_type (6.2.2).
+SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, REDUNDANT_FRAME_HEADER, TILE_LIST = 1, 3, 4, 6, 7, 8
+RESERVED = frozenset({0, *range(9, 15)})  # reserved values of obu_type, which decoders ignore
+# The first byte of an av1C box, and the number of bytes before its configOBUs (AV1-ISOBMFF 2.3.3).
+CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4
+MAX_SIZE_BYTES = 8  # maximum number of bytes of a leb128() (4.10.5)
+FORBIDDEN, EXTENDED, SIZED = 0x80, 0x04, 0x02  # bits of the first byte of an OBU header (5.3.2)
 
-MAX_SEQUENCES = 1000  # a stream with more different sequence headers is refused
+MAX_SEQUENCES = 1000  # maximum number of different sequence headers of a stream
 
 Obu = tuple[int, int, int, int]
 
 
 def split_obus(data: bytes) -> list[Obu]:
-    """Return the OBUs in bytes of the low-overhead format (5.3).
+    """Return the OBUs in data of the low-overhead bitstream format (5.3).
 
     Returns:
         (obu_type, OBU extension header or -1, start of the payload, end of the payload) for each OBU. An OBU without a
         size field extends to the end of the data.
 
     Raises:
-        ValueError: if the OBUs do not tile the data.
+        ValueError: if the OBUs do not fill the data exactly.
     """
     found: list[Obu] = []
     at, size = 0, len(data)
@@ -54,7 +56,7 @@ def split_obus(data: bytes) -> list[Obu]:
                     length, start = _leb128(data, start - 1)
                 end = start + length
             if end > size or header & FORBIDDEN:
-                raise ValueError(f"the OBU at byte {at} claims {end - start} bytes, {size - start} are left")
+                raise ValueError(f"the OBU at byte {at} claims {end - start} bytes, but {size - start} are left")
             found.append((header >> 3 & 15, extension, start, end))
             at = end
     except IndexError:
@@ -63,17 +65,21 @@ def split_obus(data: bytes) -> list[Obu]:
 
 
 def _leb128(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at position `at` and the position after it (4.10.5). Raises ValueError if it has no end."""
+    """Return the leb128() number at position `at` and the position after it (4.10.5).
+
+    Raises:
+        ValueError: if the number has more than MAX_SIZE_BYTES bytes.
+    """
     value = 0
     for number in range(MAX_SIZE_BYTES):
         value |= (data[at + number] & 127) << 7 * number
         if data[at + number] < 128:
             return value, at + number + 1
-    raise ValueError(f"the size at byte {at} has no end")
+    raise ValueError(f"the size of an OBU at byte {at} has more than {MAX_SIZE_BYTES} bytes")
 
 
 def sequence_header_obu(payload: bytes) -> bytes:
-    """Return a sequence header OBU that has a size field and this payload."""
+    """Return a sequence header OBU with a size field, given its payload."""
     size, field = len(payload), bytearray()
     while size > 127:
         field.append(size & 127 | 128)
@@ -84,22 +90,22 @@ def sequence_header_obu(payload: bytes) -> bytes:
 def packet_slots(
     packet: NDArray[np.int64], headers: FrameHeaders, start: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int32], bool]:
-    """Return the reference slots that packets use and refresh, and whether shown frames are out of sequence.
+    """Return the reference slots that packets use and refresh, and whether a frame seems to be missing.
 
-    The slots are int32 [packets], in the bits of `frames.slots`. Shown frames are out of sequence where the order hint
-    of one does not follow that of the one before it: a packet was lost, or an encoder left out a frame.
+    The slots are int32 [packets], as bits like those of `frames.slots`. A frame seems to be missing if the order hints
+    of two consecutive frames that are output are not consecutive. A packet was lost, or the encoder left out a frame.
 
-    A frame that shows an existing key frame refreshes all slots; one that shows another frame refreshes none (7.21).
-    References count as known only while order hints show that no picture is missing since the random access point.
-    Order hints do not show whether each picture can be decoded.
+    A frame header that shows an existing key frame refreshes all slots. One that shows another existing frame refreshes
+    no slot (7.21). The slots of a packet count as known only if order hints show that no frame is missing since the
+    random access point. Order hints do not show whether each frame can be decoded.
 
     Args:
-        packet: int64 [frames], the packet of each frame, ascending.
-        headers: the headers of these frames.
-        start: bool [packets], random access points.
+        packet: int64 [frames], the number of the packet that contains the frame, ascending.
+        headers: the headers of the frames.
+        start: bool [packets], whether the packet is a random access point.
     """
     packets = len(start)
-    # For each slot, whether it holds a key frame (None if that is unknown), and the order hint of its frame.
+    # For each slot, whether it holds a key frame (None if unknown), and the order hint of its frame.
     slots: list[tuple[bool | None, int]] = [(None, 0)] * base.REFERENCE_SLOTS
     used, refreshed, known = [0] * packets, [0] * packets, [True] * packets
     is_start, shown_hint, complete, entered, gap = start.tolist(), 0, False, -1, False
@@ -126,29 +132,32 @@ def packet_slots(
 
 
 class Av1Scanner:
-    """A collector of sequence headers and the heads of frame headers. See `base.Scanner`; a packet is a temporal unit.
+    """A scanner of AV1 packets, as `base.Scanner` describes. Each packet is a temporal unit.
+
+    It collects sequence headers and the first bytes of frame headers.
 
     Args:
-        configuration: the content of an av1C box, bare OBUs, or nothing. It is only compared with packets: libavcodec's
-            dav1d wrapper does not pass it to the decoder, so packets have to carry sequence headers.
+        configuration: the content of an av1C box, a sequence of OBUs, or b"". Its sequence headers are only compared
+            with those of packets. libavcodec's dav1d wrapper does not pass the configuration to the decoder, so packets
+            have to carry sequence headers.
 
     Raises:
-        BitstreamError: if the configuration is none of these.
+        BitstreamError: if the configuration cannot be parsed.
     """
 
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
         self._damaged: set[int] = set()
         self._reserved = False  # whether some packet has an OBU of a reserved type, or bytes that look like such an OBU
-        self._redundant: set[int] = set()  # packets with copies of frame headers, which decoders may take for new ones
+        self._redundant: set[int] = set()  # packets with redundant frame headers, which decoders may read as new frames
         self._payloads: dict[bytes, int] = {}
         self._sequences: list[SequenceHeader] = []
         self._current = -1
         self._operating_point = 0
         self._carriers: list[int] = []  # packets with a sequence header before their first frame
-        # (packet whose sequence header differs from the one before, whether that stands before the packet's frames)
+        # (packet with another sequence header than the one in force, whether the header precedes the packet's frames)
         self._changes: list[tuple[int, bool]] = []
-        self._frames: list[tuple[int, int, int]] = []  # packet, sequence, extension header
+        self._frames: list[tuple[int, int, int]] = []  # (packet, number of the sequence header, OBU extension header)
         self._frame_head: list[bytes] = []
         self._frame_tiled: list[bool] = []
         if configuration[:1] == CONFIGURATION_MARKER:
@@ -162,7 +171,7 @@ class Av1Scanner:
         self._configured = len(self._sequences)
 
     def _sequence_number(self, payload: bytes) -> int:
-        """Return the number of a sequence header, and parse a new one. Raises ValueError."""
+        """Return the number assigned to a sequence header. A new one is parsed first. Raises ValueError."""
         number = self._payloads.get(payload)
         if number is None:
             if len(self._sequences) >= MAX_SEQUENCES:
@@ -188,13 +197,13 @@ class Av1Scanner:
                 if self._is_dropped(extension):
                     continue
                 if self._current < 0:
-                    raise base.BitstreamError("parameter_sets", f"packet {number} comes before any sequence header")
+                    raise base.BitstreamError("parameter_sets", f"packet {number} precedes all sequence headers")
                 self._frames.append((number, self._current, extension))
                 self._frame_head.append(data[start : min(end, start + base.HEADER_BYTES)])
                 self._frame_tiled.append(kind == FRAME)
             elif kind == TILE_GROUP and not self._is_dropped(extension):
                 if len(self._frames) == frames:
-                    raise base.BitstreamError("packing", f"packet {number} holds tiles of a frame that began before it")
+                    raise base.BitstreamError("packing", f"packet {number} holds tiles of a frame of an earlier packet")
                 self._frame_tiled[-1] = True
             elif kind == SEQUENCE_HEADER:
                 self._on_sequence_header(data[start:end], number, len(self._frames) == frames)
@@ -206,7 +215,7 @@ class Av1Scanner:
                 raise base.BitstreamError("packing", f"packet {number} holds a tile list (large scale tile coding)")
 
     def _is_dropped(self, extension: int) -> bool:
-        """Return whether decoders drop an OBU because no layer of operating point 0 includes it (5.3.1)."""
+        """Return whether decoders drop an OBU because its layers do not belong to operating point 0 (5.3.1)."""
         return extension >= 0 and self._operating_point != 0 and not is_within(self._operating_point, extension)
 
     def _on_sequence_header(self, payload: bytes, packet: int, before_frames: bool) -> None:
@@ -231,7 +240,7 @@ class Av1Scanner:
             raise base.BitstreamError("packing", "temporal units hold several spatial layers")
         headers = self._frame_headers(sequence, extension)
         damaged = np.isin(np.arange(n), list(self._damaged))
-        # Frames without tiles, and frames whose header ends too early or exceeds the bytes that were kept.
+        # Broken frames have no tiles, or a header that is truncated or exceeds the bytes that were kept.
         kept_bytes = np.array([len(head) for head in self._frame_head], np.int64)
         broken = (headers.length > 8 * kept_bytes) | ~(headers.existing | np.array(self._frame_tiled, np.bool_))
         damaged |= np.bincount(packet[broken], minlength=n) > 0
@@ -240,9 +249,12 @@ class Av1Scanner:
         first = np.diff(packet, prepend=-1) != 0
         fresh = first & headers.shown & ~headers.existing & (headers.frame_type == KEY_FRAME)
         start = (np.bincount(packet[fresh], minlength=n) > 0) & ~damaged
-        for number, before_frames in self._changes:  # allowed before the first frame of a random access point (7.5)
+        # The sequence header may change only before the first frame of a random access point (7.5).
+        for number, before_frames in self._changes:
             if not (before_frames and start[number]) and not damaged[number]:
-                raise base.BitstreamError("parameter_sets", f"the sequence header changes at packet {number}, no start")
+                raise base.BitstreamError(
+                    "parameter_sets", f"the sequence header changes within a coded video sequence, at packet {number}"
+                )
         carries = np.isin(np.arange(n), self._carriers)
         kept = np.bincount(packet[headers.refresh != 0], minlength=n) > 0
         orphan = ~np.logical_or.accumulate(start)
@@ -266,7 +278,12 @@ class Av1Scanner:
         )
 
     def _frame_headers(self, sequence: NDArray[np.int64], extension: NDArray[np.int64]) -> FrameHeaders:
-        """Return the fields of all frame headers."""
+        """Return the fields of all frame headers.
+
+        Args:
+            sequence: int64 [frames], the number of the sequence header in force.
+            extension: int64 [frames], the OBU extension header, or -1 if there is none.
+        """
         numbers = np.unique(sequence).tolist()
         rows = [np.flatnonzero(sequence == number) for number in numbers]
         parts = [
@@ -280,12 +297,12 @@ class Av1Scanner:
     def _states(
         self, needy: NDArray[np.bool_], packet: NDArray[np.int64], sequence: NDArray[np.int64]
     ) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
-        """Return (states, state) of `Pictures` for starts that carry no sequence header themselves.
+        """Return `states` and `state` of `Pictures` for random access points whose packet has no sequence header.
 
         Args:
-            needy: bool [packets], these starts.
-            packet: int64 [packets with frames], the numbers of these packets.
-            sequence: int64 [packets with frames], number of the sequence header in force at the packet's first frame.
+            needy: bool [packets], whether the packet is such a random access point.
+            packet: int64 [packets with frames], the number of the packet.
+            sequence: int64 [packets with frames], the number of the sequence header in force at the first frame.
         """
         state = np.zeros(len(needy), np.int32)
         wanted = needy[packet]

@@ -1,6 +1,6 @@
-"""AV1 sequence headers, and frame headers up to the reference slots that they refresh and use.
+"""Parsers of AV1 sequence headers and frame headers. Frame headers are parsed up to the reference slots.
 
-Sections are those of the AV1 bitstream specification, version 1.0.0 with errata 1.
+Section numbers refer to the AV1 bitstream specification, version 1.0.0 with errata 1.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.base import UNSPECIFIED, BitColumns, BitReader
 
-KEY_FRAME, INTER_FRAME, INTRA_ONLY_FRAME, SWITCH_FRAME = 0, 1, 2, 3  # frame_type, 6.8.2
+KEY_FRAME, INTER_FRAME, INTRA_ONLY_FRAME, SWITCH_FRAME = 0, 1, 2, 3  # values of frame_type (6.8.2)
 INTRA_FRAMES = (KEY_FRAME, INTRA_ONLY_FRAME)
-REFERENCES = 7  # REFS_PER_FRAME, section 3
-SELECT = 2  # SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV, section 3
-ALL_FRAMES = 0xFF  # refresh_frame_flags of a frame that takes every reference slot
-BT709, SRGB, IDENTITY = 1, 13, 0  # 6.4.2
+REFERENCES = 7  # REFS_PER_FRAME (section 3)
+SELECT = 2  # SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV (section 3)
+ALL_FRAMES = 0xFF  # refresh_frame_flags of a frame that refreshes every reference slot
+BT709, SRGB, IDENTITY = 1, 13, 0  # color_primaries, transfer_characteristics and matrix_coefficients of RGB (6.4.2)
 
 IntOrColumn = TypeVar("IntOrColumn", int, NDArray[np.int64])
 
@@ -28,12 +28,14 @@ class SequenceHeader:
     """The fields of a sequence header OBU (5.5.1) that frame headers and the shape of pictures depend on.
 
     Attributes:
-        operating_point: operating_point_idc of point 0, which decoders choose by default.
-        removal_points: operating_point_idc of each operating point whose buffer removal times frame headers carry.
-        removal_time_bits: 0 if frame headers do not carry the field.
-        presentation_time_bits: 0 if frame headers do not carry the field.
-        frame_id_bits: 0 if frame headers do not carry the field.
-        shape: largest size, bit depth, subsampling and colour. It is only compared with other shapes.
+        operating_point: the operating_point_idc of operating point 0, which decoders choose by default.
+        removal_points: the operating_point_idc of each operating point for which frame headers contain a
+            buffer_removal_time.
+        removal_time_bits: the number of bits of buffer_removal_time, or 0 if frame headers do not contain the field.
+        presentation_time_bits: the number of bits of frame_presentation_time, or 0 if frame headers do not contain the
+            field.
+        frame_id_bits: the number of bits of current_frame_id, or 0 if frame headers do not contain the field.
+        shape: the maximum size, bit depth, subsampling and colour. Shapes are only compared with each other.
     """
 
     reduced: bool
@@ -55,7 +57,7 @@ class SequenceHeader:
 
 
 def parse_sequence_header(payload: bytes) -> SequenceHeader:
-    """Return the fields of a sequence header OBU's payload (5.5.1). Raises ValueError."""
+    """Parse the payload of a sequence header OBU (5.5.1). Raises ValueError."""
     bits = BitReader(payload)
     profile = bits.u(3)
     bits.flag()
@@ -97,7 +99,11 @@ def parse_sequence_header(payload: bytes) -> SequenceHeader:
 
 
 def _parse_operation(bits: BitReader) -> dict[str, Any]:
-    """Return fields of `SequenceHeader`, from timing_info_present_flag to the last operating point (5.5.1 to 5.5.5)."""
+    """Parse the fields from timing_info_present_flag to the last operating point (5.5.1 to 5.5.5).
+
+    Returns:
+        Values for fields of `SequenceHeader`, by name.
+    """
     delay_bits = removal_bits = presentation_bits = 0
     equal_interval = model = False
     if bits.flag():
@@ -130,7 +136,11 @@ def _parse_operation(bits: BitReader) -> dict[str, Any]:
 
 
 def _color_config(bits: BitReader, profile: int) -> tuple[int | None, tuple[int, ...]]:
-    """Read color_config() (5.5.2) and return (chroma_format_idc, bit depth, subsampling and colour)."""
+    """Parse color_config() (5.5.2).
+
+    Returns:
+        The chroma_format_idc (None for 4:4:0), and the bit depth, subsampling and colour as part of the shape.
+    """
     depth = 8
     if bits.flag():
         depth = 12 if profile == 2 and bits.flag() else 10
@@ -157,26 +167,31 @@ def _color_config(bits: BitReader, profile: int) -> tuple[int | None, tuple[int,
 
 
 def is_within(point: int, extension: IntOrColumn) -> IntOrColumn:
-    """Return 1 if the layers that an OBU extension header (5.3.3) states belong to an operating point, else 0."""
+    """Return 1 if the layers in an OBU extension header (5.3.3) belong to an operating point, 0 otherwise.
+
+    Args:
+        point: the operating_point_idc of the operating point.
+        extension: the OBU extension header.
+    """
     return (point >> (extension >> 5)) & (point >> ((extension >> 3 & 3) + 8)) & 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHeaders:
-    """Fields of n frame headers (5.9.2).
+    """The fields of n frame headers (5.9.2).
 
     Attributes:
-        frame_type: int64 [n], undefined where `existing`.
-        shown: bool [n].
+        frame_type: int64 [n], frame_type. It is undefined if `existing` is true.
+        shown: bool [n], whether the frame is output.
         existing: bool [n], show_existing_frame.
-        refresh: int64 [n], refresh_frame_flags. Where `existing`, they depend on the frame that is shown, and are
-            ALL_FRAMES here.
-        uses: int64 [n], a bit for each reference slot that the frame refers to, or shows.
-        listed: bool [n], the header lists these slots. Otherwise the slots are unknown.
-        hint: int64 [n], order_hint, undefined where `existing`.
-        hint_bits: int64 [n], number of its bits; 0 where there is none.
-        resized: bool [n], the header states a size of its own.
-        length: int64 [n], number of bits that were read.
+        refresh: int64 [n], refresh_frame_flags. If `existing` is true, the value is ALL_FRAMES, although the slots that
+            are refreshed depend on the frame that is shown.
+        uses: int64 [n], a bit for each reference slot that the frame refers to or shows.
+        listed: bool [n], whether `uses` is known. If false, the header does not list all slots explicitly.
+        hint: int64 [n], order_hint. It is undefined if `existing` is true.
+        hint_bits: int64 [n], the number of bits of order_hint, or 0 if headers do not contain the field.
+        resized: bool [n], whether the frame size may differ from that of the sequence header.
+        length: int64 [n], the number of bits that were read.
     """
 
     frame_type: NDArray[np.int64]
@@ -192,7 +207,12 @@ class FrameHeaders:
 
     @classmethod
     def joined(cls, parts: list[FrameHeaders], rows: list[NDArray[np.int64]]) -> FrameHeaders:
-        """Return the headers of several parts as one, each frame in its row."""
+        """Return the headers of several parts as one.
+
+        Args:
+            parts: the headers of some frames each.
+            rows: the row numbers in the result of the frames in each part.
+        """
         order = np.argsort(np.concatenate([np.zeros(0, np.int64), *rows]))
         flags = ("shown", "existing", "listed", "resized")
         columns: dict[str, NDArray[Any]] = {}
@@ -203,16 +223,16 @@ class FrameHeaders:
 
 
 def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequence: SequenceHeader) -> FrameHeaders:
-    """Return the fields of uncompressed_header() (5.9.2) of n frames of a sequence.
+    """Parse uncompressed_header() (5.9.2) of n frames that have the same sequence header.
 
     Args:
-        heads: the leading bytes of the payloads of the n frame header OBUs or frame OBUs.
-        extension: int64 [n], their OBU extension headers (5.3.3), -1 where there is none.
+        heads: the first bytes of the payload of each frame header OBU or frame OBU.
+        extension: int64 [n], the extension header (5.3.3) of each OBU, or -1 if there is none.
         sequence: the sequence header in force.
     """
     n = len(heads)
     bits = BitColumns(heads)
-    # The header of a reduced still picture has none of these fields: it is a shown key frame.
+    # The header of a reduced still picture lacks these fields. Such a picture is a key frame that is output.
     existing = bits.u(1, where=np.full(n, not sequence.reduced)) != 0
     coded = ~existing & (not sequence.reduced)
     uses = np.where(existing, 1 << bits.u(3, where=existing), 0)
@@ -238,7 +258,8 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
     refresh = np.where(all_refreshed | ~coded, ALL_FRAMES, bits.u(8, where=coded & ~all_refreshed))
     length = bits.position
     inter = coded & ~intra
-    # If a header states order hints or frame ids of slots, decoders compare them with what all slots hold.
+    # If a header contains order hints or frame IDs of reference slots, decoders compare them with the content of all
+    # slots.
     states_slots = resilient & (inter | (refresh != ALL_FRAMES)) & (sequence.order_hint_bits > 0)
     listed = ~states_slots & (~inter | (~switch & (sequence.frame_id_bits == 0)))
     listed, references = _references(bits, inter, listed, sequence)
@@ -259,14 +280,17 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
 def _references(
     bits: BitColumns, inter: NDArray[np.bool_], listed: NDArray[np.bool_], sequence: SequenceHeader
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Read from frame_refs_short_signaling to ref_frame_idx of the inter frames that may list their references.
+    """Parse the fields from frame_refs_short_signaling to ref_frame_idx of inter frames.
 
     Args:
-        inter: bool [n].
-        listed: bool [n], frames whose references follow from their headers as far as these were read.
+        bits: the reader of the headers.
+        inter: bool [n], whether the frame is an inter frame.
+        listed: bool [n], `FrameHeaders.listed` according to the fields before these. Other frames are not parsed.
+        sequence: the sequence header in force.
 
     Returns:
-        `listed` without the frames that signal their references in short, and a bit for each slot that is listed.
+        `listed`, which is now false for frames with frame_refs_short_signaling, and a bit for each slot that the frame
+        refers to, int64 [n].
     """
     if sequence.order_hint_bits:
         listed = listed & ~(inter & (bits.u(1, where=inter & listed) != 0))
@@ -279,7 +303,7 @@ def _references(
 def _skip_removal_times(
     bits: BitColumns, coded: NDArray[np.bool_], extension: NDArray[np.int64], sequence: SequenceHeader
 ) -> None:
-    """Skip buffer_removal_time of every operating point that a frame belongs to."""
+    """Skip the buffer_removal_time of each operating point that the frames belong to."""
     if not sequence.removal_time_bits:
         return
     present = coded & (bits.u(1, where=coded) != 0)

@@ -1,7 +1,7 @@
-"""The parts that the scanners of all codecs share: readers of bit fields, and facts about pictures.
+"""Code that the bitstream scanners of all codecs share: readers of bit fields, and properties of pictures.
 
-`BitReader` reads one byte string (a parameter set), `BitColumns` reads the same fields of many strings at once (slice
-headers). Every scanner returns `Pictures`, with one row per packet.
+`BitReader` reads the fields of one byte string, such as a parameter set. `BitColumns` reads the same fields of many
+byte strings at once, such as slice headers. Every scanner returns a `Pictures` with one row per packet.
 """
 
 from collections.abc import Iterable
@@ -11,16 +11,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# Every slice header field that is read here lies within so many bytes, up to the reference picture sets.
+# Number of bytes that are kept of each slice or frame header. They contain all header fields that the scanners read,
+# up to the reference picture sets of HEVC.
 HEADER_BYTES = 64
 _WORDS = HEADER_BYTES // 8
 
 
 class BitReader:
-    """A reader of an RBSP (without emulation prevention), bit by bit. Reading past its end raises ValueError.
+    """A reader of the bit fields of an RBSP, from which emulation prevention bytes have been removed.
+
+    All methods raise ValueError if they read past the end.
 
     Attributes:
-        left: number of bits that follow.
+        left: the number of bits that have not been read.
     """
 
     def __init__(self, rbsp: bytes) -> None:
@@ -30,7 +33,7 @@ class BitReader:
     def u(self, bits: int) -> int:
         """Read an unsigned integer of `bits` bits."""
         if bits > self.left:
-            raise ValueError("the parameter set ends too early")
+            raise ValueError("the data ends within a field of the header")
         self.left -= bits
         return (self._value >> self.left) & ((1 << bits) - 1)
 
@@ -44,7 +47,7 @@ class BitReader:
         while not self.u(1):
             zeros += 1
             if zeros > 32:
-                raise ValueError("an Exp-Golomb code longer than 32 bits")
+                raise ValueError("an Exp-Golomb code has more than 32 leading zeros")
         return (1 << zeros) - 1 + self.u(zeros)
 
     def se(self) -> int:
@@ -54,16 +57,16 @@ class BitReader:
 
 
 class BitColumns:
-    """A reader of the same fields of n bit strings: every method returns int64 [n].
+    """A reader that reads the same bit fields of n byte strings at once. Every method returns int64 [n].
 
-    Rows may be at different bit positions, because Exp-Golomb codes differ in length.
+    The byte strings, called rows, may be read at different bit positions, because Exp-Golomb codes differ in length.
 
     Args:
-        heads: the leading bytes of slice NAL units, without NAL header and emulation prevention. Strings are padded
-            here with zeros to `HEADER_BYTES`. An array, uint8 [n, HEADER_BYTES], is padded already.
+        heads: the leading bytes of slice NAL units, without NAL unit headers and emulation prevention bytes. Byte
+            strings are padded with zeros to `HEADER_BYTES`. An array, uint8 [n, HEADER_BYTES], must be padded.
 
     Attributes:
-        position: int64 [n], position of each row, in bits from its beginning.
+        position: int64 [n], the read position in each row, in bits from the beginning of the row.
     """
 
     def __init__(self, heads: list[bytes] | NDArray[np.uint8]) -> None:
@@ -72,12 +75,12 @@ class BitColumns:
             heads = np.frombuffer(padded, np.uint8).reshape(len(heads), HEADER_BYTES)
         self._rows = np.arange(len(heads))
         self.position = np.zeros(len(heads), np.int64)
-        # One row per word, so that the bits of all strings at one position are neighbours. The last row is padding.
+        # [words, n]: the words of all byte strings at one position are contiguous. The last row is padding.
         self._words = np.zeros((_WORDS + 1, len(heads)), np.uint64)
         self._words[:-1] = np.ascontiguousarray(heads).view(">u8").T
 
     def _peek(self) -> NDArray[np.uint64]:
-        """Return the next 64 bits of each row, left-aligned in uint64 [n], with zeros after the end."""
+        """Return the next 64 bits of each row as uint64 [n]. Bits after the end of a row are 0."""
         word = self.position >> 6
         shift = (self.position & 63).astype(np.uint64)
         first = int(word.min(initial=_WORDS))
@@ -94,7 +97,10 @@ class BitColumns:
         return window
 
     def u(self, bits: int | NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Read `bits` bits (0 to 32, may differ by row) from the rows in `where`; others read nothing and give 0."""
+        """Read unsigned integers of `bits` bits, 0 to 32, from the rows in `where`.
+
+        The number of bits may differ by row. Other rows are not read, and their result is 0.
+        """
         count = np.broadcast_to(np.asarray(bits, np.int64), self.position.shape)
         if where is not None:
             count = np.where(where, count, 0)
@@ -104,7 +110,10 @@ class BitColumns:
         return values
 
     def ue(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Read an unsigned Exp-Golomb code of up to 28 leading zeros from the rows in `where`; other rows give 0."""
+        """Read unsigned Exp-Golomb codes of up to 28 leading zeros from the rows in `where`.
+
+        Other rows are not read, and their result is 0.
+        """
         window = self._peek()
         top = (window >> np.uint64(32)).astype(np.float64)
         zeros = np.minimum(np.where(top > 0, 32 - np.frexp(top)[1], 28), 28).astype(np.int64)
@@ -116,22 +125,24 @@ class BitColumns:
         return values
 
     def se(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Read a signed Exp-Golomb code from the rows in `where`; other rows give 0."""
+        """Read signed Exp-Golomb codes from the rows in `where`. Other rows are not read, and their result is 0."""
         code = self.ue(where)
         return np.where(code % 2, (code + 1) // 2, -(code // 2))
 
 
-NO_START, CLOSED_START, OPEN_START = 0, 1, 2
-REFERENCE_SLOTS = 8  # AV1 has 8
-SLOTS_KNOWN = 1 << 2 * REFERENCE_SLOTS  # bit of `Pictures.slots` above the bits of used and refreshed slots
+NO_START, CLOSED_START, OPEN_START = 0, 1, 2  # values of `Pictures.start`
+REFERENCE_SLOTS = 8  # number of reference slots, as in AV1
+# Bit of `Pictures.slots` that is set if the slots are known. The lower bits are the slots that a packet uses and
+# refreshes.
+SLOTS_KNOWN = 1 << 2 * REFERENCE_SLOTS
 
 
 class BitstreamError(ValueError):
-    """The bitstream is damaged, or uses a feature that framedex does not reproduce yet.
+    """The bitstream is damaged, or uses a feature that framedex does not support yet.
 
     Attributes:
-        kind: a short stable word for the reason.
-        damaged: whether the reason is damage. Otherwise it is a feature that is not covered.
+        kind: a short identifier of the reason, which does not change between versions.
+        damaged: whether the bitstream is damaged. If false, it uses an unsupported feature.
     """
 
     def __init__(self, kind: str, message: str, *, damaged: bool = False) -> None:
@@ -141,40 +152,45 @@ class BitstreamError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """Facts of n packets in decode order. A packet is one picture, or the rest of the picture before it.
+    """Properties of n packets in decode order. A packet is one picture, or the second field of the preceding picture.
 
     Attributes:
-        start: uint8 [n], NO_START, CLOSED_START (no packet after it needs one before it) or OPEN_START (its leading
-            pictures need packets before it).
-        non_reference: bool [n], packets that no other packet needs.
-        leading: bool [n], pictures that can be decoded only from the random access point before their own.
-        skipped: bool [n], packets for which a decoder that starts at packet 0 outputs nothing.
-        field_coded: bool [n], packets with fields of a picture.
-        continues: bool [n], packets that belong to the picture of the packet before (second fields).
-        damaged: bool [n], packets from which decoding cannot give the encoder's picture, as the bitstream shows.
-        changes_sets: bool [n], packets whose parameter sets differ from those in force, so that they must not be left
-            out.
-        forgets: bool [n], closed starts at which decoders drop pictures that they have not output yet, so that no
-            session may run across them.
-        period: int64 [n]. Pictures are output by period, then by order within it.
-        order: int64 [n], output order within the period.
-        states: the units that a decoder must be given before it starts. states[0] is empty, and correct at packet 0.
-        state: int32 [n], index in `states` for each packet. It is defined at random access points only.
-        inband_sets: whether some packets carry parameter sets that differ from the configuration record's.
-        inner_start_codes: whether some length-prefixed units hold several NAL units between start codes.
-        varying_shape: whether pictures differ in size or format.
+        start: uint8 [n], whether the packet is a random access point. CLOSED_START is a closed one: no later packet
+            needs an earlier packet. OPEN_START is an open one: its leading pictures need earlier packets. NO_START
+            means that the packet is not a random access point.
+        non_reference: bool [n], whether no other packet needs the packet.
+        leading: bool [n], whether the packet is a leading picture. Such a picture can be decoded only from the random
+            access point before the one that it follows.
+        skipped: bool [n], whether a decoder that starts at packet 0 outputs no picture for the packet.
+        field_coded: bool [n], whether the packet holds one or two fields instead of a frame.
+        continues: bool [n], whether the packet is the second field of the picture that the preceding packet begins.
+        damaged: bool [n], whether the bitstream shows that decoding the packet cannot give the encoder's picture.
+        changes_sets: bool [n], whether the packet carries parameter sets that differ from those in force. Such a packet
+            must always be decoded.
+        forgets: bool [n], whether the packet is a closed random access point at which decoders drop pictures that they
+            have not output yet. No decoder session may run across such a packet.
+        period: int64 [n], the output period. Pictures are output in the order of `period`, then of `order`.
+        order: int64 [n], the output order within the period.
+        states: the decoder states of the stream. Each is the units, such as parameter sets, that a decoder must be
+            given before it starts. states[0] is empty and valid for packet 0.
+        state: int32 [n], the index in `states` for each packet. It is valid at random access points only.
+        inband_sets: whether some packets carry parameter sets that differ from those of the configuration record.
+        inner_start_codes: whether some length-prefixed units consist of several NAL units, separated by start codes.
+        varying_shape: whether pictures differ in size or pixel format.
         may_hide: whether headers may state that a picture is not output (HEVC pic_output_flag).
-        drops_leading: whether a random access point in the middle drops its leading pictures (HEVC BLA).
-        begins_amid: whether the sequence parameter set in use changes at a picture that does not begin a coded video
+        drops_leading: whether decoders drop the leading pictures of a random access point after the first one (HEVC
+            BLA).
+        begins_amid: whether the active sequence parameter set changes at a picture that does not begin a coded video
             sequence (HEVC).
         may_hold_fields: whether some sequence parameter set of an H.264 stream allows fields (frame_mbs_only_flag 0).
-        chroma_format: chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4. If None, it is unknown or varies.
-        max_ref_frames: max_num_ref_frames of an H.264 stream. For other codecs, it is None.
-        carries_over: whether decoders keep something over random access points that `states` lacks: film grain, or
-            parameter sets of other layers.
-        doubtful: whether the data of some picture may end too early without an error of its decoder.
-        slots: int32 [n], the reference slots that a packet uses and refreshes, in the bits of `frames.slots`. None for
-            codecs whose references are not read.
+        chroma_format: the chroma_format_idc: 0 for monochrome, 1 for 4:2:0, 2 for 4:2:2, 3 for 4:4:4. None if it is
+            unknown or varies.
+        max_ref_frames: the max_num_ref_frames of an H.264 stream. None for other codecs.
+        carries_over: whether decoders keep information across random access points that `states` does not contain, such
+            as film grain or parameter sets of other layers.
+        doubtful: whether decoders may give an incomplete picture without reporting an error.
+        slots: int32 [n], the reference slots that a packet uses and refreshes, as bits like those of `frames.slots`.
+            None for codecs whose references are not read.
     """
 
     start: NDArray[np.uint8]
@@ -205,9 +221,13 @@ class Pictures:
 
 
 def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
-    """Return Pictures with this start column and defaults for the columns that are not given.
+    """Return a `Pictures` from some of its fields, with defaults for the other fields.
 
-    By default, pictures are output in decode order, every packet is needed, and no flag is set.
+    By default, pictures are output in decode order, every packet is needed, and all flags are false.
+
+    Args:
+        start: uint8 [n], as in `Pictures`.
+        columns: other fields of `Pictures`.
     """
     n = len(start)
     flags = ("non_reference", "leading", "skipped", "field_coded", "continues", "damaged", "changes_sets", "forgets")
@@ -218,11 +238,11 @@ def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
 
 
 def only(pictures: Pictures, chosen: NDArray[np.bool_]) -> Pictures:
-    """Return the facts of some of the packets.
+    """Return the properties of a selection of the packets.
 
     Args:
-        pictures: facts of n packets.
-        chosen: bool [n], the packets to keep.
+        pictures: the properties of n packets.
+        chosen: bool [n], whether to keep the packet.
     """
     columns = {name: getattr(pictures, name) for name in Pictures.__slots__}
     kept: dict[str, Any] = {name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)}
@@ -230,17 +250,21 @@ def only(pictures: Pictures, chosen: NDArray[np.bool_]) -> Pictures:
 
 
 class Scanner(Protocol):
-    """A reader of a codec's packets, which collects facts of each and returns the facts of all packets at once."""
+    """A parser of the packets of one codec. Packets are fed one by one; `finish` returns their properties."""
 
     def feed(self, data: bytes) -> None:
         """Read the next packet in decode order. Raises BitstreamError."""
 
     def finish(self) -> Pictures:
-        """Return the facts of all packets fed. Raises BitstreamError."""
+        """Return the properties of all packets that were fed. Raises BitstreamError."""
 
 
 def segments(start: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 [n]: for each packet, the random access point at or before it, -1 before the first one."""
+    """Return int64 [n]: the number of the last random access point at or before each packet, or -1 if there is none.
+
+    Args:
+        start: uint8 [n], as in `Pictures`.
+    """
     numbers = np.where(start != NO_START, np.arange(len(start)), -1)
     return np.maximum.accumulate(numbers) if len(start) else numbers
 
@@ -248,14 +272,15 @@ def segments(start: NDArray[np.uint8]) -> NDArray[np.int64]:
 def unwrap_order_counts(
     lsb: NDArray[np.int64], bits: int, resets: NDArray[np.bool_], anchors: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the full picture order counts of pictures whose headers carry the low `bits` bits of them.
+    """Return full picture order counts, int64 [n], of pictures whose headers carry only the low bits of these counts.
 
     Args:
-        lsb: int64 [n], the low bits.
-        bits: number of low bits.
-        resets: bool [n], pictures that start a new period, where the high bits are zero (packet 0 counts as one).
-        anchors: bool [n], pictures against which the next ones are unwrapped (H.264 8.2.1.1: reference pictures;
-            HEVC 8.3.1: pictures of temporal layer 0 that are neither leading nor sub-layer non-reference).
+        lsb: int64 [n], the low bits of the picture order counts.
+        bits: the number of low bits.
+        resets: bool [n], whether the picture begins a new period, in which the high bits are 0. Picture 0 always does.
+        anchors: bool [n], whether the high bits of later pictures are derived from the picture. In H.264, these are
+            reference pictures (8.2.1.1). In HEVC, these are pictures of temporal layer 0 that are neither leading
+            pictures nor sub-layer non-reference pictures (8.3.1).
     """
     n = len(lsb)
     if n == 0:
@@ -273,41 +298,43 @@ def unwrap_order_counts(
 
 
 def _nearest(steps: NDArray[np.int64], cycle: int) -> NDArray[np.int64]:
-    """Return the steps modulo `cycle`, in (-cycle/2, cycle/2], as the inequalities of the standards define."""
+    """Return the steps modulo `cycle`, in the range (-cycle/2, cycle/2] that both standards define by inequalities."""
     half = cycle // 2
     return (steps + half - 1) % cycle - half + 1
 
 
 def check_shown(shown: NDArray[np.int64], damaged: NDArray[np.bool_]) -> None:
-    """Raise BitstreamError if an undamaged packet shows several frames.
+    """Raise BitstreamError if an undamaged packet holds several frames that are output.
 
     Args:
-        shown: int64 [packets], number of shown frames.
-        damaged: bool [packets].
+        shown: int64 [packets], the number of frames of the packet that are output.
+        damaged: bool [packets], whether the packet is damaged.
     """
     crowded = (shown > 1) & ~damaged
     if crowded.any():
         number = int(np.argmax(crowded))
-        raise BitstreamError("packing", f"packet {number} holds {shown[number]} shown frames")
+        raise BitstreamError("packing", f"packet {number} holds {shown[number]} frames that are output, more than one")
 
 
-EXTENDED_SAR = 255
-NO_ASPECT = (0, 1)  # a sample aspect ratio that is not stated
+EXTENDED_SAR = 255  # aspect_ratio_idc of a sample aspect ratio that is stated as width and height
+NO_ASPECT = (0, 1)  # placeholder for a sample aspect ratio that the stream does not state
 # Sample aspect ratios by aspect_ratio_idc (H.264 table E-1, HEVC table E-1).
 SAMPLE_ASPECTS = (
     NO_ASPECT, (1, 1), (12, 11), (10, 11), (16, 11), (40, 33), (24, 11), (20, 11), (32, 11),
     (80, 33), (18, 11), (15, 11), (64, 33), (160, 99), (4, 3), (3, 2), (2, 1),
 )  # fmt: skip
-NOT_STATED = -1  # stands for a full range flag that is not stated
-UNSPECIFIED = 2  # code point of primaries, transfer characteristics and matrix that are not stated
+NOT_STATED = -1  # placeholder for a full range flag that the stream does not state
+UNSPECIFIED = 2  # code point of colour primaries, transfer characteristics and matrix that are unspecified
+# The colour of a stream without colour description: full range flag, primaries, transfer characteristics, matrix.
 NO_COLOUR = [NOT_STATED, UNSPECIFIED, UNSPECIFIED, UNSPECIFIED]
 
 
 def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
-    """Read vui_parameters() up to the colour description, which H.264 (E.1.1) and HEVC (E.2.1) have in common.
+    """Read the part of vui_parameters() that H.264 (E.1.1) and HEVC (E.2.1) share. It ends with the colour description.
 
     Returns:
-        The sample aspect ratio, and [full range or NOT_STATED, primaries, transfer characteristics, matrix].
+        The sample aspect ratio (width, height), and the colour: the full range flag or NOT_STATED, the primaries, the
+        transfer characteristics, and the matrix.
     """
     aspect = NO_ASPECT
     if bits.flag():
@@ -326,12 +353,13 @@ def parse_usability(bits: BitReader) -> tuple[tuple[int, int], list[int]]:
 
 
 def check_colours(shapes: Iterable[tuple[int, ...]]) -> None:
-    """Raise BitstreamError if sequences state different colours.
+    """Raise BitstreamError if the sequences of a stream have different colour descriptions.
 
-    FFmpeg's decoders keep a colour until another one is stated, so a picture's colour depends on where decoding began.
+    FFmpeg's decoders keep a colour description until the stream states another one. In such streams, the colour of a
+    picture would depend on the packet at which decoding began.
 
     Args:
-        shapes: shapes of the sequences. The last numbers of each are its colour.
+        shapes: the shapes of the sequences. The last four numbers of each shape are the colour description.
     """
     if len({shape[-len(NO_COLOUR) :] for shape in shapes}) > 1:
-        raise BitstreamError("colour_change", "the colour that the stream states changes")
+        raise BitstreamError("colour_change", "the colour description changes within the stream")

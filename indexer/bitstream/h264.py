@@ -1,6 +1,7 @@
-"""Facts about H.264 pictures (ITU-T H.264, ISO/IEC 14496-10) from NAL units: access points, fields, output order, gaps.
+"""The scanner of H.264 (ITU-T H.264, ISO/IEC 14496-10).
 
-Annexes, sections and tables are those of ITU-T H.264.
+It finds random access points, fields, the output order and missing pictures. Numbers of annexes, sections and tables
+refer to ITU-T H.264.
 """
 
 import re
@@ -59,26 +60,27 @@ from framedex.indexer.bitstream.nal import (
 from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 
 TOP_AND_BOTTOM = 3  # the sum of the parities of a top and a bottom field
-MAX_ORDER_COUNT = 1 << 31  # 8.2.1
+MAX_ORDER_COUNT = 1 << 31  # exclusive upper limit of the absolute value of a picture order count (8.2.1)
 
-Columns = dict[str, NDArray[np.int64]]  # one array per slice header field, one row per slice
+Columns = dict[str, NDArray[np.int64]]  # slice header fields by name, each with one row per slice or per packet
 
 
 def pair_fields(
     slices: Columns, facts: Columns, count: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Find the packets that are second fields, and those that hold only half a picture.
+    """Find the packets that are second fields, and the packets that hold a single field without its counterpart.
 
-    Two fields make a frame (7.4.1.2.4) if they follow each other, have opposite parity and the same frame_num, both or
-    none of them are references, and the second is not IDR.
+    Two fields form a frame (7.4.1.2.4) if they are in consecutive packets, have opposite parity and the same frame_num,
+    if both or neither of them are reference fields, and if the second one is not an IDR picture.
 
     Args:
-        slices: header fields of all slices.
-        facts: header fields of each packet's first slice, one row per packet.
-        count: int64 [packets], number of slices.
+        slices: the header fields of all slices.
+        facts: the header fields of the first slice of each packet, one row per packet.
+        count: int64 [packets], the number of slices of each packet.
 
     Returns:
-        (continues, damaged), bool [packets]: second fields, and packets with half a picture or without its first slice.
+        `continues` and `damaged` of `Pictures`. Packets count as damaged if they hold a field without its counterpart,
+        or if their first slice is missing.
 
     Raises:
         BitstreamError: if a packet holds several pictures.
@@ -114,16 +116,17 @@ def missing_before(
     start: NDArray[np.uint8],
     referenced: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: pictures before which others are missing. Decoders conceal missing pictures with others.
+    """Return bool [packets]: whether the pictures directly before the packet are missing.
 
-    frame_num equals that of the preceding reference picture, or is one more (7.4.3), unless the stream may leave gaps.
+    Decoders conceal missing pictures with other pictures. Unless the stream allows gaps, the frame_num of a picture is
+    that of the preceding reference picture or one more (7.4.3). Another frame_num shows that pictures are missing.
 
     Args:
-        sequences: the sequence parameter sets, by the numbers in `facts`.
-        facts: header fields of each packet's first slice, one row per packet.
+        sequences: the sequence parameter sets. `facts["sequence"]` has indices in this list.
+        facts: the header fields of the first slice of each packet, one row per packet.
         picture: int64 [pictures], the packets in which pictures begin.
-        start: uint8 [packets], random access points as in `Pictures`.
-        referenced: bool [packets], packets of reference pictures.
+        start: uint8 [packets], as in `Pictures`.
+        referenced: bool [packets], whether the packet belongs to a reference picture.
     """
     gaps = np.zeros(len(start), np.bool_)
     begun = picture[picture >= first_start(start)]
@@ -145,11 +148,20 @@ def order_counts(
     idr: NDArray[np.bool_],
     referenced: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Return int64 [pictures]: output order within a period (8.2.1), from the first slice of each picture."""
-    order = np.arange(len(idr), dtype=np.int64)  # 8.2.1.3, type 2: output order is decode order
+    """Return the output order of pictures within their period (8.2.1), int64 [pictures].
+
+    Args:
+        sequences: the sequence parameter sets. `facts["sequence"]` has indices in this list.
+        facts: the header fields of the first slice of each packet, one row per packet.
+        picture: int64 [pictures], the packets in which pictures begin.
+        idr: bool [pictures], whether the picture is an IDR picture.
+        referenced: bool [pictures], whether the picture is a reference picture.
+    """
+    order = np.arange(len(idr), dtype=np.int64)  # the order for type 2 (8.2.1.3), which is decode order
     sequence = facts["sequence"][picture]
     counting = [(sps.order_count_type, sps.order_count_bits) for sps in sequences]
-    for kind, bits in sorted(set(counting)):  # these change at IDR pictures, where counting restarts
+    # The type and the number of bits change only at IDR pictures, where picture order counts restart.
+    for kind, bits in sorted(set(counting)):
         like = np.array([(kind, bits) == found for found in counting])
         part = like[sequence]
         chosen = picture[part]
@@ -165,11 +177,12 @@ def order_counts(
 def order_counts_of_type_1(
     sequences: list[Sps], pictures: Iterable[tuple[int, int, int, bool, bool]]
 ) -> NDArray[np.int64]:
-    """Return picture order counts of type 1, which follow frame_num (8.2.1.2).
+    """Return picture order counts of type 1, which are derived from frame_num (8.2.1.2).
 
     Args:
-        sequences: the sequence parameter sets, by number.
-        pictures: (frame_num, delta_pic_order_cnt[0], number of the sequence, IDR, referenced) in decode order.
+        sequences: the sequence parameter sets.
+        pictures: (frame_num, delta_pic_order_cnt[0], index in `sequences`, whether the picture is an IDR picture,
+            whether the picture is a reference picture) for each picture in decode order.
     """
     counts: list[int] = []
     wraps = previous = 0
@@ -186,21 +199,22 @@ def order_counts_of_type_1(
             expected = whole * sum(cycle) + sum(cycle[: part + 1])
         counts.append(expected + (0 if referenced else sequence.non_ref_offset) + delta)
         if abs(counts[-1]) >= MAX_ORDER_COUNT:
-            raise BitstreamError("output_order", f"a picture order count of {counts[-1]}", damaged=True)
+            raise BitstreamError("output_order", f"a picture has a picture order count of {counts[-1]}", damaged=True)
     return np.array(counts, np.int64)
 
 
-RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
-SEI_KINDS = (RECOVERY_POINT, USER_DATA_UNREGISTERED, FILM_GRAIN)
-INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
+RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType (annex D)
+SEI_KINDS = (RECOVERY_POINT, USER_DATA_UNREGISTERED, FILM_GRAIN)  # types of SEI messages that are read
+INTRA_SLICE_TYPES = (2, 4, 7, 9)  # slice_type of I and SI slices (table 7-6)
 ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
-# The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). FFmpeg has a higher
-# threshold for lossless 8x8 blocks. The profile shows whether a stream may have such blocks.
+# The last version of x264 with wrong spatial direct prediction, which FFmpeg reproduces (libavcodec/h264_direct.c).
+# FFmpeg also reproduces an error in lossless 8x8 blocks of later versions. The profile shows whether a stream may have
+# such blocks.
 LAST_WRONG_DIRECT = 33
 
 
 class H264Scanner(NalScanner):
-    """A collector of slice headers, parameter sets and SEI of H.264 packets. See `base.Scanner`."""
+    """A scanner of H.264 packets, as `base.Scanner` describes. It collects slice headers, parameter sets and SEI."""
 
     set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     header_bytes: ClassVar = 1
@@ -209,12 +223,14 @@ class H264Scanner(NalScanner):
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
         self._recovery: set[int] = set()
-        # Packets after which order counts start again (8.2.1). Such packets count as damaged.
+        # Packets after which picture order counts restart, although they are not IDR pictures (8.2.1). Such packets
+        # count as damaged.
         self._resets: set[int] = set()
         self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
         self._encoder_build: int | None = None
-        self._lossless, self._judged = False, 0  # whether some SPS of the epochs read so far may be, and their number
+        # Whether some SPS allows lossless coding, and the number of epochs whose SPSs have been examined.
+        self._lossless, self._judged = False, 0
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -222,7 +238,7 @@ class H264Scanner(NalScanner):
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
-        is_coded = False  # whether a slice came before the unit
+        is_coded = False  # whether a slice of the packet precedes the current unit
         for start, end in spans:
             header = data[start]
             kind = header & 31
@@ -244,9 +260,10 @@ class H264Scanner(NalScanner):
             super()._take(nal)
 
     def _note_change(self, kind: int, set_id: int) -> None:
-        """Mark picture parameter sets as `outlived` if the sequence parameter set that they refer to changed.
+        """Mark picture parameter sets as `outlived` if the sequence parameter set that they refer to has changed.
 
-        FFmpeg's decoder keeps a picture parameter set with the sequence parameter set that was in force when it came.
+        FFmpeg's decoder continues to use a picture parameter set with the sequence parameter set that was in force when
+        the picture parameter set was received.
         """
         if kind == SPS:
             facts = self._sets.epochs[-1]
@@ -265,8 +282,9 @@ class H264Scanner(NalScanner):
         for kind, payload in sei_payloads(nal[1:]):
             if kind == FILM_GRAIN:
                 self._carried_over.add(packet)
-            if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
-                if payload[0] & 0x20:  # broken_link_flag (D.2.8): leading pictures refer to pictures that were cut out
+            # recovery_frame_cnt is an Exp-Golomb code, so its value is 0 if the first bit is set.
+            if kind == RECOVERY_POINT and payload and payload[0] & 0x80:
+                if payload[0] & 0x20:  # broken_link_flag (D.2.8): leading pictures refer to pictures that were removed
                     self._broken_links.add(packet)
                 if payload[0] & 0x40 or not (packet or self._in_middle):  # exact_match_flag
                     self._recovery.add(packet)
@@ -274,14 +292,14 @@ class H264Scanner(NalScanner):
                 self._on_encoder(found[1], nal, packet)
 
     def _on_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
-        """Record x264's version. FFmpeg's decoder depends on it in two places where old versions were wrong."""
+        """Record the version of x264. FFmpeg's decoder needs it to reproduce two errors of old versions."""
         if packet == 0:
             self._encoder_build, self._encoder_sei = int(build), [nal]
         elif int(build) != self._encoder_build and (int(build) <= LAST_WRONG_DIRECT or self._encoder_matters()):
-            raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
+            raise BitstreamError("encoder_change", f"packet {packet} states another version of x264 than packet 0")
 
     def _encoder_matters(self) -> bool:
-        """Return whether a decoder that starts in the middle needs to know which x264 version wrote the stream."""
+        """Return whether decoders that start in the middle have to be given the x264 version that wrote the stream."""
         if self._encoder_build is not None and self._encoder_build <= LAST_WRONG_DIRECT:
             return True
         epochs = self._sets.epochs
@@ -296,7 +314,7 @@ class H264Scanner(NalScanner):
         slices = self._parse_slices()
         packet = slices["packet"]
         if not len(packet):
-            raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+            raise BitstreamError("parameter_sets", "the packets contain no slices that can be read", damaged=True)
         count = np.bincount(packet, minlength=n)
         first = np.minimum(np.searchsorted(packet, np.arange(n)), len(packet) - 1)  # each packet's first slice
         facts = {name: np.where(count > 0, column[first], 0) for name, column in slices.items()}
@@ -304,7 +322,8 @@ class H264Scanner(NalScanner):
         damaged |= marked(self._damaged, n)
 
         same_field = slices["parity"] == facts["parity"][packet]
-        # A slice that differs in one of these belongs to another picture (7.4.1.2.4), but a packet holds one picture.
+        # A slice that differs from the first one in these fields belongs to another picture (7.4.1.2.4). The packet is
+        # damaged, because it should hold only one picture.
         apart = [slices[name] != facts[name][packet] for name in ("idr", "frame_num", "order_lsb", "referenced")]
         damaged |= np.bincount(packet[same_field & np.logical_or.reduce(apart)], minlength=n) > 0
         intra = marked(INTRA_SLICE_TYPES, 11)[np.minimum(slices["slice_type"], 10)]  # 10 stands for undefined types
@@ -331,7 +350,8 @@ class H264Scanner(NalScanner):
         shapes = {sequence.shape for sequence in used}
         check_colours(shapes)
         chroma = {shape[0] for shape in shapes}
-        # If gaps in frame_num are allowed, FFmpeg fills them with the picture that was decoded last, needed or not.
+        # If gaps in frame_num are allowed, FFmpeg fills them with the picture that was decoded last. This can be a
+        # picture that no other picture refers to, so all pictures count as needed.
         conceals = any(sequence.gaps_allowed for sequence in used)
         return pictures_of(
             start,
@@ -356,14 +376,14 @@ class H264Scanner(NalScanner):
         )
 
     def _parse_slices(self) -> Columns:
-        """Return slice header fields (7.3.3) up to the picture order count, int64 [slices].
+        """Return the slice header fields (7.3.3) up to the picture order count, int64 [slices].
 
-        Slices whose parameter sets are missing are left out: no decoder can read them, and their packets count as
-        damaged.
+        Slices whose parameter sets are missing are left out, because decoders cannot read them. Packets with such
+        slices count as damaged.
 
         Returns:
-            Columns by name. `parity` is 0 for a frame, 1 for a top field, 2 for a bottom field. `sequence` is the index
-            in `_sequences`.
+            The fields by name. `parity` is 0 for a frame, 1 for a top field, 2 for a bottom field. `sequence` is the
+            index in `_sequences`.
         """
         slices = self._slices.columns()
         header = slices.header
@@ -404,7 +424,12 @@ class H264Scanner(NalScanner):
         return {name: column[readable] for name, column in columns.items()}
 
     def _sequences_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64 [slices]: the number in `_sequences` of each slice's SPS, -1 if it or the PPS is missing."""
+        """Return int64 [slices]: the index in `_sequences` of each slice's SPS, or -1 if the SPS or PPS is missing.
+
+        Args:
+            epoch: int64 [slices], the index in `ParameterSets.epochs` of the parameter sets in force.
+            pps_id: int64 [slices], pic_parameter_set_id.
+        """
         self._sequences: list[Sps] = []
         keys, which = distinct(epoch * (MAX_PPS + 1) + np.minimum(pps_id, MAX_PPS))
         numbers = []
@@ -415,7 +440,7 @@ class H264Scanner(NalScanner):
             if isinstance(found, Pps) and found.outlived:
                 raise BitstreamError(
                     "parameter_sets",
-                    f"a sequence parameter set changes, and picture parameter set {pps} does not come again",
+                    f"picture parameter set {pps} is not repeated after its sequence parameter set changed",
                 )
             sps = facts.get((SPS, found.sps_id)) if isinstance(found, Pps) else None
             numbers.append(known.setdefault(sps, len(known)) if isinstance(sps, Sps) else -1)
@@ -423,9 +448,9 @@ class H264Scanner(NalScanner):
         return np.array(numbers, np.int64)[which]
 
     def _false_recovery_points(self, slices: Columns, points: AccessPoints) -> NDArray[np.bool_]:
-        """Return bool [packets]: recovery points that are not random access points, as `false_starts` finds them.
+        """Return bool [packets]: whether the packet is a recovery point that is not a random access point.
 
-        All entries of reference lists count, whether blocks use them or not.
+        `false_starts` decides this by comparing all entries of reference lists, whether blocks use them or not.
         """
         candidates = np.flatnonzero(points.recovery)
         first = int(np.argmax(points.idr | points.recovery))
@@ -437,8 +462,9 @@ class H264Scanner(NalScanner):
         return false_starts(starts, points, in_middle=self._in_middle)
 
     def _coded_pictures(self, slices: Columns, points: AccessPoints, first: int) -> Iterator[Coded]:
-        """Yield the pictures, or fields, from packet `first` on, and note those that reset the order counts."""
-        # One entry per picture or field. A packet may hold two fields: all slices of one, then all slices of the other.
+        """Yield the frames and fields from packet `first` on, and record those that reset picture order counts."""
+        # The arrays below have one entry per frame or field. A packet may hold all slices of a field, then those of the
+        # other field.
         keys = np.stack([slices["packet"], slices["parity"]])
         begins = np.flatnonzero(np.append(True, np.diff(keys, axis=1).any(axis=0)))
         begins = begins[slices["packet"][begins] >= first]
@@ -466,15 +492,19 @@ class H264Scanner(NalScanner):
             )
 
     def _header(self, slices: Columns, row: int) -> SliceHeader:
-        """Return the rest of a slice header.
+        """Parse the remaining fields of a slice header.
+
+        Args:
+            slices: the header fields of all slices.
+            row: the row number of the slice.
 
         Raises:
-            ValueError: if the header is longer than the bytes that were kept of it, or the picture has slice groups.
+            ValueError: if the header is longer than the bytes that were kept of it, or the PPS was not parsed fully.
         """
         epoch, pps_id = divmod(int(slices["pps"][row]), MAX_PPS + 1)
         pps = self._sets.epochs[epoch][PPS, pps_id]
         if not isinstance(pps, Pps) or not pps.plain:
-            raise ValueError("slice groups")
+            raise ValueError("the picture parameter set has slice groups, or is truncated")
         bits = BitReader(self._heads.head(int(slices["row"][row])))
         bits.u(int(slices["position"][row]))
         return parse_slice(

@@ -1,8 +1,8 @@
-"""References of H.264 pictures, and the recovery points at which decoding may start.
+"""Reference lists of H.264 pictures, and a test whether recovery points are random access points.
 
-Slice headers state reference lists and marking (ITU-T H.264 7.3.3.1 to 7.3.3.3). `Buffer` follows the pictures that a
-decoder holds (8.2.4, 8.2.5). A recovery point is a random access point if a decoder that starts there builds the same
-reference lists as a decoder that has decoded everything.
+Slice headers control reference lists and the marking of references (ITU-T H.264 7.3.3.1 to 7.3.3.3). `Buffer` follows
+the reference pictures that a decoder holds (8.2.4, 8.2.5). A recovery point is a random access point if a decoder that
+starts there builds the same reference lists as a decoder that starts at the beginning of the stream.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream.base import CLOSED_START, NO_START, OPEN_START, BitReader, segments
 from framedex.indexer.bitstream.h264_sets import Pps, Sps
 
-P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
-MAX_OPERATIONS = 66  # a list or a marking has at most two operations for each of 32 fields, and an end code
+P, B, SP = 0, 1, 3  # values of slice_type modulo 5 (table 7-6)
+# Maximum number of operations that modify a list or mark references: two for each of 32 fields, and an end code.
+MAX_OPERATIONS = 66
 
 
 class SliceHeader(NamedTuple):
-    """The reference information of a slice header.
+    """The fields of a slice header that concern references.
 
     Attributes:
         kind: slice_type modulo 5.
-        lists: (active entries, [(operation, value)]) of list 0 and 1.
-        marking: [(operation, first value, second value)] of adaptive marking (table 7-9). If None, the sliding window
-            marks references.
-        long_idr: whether it is an IDR picture that becomes a long-term reference.
+        lists: (number of active entries, modifications) of reference list 0, and for B slices of list 1. Each
+            modification is (modification_of_pic_nums_idc, value).
+        marking: (memory_management_control_operation, first value, second value) for each operation of adaptive marking
+            (table 7-9). None if references are marked by the sliding window.
+        long_idr: whether the picture is an IDR picture that becomes a long-term reference.
     """
 
     kind: int
@@ -39,22 +41,22 @@ class SliceHeader(NamedTuple):
 
     @property
     def resets(self) -> bool:
-        """Whether all references are dropped and counting starts again (memory_management_control_operation 5)."""
+        """Whether the picture drops all references and resets its counts (memory_management_control_operation 5)."""
         return self.marking is not None and any(operation == 5 for operation, _, _ in self.marking)
 
 
 def parse_slice(
     bits: BitReader, sps: Sps, pps: Pps, *, kind: int, idr: bool, referenced: bool, is_field: bool
 ) -> SliceHeader:
-    """Return the rest of a slice header, after pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
+    """Parse the fields of a slice header after pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
 
     Args:
-        bits: reader at that position.
-        sps: sequence parameter set of the slice.
-        pps: picture parameter set of the slice.
+        bits: a reader of the header, positioned after that field.
+        sps: the sequence parameter set of the slice.
+        pps: the picture parameter set of the slice.
         kind: slice_type modulo 5.
         idr: whether the picture is an IDR picture.
-        referenced: whether the picture is a reference.
+        referenced: whether the picture is a reference picture.
         is_field: whether the picture is a field.
     """
     if pps.bottom_order and not is_field and (sps.order_count_type == 0 or sps.deltas_follow):
@@ -89,7 +91,7 @@ def _operations(bits: BitReader) -> Iterator[tuple[int, int]]:
         if operation == 3:
             return
         yield operation, bits.ue()
-    raise ValueError("a list of references is modified without end")
+    raise ValueError("a slice header has too many modifications of a reference list")
 
 
 def _marking(bits: BitReader) -> Iterator[tuple[int, int, int]]:
@@ -99,7 +101,7 @@ def _marking(bits: BitReader) -> Iterator[tuple[int, int, int]]:
             return
         first = bits.ue() if operation in (1, 2, 3, 4, 6) else 0
         yield operation, first, bits.ue() if operation == 3 else 0
-    raise ValueError("references are marked without end")
+    raise ValueError("a slice header has too many operations that mark references")
 
 
 def _skip_weights(bits: BitReader, active: list[int], has_chroma: bool) -> None:
@@ -115,10 +117,11 @@ def _skip_weights(bits: BitReader, active: list[int], has_chroma: bool) -> None:
                 bits.se(), bits.se(), bits.se(), bits.se()
 
 
-FRAME, TOP, BOTTOM = 0, 1, 2  # parity of a slice
-BOTH_FIELDS = 3
-NOT_LONG = -1
-MISSING = -1  # a picture that no decoder has; the pictures that FFmpeg makes up have lower numbers
+FRAME, TOP, BOTTOM = 0, 1, 2  # parity of a slice or of an entry in a reference list
+BOTH_FIELDS = 3  # TOP and BOTTOM as bits
+NOT_LONG = -1  # value of `ReferenceFrame.long` for a short-term reference
+# The number of a picture that is not in the buffer. Pictures that FFmpeg generates for missing ones have lower numbers.
+MISSING = -1
 
 
 @dataclass(slots=True)
@@ -126,11 +129,11 @@ class ReferenceFrame:
     """A frame in the decoded picture buffer.
 
     Attributes:
-        picture: number of the picture.
-        frame_num: its frame_num.
-        order: its picture order count.
-        fields: the parities of its fields that are references, as bits.
-        long: its number as a long-term reference, or NOT_LONG.
+        picture: the number of the picture.
+        frame_num: the frame_num of the picture.
+        order: the picture order count of the picture.
+        fields: the bits TOP and BOTTOM of the fields that are marked as references.
+        long: the LongTermFrameIdx of a long-term reference, or NOT_LONG.
     """
 
     picture: int
@@ -142,11 +145,11 @@ class ReferenceFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coded:
-    """One picture, or one field of it, in decode order.
+    """One coded frame or field.
 
     Attributes:
-        picture: a number that both fields share.
-        slices: headers of its slices, empty if one could not be read.
+        picture: the number of the picture, which both fields of a frame share.
+        slices: the headers of the slices. It is empty if some header could not be read.
     """
 
     picture: int
@@ -160,7 +163,7 @@ class Coded:
     slices: list[SliceHeader]
 
 
-Entry = tuple[int, int, bool]  # picture, parity, whether it is a long-term reference
+Entry = tuple[int, int, bool]  # (picture, parity, whether it is a long-term reference)
 
 
 @dataclass(slots=True)
@@ -168,22 +171,24 @@ class Buffer:
     """The reference pictures that a decoder holds while it decodes a stream.
 
     Attributes:
-        _gaps: whether lists may lack pictures that came before the first picture.
+        _gaps: whether reference lists may have fewer entries than slice headers state, because decoding began in the
+            middle of a stream.
+        _frames: the frames that the decoder holds.
     """
 
     _gaps: bool = False
     _frames: list[ReferenceFrame] = field(default_factory=list)
 
     def holds_as(self, other: Buffer) -> bool:
-        """Return whether another buffer holds the same pictures."""
+        """Return whether another buffer holds the same pictures with the same marking."""
         return self._frames == other._frames
 
     def holds_any(self, pictures: Collection[int], before: int) -> bool:
-        """Return whether the buffer holds one of some pictures, or a picture before number `before`."""
+        """Return whether the buffer holds a picture that is in `pictures` or has a number below `before`."""
         return any(frame.picture < before or frame.picture in pictures for frame in self._frames)
 
     def lists(self, coded: Coded) -> list[list[Entry]]:
-        """Return the active entries of the reference lists of a picture's slices."""
+        """Return the active entries of each reference list of a picture's slices."""
         return [
             self._listed(coded, each.kind, number, active, operations)
             for each in coded.slices
@@ -193,7 +198,15 @@ class Buffer:
     def _listed(
         self, coded: Coded, kind: int, number: int, active: int, operations: tuple[tuple[int, int], ...]
     ) -> list[Entry]:
-        """Return one list's active entries (8.2.4)."""
+        """Return the active entries of one reference list (8.2.4).
+
+        Args:
+            coded: the picture that refers to the entries.
+            kind: slice_type modulo 5 of the slice.
+            number: the number of the list, 0 or 1.
+            active: the number of active entries.
+            operations: the modifications of the list, as in `SliceHeader.lists`.
+        """
         long = {frame.picture for frame in self._frames if frame.long != NOT_LONG}
         named = [self._named(coded, operation) for operation in self._resolved(coded, operations)]
         initial = self._initial(coded, kind, number)
@@ -202,7 +215,7 @@ class Buffer:
         return entries if len(entries) == active or not self._gaps else [*entries, (MISSING, FRAME, False)]
 
     def _resolved(self, coded: Coded, operations: tuple[tuple[int, int], ...]) -> Iterator[tuple[bool, int]]:
-        """Yield (is long-term, picture number) of list modifications (8.2.4.3.1)."""
+        """Yield (whether it is a long-term reference, picture number) for each modification of a list (8.2.4.3.1)."""
         is_field = coded.parity != FRAME
         most = coded.max_frame_num * (2 if is_field else 1)
         predicted = 2 * coded.frame_num + 1 if is_field else coded.frame_num
@@ -215,7 +228,12 @@ class Buffer:
             yield False, predicted - most if predicted > current else predicted
 
     def _named(self, coded: Coded, wanted: tuple[bool, int]) -> tuple[int, int]:
-        """Return (picture, parity) of a picture number (8.2.4.1), (MISSING, FRAME) if no picture has that number."""
+        """Return the (picture, parity) that a picture number refers to (8.2.4.1), or (MISSING, FRAME).
+
+        Args:
+            coded: the picture whose slice header contains the number.
+            wanted: whether it is a long-term reference, and the picture number.
+        """
         long, number = wanted
         for frame in self._frames:
             for parity in (FRAME,) if coded.parity == FRAME else (TOP, BOTTOM):
@@ -224,7 +242,7 @@ class Buffer:
         return MISSING, FRAME
 
     def _number(self, coded: Coded, frame: ReferenceFrame, parity: int) -> int:
-        """Return the PicNum or LongTermPicNum of a frame or field (8.2.4.1)."""
+        """Return the PicNum or LongTermPicNum of a frame or field (8.2.4.1), which depends on the current picture."""
         number = frame.long if frame.long != NOT_LONG else self._wrapped(coded, frame)
         return number if coded.parity == FRAME else 2 * number + (parity == coded.parity)
 
@@ -233,7 +251,7 @@ class Buffer:
         return frame.frame_num - coded.max_frame_num if frame.frame_num > coded.frame_num else frame.frame_num
 
     def _initial(self, coded: Coded, kind: int, number: int) -> list[tuple[int, int]]:
-        """Return a reference list before its modification (8.2.4.2), as (picture, parity) entries."""
+        """Return the (picture, parity) entries of a reference list before it is modified (8.2.4.2)."""
         whole = [frame for frame in self._frames if frame.fields == BOTH_FIELDS or (coded.parity and frame.fields)]
         short = [frame for frame in whole if frame.long == NOT_LONG]
         long = sorted((frame for frame in whole if frame.long != NOT_LONG), key=lambda frame: frame.long)
@@ -254,7 +272,11 @@ class Buffer:
 
     @staticmethod
     def _entries(coded: Coded, frames: list[ReferenceFrame]) -> list[tuple[int, int]]:
-        """Return frames as entries; for a field, alternate their fields, beginning with its own parity (8.2.4.2.5)."""
+        """Return the entries of a reference list for frames.
+
+        If the current picture is a field, the entries are fields of alternating parity. The first one has the parity of
+        the current field (8.2.4.2.5).
+        """
         if coded.parity == FRAME:
             return [(frame.picture, FRAME) for frame in frames]
         parity, other = coded.parity, TOP + BOTTOM - coded.parity
@@ -263,11 +285,11 @@ class Buffer:
         while queues[TOP] and queues[BOTTOM]:
             entries.append((queues[parity].pop(0), parity))
             parity = TOP + BOTTOM - parity
-        # One queue is empty: the fields of the other one follow in their order.
+        # When one queue is empty, the fields of the other queue follow in their order.
         return entries + [(picture, each) for each, queue in queues.items() for picture in queue]
 
     def take(self, coded: Coded) -> None:
-        """Mark references after a picture is decoded (8.2.5)."""
+        """Update the marking of references after a picture has been decoded (8.2.5)."""
         if not coded.referenced:
             return
         first = coded.slices[0]
@@ -279,7 +301,7 @@ class Buffer:
         same = [frame for frame in self._frames if frame.picture == coded.picture]
         long = NOT_LONG
         if first.marking is None:
-            # The sliding window removes the oldest picture if there is no room (8.2.5.3).
+            # The sliding window removes the oldest picture if the buffer is full (8.2.5.3).
             has_short = any(frame.long == NOT_LONG for frame in self._frames)
             if not same and has_short and len(self._frames) >= max(coded.max_refs, 1):
                 self._remove_oldest()
@@ -290,16 +312,20 @@ class Buffer:
         else:
             frame_num, order = (0, 0) if first.resets else (coded.frame_num, coded.order)
             self._frames.append(ReferenceFrame(coded.picture, frame_num, order, fields, long))
-            if len(self._frames) > max(coded.max_refs, 1):  # marking left more than the stream allows
+            if len(self._frames) > max(coded.max_refs, 1):  # adaptive marking keeps more pictures than the SPS allows
                 self._remove_oldest()
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest short-term picture, or the oldest long-term one if there are no short-term ones."""
+        """Remove the oldest short-term reference. If there is none, remove the oldest long-term reference."""
         short = (frame for frame in self._frames if frame.long == NOT_LONG)
         self._frames.remove(next(short, self._frames[0]))
 
     def _mark(self, coded: Coded, marking: Iterable[tuple[int, int, int]]) -> int:
-        """Mark pictures by adaptive marking (8.2.5.4); return the long-term number of the current one, or NOT_LONG."""
+        """Apply the operations of adaptive marking (8.2.5.4).
+
+        Returns:
+            The LongTermFrameIdx of the current picture, or NOT_LONG.
+        """
         is_field, own = coded.parity != FRAME, NOT_LONG
         current = 2 * coded.frame_num + 1 if is_field else coded.frame_num
         for operation, first, second in marking:
@@ -320,7 +346,10 @@ class Buffer:
         return own
 
     def _drop(self, picture: int, parity: int, keep_long: int = NOT_LONG) -> None:
-        """Mark a picture, or one field of it, as unused for reference, or as a long-term reference."""
+        """Mark a picture or one of its fields as unused for reference.
+
+        If `keep_long` is a LongTermFrameIdx, mark the picture as a long-term reference with this index instead.
+        """
         for frame in [frame for frame in self._frames if frame.picture == picture]:
             if keep_long != NOT_LONG:
                 self._frames = [other for other in self._frames if other.long != keep_long or other is frame]
@@ -331,14 +360,15 @@ class Buffer:
                 self._frames.remove(frame)
 
 
-MAX_ROUNDS = 16  # each round rejects recovery points; a stream that needs more rounds is an attack
-FIRST_ORDER = -(1 << 62)  # the pictures that FFmpeg makes up come before all others
+MAX_ROUNDS = 16  # maximum number of rounds in `false_starts`; a stream that needs more is an attack
+FIRST_ORDER = -(1 << 62)  # output order of the first picture that FFmpeg generates; it precedes all coded pictures
 
 
 def made_up(coded: Coded) -> list[ReferenceFrame]:
-    """Return the pictures that FFmpeg makes up if the first picture that it decodes is not an IDR picture.
+    """Return the reference pictures that FFmpeg generates if it starts to decode at a picture that is not IDR.
 
-    It makes up as many as the stream may hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num gap").
+    FFmpeg generates as many pictures as the buffer may hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num
+    gap").
     """
     numbers = range(coded.frame_num - max(coded.max_refs, 1), coded.frame_num)
     return [
@@ -349,15 +379,17 @@ def made_up(coded: Coded) -> list[ReferenceFrame]:
 
 @dataclass(slots=True)
 class Start:
-    """A recovery point, and two decoders that start there.
+    """A recovery point, and the buffers of two decoders that start there.
 
-    One decoder makes up the missing pictures as FFmpeg does; the other one makes up none.
+    One decoder generates the missing reference pictures, as FFmpeg does. The other one does not.
 
     Attributes:
-        first: the picture of the recovery point.
-        order: output order of that picture.
-        unlike: pictures whose lists differ from those of a decoder that has decoded everything.
-        known: the picture before which the comparison ended. If None, its result holds for all later pictures.
+        first: the number of the recovery point's picture.
+        order: the output order of that picture.
+        unlike: the pictures whose reference lists differ from those of a decoder that starts at the beginning of the
+            stream.
+        known: the picture before which the comparison ended, because the result for later pictures is unknown. None if
+            the result is known for all later pictures.
     """
 
     first: int
@@ -369,14 +401,18 @@ class Start:
 
     @classmethod
     def at(cls, coded: Coded) -> Start:
-        """Return a start at a recovery point, before its picture is decoded."""
+        """Return a `Start` for the recovery point `coded`, before that picture is decoded."""
         return cls(coded.picture, coded.order, _alone=[Buffer(_frames=made_up(coded)), Buffer()])
 
     def compare(self, coded: Coded, lists: list[list[Entry]]) -> None:
-        """Compare a picture's lists with those of a decoder that has decoded everything, then decode the picture.
+        """Compare a picture's reference lists with expected ones, then update the two buffers with the picture.
 
-        Pictures from before the recovery point, and its leading pictures, have other content here, so no list may
-        name them.
+        Pictures before the recovery point and its leading pictures cannot be decoded correctly by a decoder that starts
+        here, so lists must not contain them.
+
+        Args:
+            coded: the picture.
+            lists: the reference lists of a decoder that starts at the beginning of the stream.
         """
         if coded.picture > self.first and coded.order < self.order:
             self._leading.add(coded.picture)
@@ -391,34 +427,37 @@ class Start:
             alone.take(coded)
 
     def differs(self, base: NDArray[np.int64]) -> bool:
-        """Return whether a picture that is decoded from here has other references, or may have.
+        """Return whether the references of some picture that is decoded from this recovery point differ or may differ.
 
         Args:
-            base: int64 [packets], the random access point from which each packet is decoded.
+            base: int64 [packets], the random access point from which the packet is decoded.
         """
         if any(base[picture] == self.first for picture in self.unlike):
             return True
         return self.known is not None and bool((base[self.known :] == self.first).any())
 
     def is_settled(self, buffer: Buffer) -> bool:
-        """Return whether lists stay the same from here on.
+        """Return whether the reference lists of all later pictures are certain to agree.
 
         Args:
-            buffer: the buffer of a decoder that has decoded everything.
+            buffer: the buffer of a decoder that starts at the beginning of the stream.
         """
         return not buffer.holds_any(self._leading, self.first) and all(alone.holds_as(buffer) for alone in self._alone)
 
 
 def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in_middle: bool) -> dict[int, Start]:
-    """Compare decoders that start at recovery points with a decoder that has decoded everything.
+    """Compare decoders that start at recovery points with a decoder that starts at the beginning of the stream.
 
-    The comparison of a start ends when its lists stay the same, or at the recovery point after the next one: pictures
-    may be decoded from the start up to there.
+    The comparison for a recovery point ends when all later reference lists are certain to agree. It ends at the latest
+    at the second recovery point after this one, because clips decode pictures up to there from this recovery point.
 
     Args:
-        pictures: all pictures from the first random access point on, in decode order.
-        candidates: pictures of the recovery points.
-        in_middle: whether other pictures came before these.
+        pictures: all frames and fields from the first random access point on, in decode order.
+        candidates: the picture numbers of the recovery points.
+        in_middle: whether the stream has pictures before these.
+
+    Returns:
+        The result of the comparison for each recovery point, by its picture number.
     """
     starts: dict[int, Start] = {}
     active: list[Start] = []
@@ -428,7 +467,7 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
             buffer, active = Buffer(), []
         elif not number:
             buffer = Buffer(_gaps=True, _frames=[] if in_middle else made_up(coded))
-        if not coded.slices:  # up to the next IDR picture, the content of the buffer is unknown
+        if not coded.slices:  # the content of the buffer is then unknown up to the next IDR picture
             buffer = None
         if coded.picture in candidates and coded.picture not in starts:
             starts[coded.picture] = start = Start.at(coded)
@@ -452,14 +491,14 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPoints:
-    """The columns of n packets that decide where decoding may start.
+    """The properties of n packets that determine where decoding may start.
 
     Attributes:
-        idr: bool [n], IDR pictures.
-        recovery: bool [n], recovery points.
-        order: int64 [n], output order.
+        idr: bool [n], whether the packet begins an IDR picture.
+        recovery: bool [n], whether the packet is a recovery point.
+        order: int64 [n], as in `Pictures`.
         continues: bool [n], as in `Pictures`.
-        count: int64 [n], number of slices.
+        count: int64 [n], the number of slices of the packet.
     """
 
     idr: NDArray[np.bool_]
@@ -469,7 +508,11 @@ class AccessPoints:
     count: NDArray[np.int64]
 
     def starts_without(self, rejected: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """Return (start uint8 [n], leading bool [n]) as defined by `Pictures`, without the rejected recovery points."""
+        """Return `start` and `leading` of `Pictures` if rejected recovery points are not random access points.
+
+        Args:
+            rejected: bool [n], whether the packet is a rejected recovery point.
+        """
         recovery = self.recovery & ~rejected
         start = np.where(self.idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
         segment = segments(start)
@@ -480,15 +523,15 @@ class AccessPoints:
 
 
 def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: bool) -> NDArray[np.bool_]:
-    """Return bool [packets]: recovery points that are not random access points.
+    """Return bool [packets]: whether the packet is a recovery point that is not a random access point.
 
-    After such a recovery point, pictures have other references for a decoder that starts there. Leading
-    pictures are allowed to have other references.
+    After such a recovery point, the references of some picture differ for a decoder that starts there. References of
+    leading pictures may differ.
 
     Args:
-        starts: result of `compare_starts`.
-        points: facts of the packets.
-        in_middle: whether other pictures came before the first packet.
+        starts: the result of `compare_starts`.
+        points: the properties of the packets.
+        in_middle: whether the stream has pictures before the first packet.
     """
     rejected = np.zeros(len(points.idr), np.bool_)
     candidates = np.flatnonzero(points.recovery)
@@ -496,7 +539,7 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
     for _ in range(MAX_ROUNDS):
         start, leading = points.starts_without(rejected)
         begins = np.append(np.flatnonzero(start != NO_START), -1)
-        # A leading picture is decoded from the random access point before its own, -1 if there is none.
+        # A leading picture is decoded from the random access point before the one that it follows, or -1.
         before = begins[np.maximum(np.cumsum(start != NO_START) - 2, -1)]
         base = np.where(leading, before, segments(start))
         believed = candidates[~rejected[candidates] & ((candidates > first) | in_middle)]
@@ -505,11 +548,11 @@ def false_starts(starts: dict[int, Start], points: AccessPoints, *, in_middle: b
             return rejected
         rejected[found] = True
     rejected[candidates[candidates >= first + (not in_middle)]] = (
-        True  # each round rejected more points, so all are rejected
+        True  # the last round still rejected recovery points, so all of them are rejected
     )
     return rejected
 
 
 def first_start(start: NDArray[np.uint8]) -> int:
-    """Return the number of the first random access point; the number of packets if there is none."""
+    """Return the packet number of the first random access point, or the number of packets if there is none."""
     return int(np.argmax(start != NO_START)) if start.any() else len(start)

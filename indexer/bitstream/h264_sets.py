@@ -1,36 +1,40 @@
-"""Parameter sets of H.264 (ITU-T H.264 7.3.2): the fields that slices depend on, and those that describe pictures."""
+"""Parsers of H.264 parameter sets (ITU-T H.264 7.3.2).
+
+They read the fields that slice headers depend on, and the fields that describe the pictures.
+"""
 
 from dataclasses import dataclass, field
 
 from framedex.indexer.bitstream.base import NO_ASPECT, NO_COLOUR, BitReader, parse_usability
 from framedex.indexer.bitstream.nal import unescape
 
-SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
-LOSSLESS_PROFILES = (44, 244)  # the 4:4:4 profiles with lossless coding, annex A
-MAX_COUNT_BITS = 16  # log2_max_frame_num and log2_max_pic_order_cnt_lsb, 7.4.2.1.1
-MAX_SPS, MAX_PPS = 32, 256  # numbers of ids, 7.4.2.1.1 and 7.4.2.2
-MAX_BUFFERS = 32  # the largest cpb_cnt, E.2.2
-HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
+SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # values of nal_unit_type (table 7-1)
+LOSSLESS_PROFILES = (44, 244)  # profile_idc of the 4:4:4 profiles that allow lossless coding (annex A)
+MAX_COUNT_BITS = 16  # maximum of log2_max_frame_num and log2_max_pic_order_cnt_lsb (7.4.2.1.1)
+MAX_SPS, MAX_PPS = 32, 256  # exclusive upper limits of the IDs of parameter sets (7.4.2.1.1, 7.4.2.2)
+MAX_BUFFERS = 32  # maximum of cpb_cnt (E.2.2)
+# profile_idc of the profiles whose SPS contains chroma_format_idc, bit depths and scaling lists (7.3.2.1.1).
+HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sps:
     """The fields of a sequence parameter set (7.3.2.1.1) that slice headers depend on or that describe the pictures.
 
-    Two sets are equal if slice headers and the shape of pictures do not differ.
+    Two sets compare equal if they give slice headers the same meaning and pictures the same shape.
 
     Attributes:
-        shape: chroma format, bit depths, size in macroblocks, cropping, colour. The chroma format is the first number,
-            the colour the last four.
-        deltas_follow: whether slice headers have delta_pic_order_cnt[0].
-        width: width of the coded picture in pixels.
-        height: height of the coded picture in pixels.
-        window: pixels that are cropped at the left, right, top and bottom.
-        profile: profile_idc.
-        constraints: the bits of constraint_set0_flag … constraint_set5_flag, the first one highest.
-        sample_aspect: (width, height), (0, 1) if it is not stated.
-        ticks: (num_units_in_tick, time_scale), two ticks per frame. If None, they are not stated.
-        reorder_depth: max_num_reorder_frames. If None, it is not stated.
+        shape: the chroma format, the bit depths, the size in macroblocks, the cropping and the colour. The chroma
+            format is the first number. The colour is the last four numbers.
+        deltas_follow: whether slice headers contain delta_pic_order_cnt[0].
+        width: the width of the coded picture in pixels.
+        height: the height of the coded picture in pixels.
+        window: the numbers of pixels that are cropped at the left, right, top and bottom.
+        profile: the profile_idc.
+        constraints: the bits constraint_set0_flag … constraint_set5_flag, of which the first is the most significant.
+        sample_aspect: the sample aspect ratio (width, height), or (0, 1) if the set does not state it.
+        ticks: (num_units_in_tick, time_scale). A frame lasts two ticks. None if the set does not state them.
+        reorder_depth: max_num_reorder_frames. None if the set does not state it.
     """
 
     separate_colour_planes: bool
@@ -40,7 +44,8 @@ class Sps:
     frames_only: bool
     gaps_allowed: bool
     may_be_lossless: bool
-    max_ref_frames: int = field(compare=False)  # may change between sequences: the decoder learns it at each start
+    # max_ref_frames may differ between sequences, because decoders read it at each random access point.
+    max_ref_frames: int = field(compare=False)
     shape: tuple[int, ...]
     deltas_follow: bool
     non_ref_offset: int
@@ -60,11 +65,11 @@ class Pps:
     """The fields of a picture parameter set (7.3.2.2) that slice headers depend on.
 
     Attributes:
-        plain: whether the whole set was read: it has no slice groups.
-        default_active: default numbers of active entries of list 0 and 1.
-        weighted: whether P slices have weights.
-        weighted_b: whether B slices have weights.
-        outlived: whether its sequence parameter set has changed since this set came.
+        plain: whether all fields were read. If false, the set has slice groups or is truncated.
+        default_active: the default numbers of active entries of reference lists 0 and 1.
+        weighted: whether P slices contain prediction weights.
+        weighted_b: whether B slices contain prediction weights.
+        outlived: whether the sequence parameter set that this set refers to has changed since this set was received.
     """
 
     sps_id: int
@@ -78,13 +83,13 @@ class Pps:
 
 
 def parse_sps(nal: bytes) -> tuple[int, Sps]:
-    """Return (seq_parameter_set_id, fields) of an SPS NAL unit, header byte included. Raises ValueError."""
+    """Return (seq_parameter_set_id, fields) of an SPS NAL unit, given with its header byte. Raises ValueError."""
     bits = BitReader(unescape(nal[1:]))
     profile, constraints = bits.u(8), bits.u(8) >> 2
     bits.u(8)
     sps_id = bits.ue()
     if sps_id >= MAX_SPS:
-        raise ValueError(f"seq_parameter_set_id {sps_id}")
+        raise ValueError(f"seq_parameter_set_id is {sps_id}, the maximum is {MAX_SPS - 1}")
     chroma, separate_planes, depths = 1, False, [0, 0]
     if profile in HIGH_PROFILES:
         chroma = bits.ue()
@@ -102,7 +107,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         bits.se()
         ref_frame_offsets = [bits.se() for _ in range(bits.ue())]
     if frame_num_bits > MAX_COUNT_BITS or count_bits > MAX_COUNT_BITS or count_type > 2:
-        raise ValueError("an absurd picture order count")
+        raise ValueError("the fields on frame_num and picture order counts have invalid values")
     max_ref_frames, gaps_allowed = bits.ue(), bits.flag()
     size = [bits.ue(), bits.ue()]
     frames_only = bits.flag()
@@ -153,7 +158,11 @@ def _skip_scaling_lists(bits: BitReader, count: int) -> None:
 
 
 def _parse_timing(bits: BitReader) -> tuple[tuple[int, int] | None, int | None]:
-    """Read vui_parameters() behind the colour description (E.1.1); return `ticks` and `reorder_depth` of `Sps`."""
+    """Read the part of vui_parameters() after the colour description (E.1.1).
+
+    Returns:
+        `ticks` and `reorder_depth` of `Sps`.
+    """
     ticks, has_buffering = None, False
     try:
         if bits.flag():
@@ -161,7 +170,7 @@ def _parse_timing(bits: BitReader) -> tuple[tuple[int, int] | None, int | None]:
         if bits.flag():
             ticks = bits.u(32), bits.u(32)
             bits.flag()
-        for _ in range(2):  # hrd_parameters() (E.1.2) of NAL units, then of the video coding layer
+        for _ in range(2):  # hrd_parameters() (E.1.2) for all NAL units, then for VCL NAL units only
             if bits.flag():
                 has_buffering = True
                 count = bits.ue() + 1
@@ -175,27 +184,31 @@ def _parse_timing(bits: BitReader) -> tuple[tuple[int, int] | None, int | None]:
             return ticks, None
         bits.flag()
         return ticks, [bits.ue() for _ in range(5)][-1]
-    except ValueError:  # cut off behind the fields that slices depend on
+    except ValueError:  # the set is truncated after the fields that slice headers depend on
         return ticks, None
 
 
 def parse_pps(nal: bytes) -> tuple[int, Pps]:
-    """Return (pic_parameter_set_id, fields) of a PPS NAL unit (7.3.2.2), header byte included. Raises ValueError."""
+    """Return (pic_parameter_set_id, fields) of a PPS NAL unit (7.3.2.2), given with its header byte.
+
+    Raises:
+        ValueError: if an ID is missing or too large.
+    """
     bits = BitReader(unescape(nal[1:]))
     pps_id, sps_id = bits.ue(), bits.ue()
     if pps_id >= MAX_PPS or sps_id >= MAX_SPS:
-        raise ValueError(f"pic_parameter_set_id {pps_id}, seq_parameter_set_id {sps_id}")
+        raise ValueError(f"pic_parameter_set_id {pps_id} or seq_parameter_set_id {sps_id} is too large")
     try:
         bits.u(1)
         bottom_order = bits.flag()
-        if bits.ue():  # slice groups
+        if bits.ue():  # num_slice_groups_minus1: the fields of slice groups are not parsed
             return pps_id, Pps(sps_id=sps_id)
         active = bits.ue() + 1, bits.ue() + 1
         weighted, bipred = bits.flag(), bits.u(2)
         bits.se(), bits.se(), bits.se()
         bits.u(2)
         redundant = bits.flag()
-    except ValueError:  # cut off behind the ids; a random access point depends on no other field
+    except ValueError:  # the set is truncated after the IDs, the only fields that random access points need
         return pps_id, Pps(sps_id=sps_id)
     return pps_id, Pps(
         sps_id=sps_id,
@@ -209,22 +222,24 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
-    """Return (NAL length size, parameter sets) of an AVCDecoderConfigurationRecord (ISO/IEC 14496-15 5.3.3.1).
+    """Return (number of bytes of NAL unit lengths, parameter sets) of an AVCDecoderConfigurationRecord.
+
+    The record is defined in ISO/IEC 14496-15 5.3.3.1.
 
     Raises:
-        ValueError: for anything else, including Annex B.
+        ValueError: if the data is not such a record, or the record is truncated.
     """
     if len(record) < 7 or record[0] != 1:
-        raise ValueError("not an AVC decoder configuration record")
+        raise ValueError("the data is not an AVC decoder configuration record")
     nals, at = [], 5
     for mask in (0x1F, 0xFF):
         if at >= len(record):
-            raise ValueError("the AVC decoder configuration record ends too early")
+            raise ValueError("the AVC decoder configuration record is truncated")
         count, at = record[at] & mask, at + 1
         for _ in range(count):
             end = at + 2 + int.from_bytes(record[at : at + 2], "big")
             if end > len(record):
-                raise ValueError("the AVC decoder configuration record ends too early")
+                raise ValueError("the AVC decoder configuration record is truncated")
             nals.append(record[at + 2 : end])
             at = end
     return (record[4] & 3) + 1, [nal for nal in nals if nal]

@@ -1,4 +1,8 @@
-"""Facts about HEVC pictures (ITU-T H.265) from NAL units: access points, leading pictures, references, output order."""
+"""The scanner of HEVC (ITU-T H.265).
+
+It finds random access points, leading pictures, references and the output order. Numbers of sections and tables refer
+to ITU-T H.265.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,28 +30,28 @@ from framedex.indexer.bitstream.hevc_sets import (
 )
 from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 
-RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
-SEQUENCE_ENDS = (36, 37)  # end of sequence, end of bitstream
+RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # values of nal_unit_type (table 7-1)
+SEQUENCE_ENDS = (36, 37)  # nal_unit_type of end of sequence and end of bitstream
 PREFIX_SEI = 39
-FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
+FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31  # limits of ranges of nal_unit_type
 
-PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
+PPS_ID_BITS = 32  # number of bits for a PPS ID; all values that `BitColumns.ue` returns fit
 
-NO_PICTURE = LAST_VCL + 1  # stands for a packet without slices in a column of NAL unit types
-NO_REFERENCES = References(short_term=(), long_term=())
+NO_PICTURE = LAST_VCL + 1  # placeholder for the nal_unit_type of a packet without slices
+NO_REFERENCES = References(short_term=(), long_term=())  # the references of a picture that empties the buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceHeaders:
-    """Slice header fields of n pictures.
+    """The slice header fields of n pictures.
 
     Attributes:
-        sequence: int64 [n], number of the picture's SPS among the SPSs of different content, -1 where it is missing.
-        sps_id: int64 [n], id of that SPS.
-        order_lsb: int64 [n], low bits of the picture order count.
-        hidden: bool [n], pictures that are not output.
-        may_hide: whether some PPS lets headers hide pictures.
-        position: int64 [n], where the references begin, in bits.
+        sequence: int64 [n], the number assigned to the content of the picture's SPS, -1 if parameter sets are missing.
+        sps_id: int64 [n], the ID of that SPS.
+        order_lsb: int64 [n], the low bits of the picture order count.
+        hidden: bool [n], whether the header states that the picture is not output.
+        may_hide: whether some PPS allows headers to state that a picture is not output.
+        position: int64 [n], the position in bits at which the reference picture sets begin.
     """
 
     sequence: NDArray[np.int64]
@@ -59,7 +63,7 @@ class SliceHeaders:
 
 
 class HevcScanner(NalScanner):
-    """A collector of slice headers and parameter sets of HEVC packets. See `base.Scanner`."""
+    """A scanner of HEVC packets, as `base.Scanner` describes. It collects slice headers and parameter sets."""
 
     set_parsers: ClassVar = {VPS: ("VPS", parse_vps), SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     header_bytes: ClassVar = 2
@@ -68,9 +72,9 @@ class HevcScanner(NalScanner):
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
         self._begin_anew: set[int] = set()  # packets before which a coded video sequence ends
-        self._lone_ends: set[int] = set()  # packets that hold the end of a sequence and no slice
-        self._late_sets: set[int] = set()  # packets with parameter sets behind their first slice
-        # Numbers of slices of pictures. FFmpeg's decoder reports no error if a picture lacks a slice.
+        self._lone_ends: set[int] = set()  # packets that contain the end of a sequence, but not a slice
+        self._late_sets: set[int] = set()  # packets in which parameter sets follow the first slice
+        # How many slices each picture has. FFmpeg's decoder does not report an error if a picture lacks a slice.
         self._slice_counts: set[int] = set()
 
     @staticmethod
@@ -80,7 +84,9 @@ class HevcScanner(NalScanner):
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
         pictures = kinds = slices = 0
-        at_front, ended = True, False  # only such units came that end a sequence; such a unit came behind others
+        # `at_front` is true as long as all units of the packet end a sequence. `ended` is true after a unit that ends a
+        # sequence and follows other units.
+        at_front, ended = True, False
         for start, end in spans:
             kind = data[start] >> 1 & 63
             if kind in SEQUENCE_ENDS:
@@ -90,15 +96,16 @@ class HevcScanner(NalScanner):
             at_front = False
             if end - start < 3:
                 continue
-            if (data[start] & 1) << 5 | data[start + 1] >> 3:  # nuh_layer_id: other views and alpha
-                # Base-layer decoders skip slices of these, but FFmpeg's stores parameter sets over those of layer 0.
+            if (data[start] & 1) << 5 | data[start + 1] >> 3:  # nuh_layer_id of other layers, such as views and alpha
+                # Decoders of the base layer skip slices of other layers. However, FFmpeg's decoder replaces parameter
+                # sets of layer 0 by those of other layers.
                 if kind in self.set_parsers:
                     self._carried_over.add(number)
                 continue
             if kind <= LAST_VCL:
-                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # pictures of these types begin a sequence anywhere
-                    raise base.BitstreamError("end_of_sequence", f"packet {number} continues a sequence that ended")
-                if not data[start + 1] & 7:  # nuh_temporal_id_plus1, never 0: decoders skip the unit
+                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # BLA and IDR pictures begin a sequence anywhere
+                    raise base.BitstreamError("end_of_sequence", f"packet {number} continues a sequence after its end")
+                if not data[start + 1] & 7:  # nuh_temporal_id_plus1 must not be 0; decoders skip such a unit
                     self._damaged.add(number)
                     continue
                 slices += 1
@@ -123,7 +130,7 @@ class HevcScanner(NalScanner):
         if pictures > 1:
             raise base.BitstreamError("packing", f"packet {number} holds more than one picture")
         if kinds and (not pictures or kinds & (kinds - 1)):
-            self._damaged.add(number)  # its first slice is missing, or it mixes picture types
+            self._damaged.add(number)  # the first slice is missing, or slices have different picture types
 
     def _classify_units(self, data: NDArray[np.uint8], units: nal.Units) -> Sorted:
         n, last = len(units.damaged), len(data) - 1
@@ -152,9 +159,9 @@ class HevcScanner(NalScanner):
     def finish(self) -> base.Pictures:
         n = self._packets
         if not len(self._slices):
-            raise base.BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+            raise base.BitstreamError("parameter_sets", "the packets contain no slices that can be read", damaged=True)
         slices = self._slices.columns()
-        packet = slices.packet  # of each picture, because only first slices are collected
+        packet = slices.packet  # int64 [pictures], because only the first slice of each picture is collected
         kind, layer, order = np.full(n, NO_PICTURE), np.zeros(n, np.int64), np.zeros(n, np.int64)
         kind[packet], layer[packet] = slices.header >> 9 & 63, (slices.header & 7) - 1
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
@@ -168,15 +175,16 @@ class HevcScanner(NalScanner):
         segment = base.segments(start)
         behind = np.maximum(segment, 0)
         first = int(np.argmax(irap)) if irap.any() else n
-        # 8.1.3: a CRA picture that is first in a sequence, and every BLA or IDR picture, drops its RASL pictures.
+        # Decoders drop RASL pictures after the first CRA picture of a sequence, and after a BLA or IDR picture (8.1.3).
         dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < CRA)) | forgets[behind])
 
         resets = irap & ((kind != CRA) | forgets)
-        # Pictures that may be prevTid0Pic of later ones (8.3.1).
+        # Anchors are pictures that may be the prevTid0Pic of later pictures (8.3.1).
         anchors = ((layer == 0) & ~((kind >= RADL_N) & (kind <= RASL_R)) & ~_is_sublayer_non_reference(kind))[packet]
         counts = np.zeros(len(packet), np.int64)
         count_bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
-        for bits in nal.distinct(count_bits)[0].tolist():  # sequences change at pictures where counting starts again
+        # The number of bits changes only at pictures where picture order counts restart.
+        for bits in nal.distinct(count_bits)[0].tolist():
             part = count_bits == bits
             counts[part] = base.unwrap_order_counts(headers.order_lsb[part], bits, resets[packet][part], anchors[part])
         order[packet] = counts
@@ -185,8 +193,8 @@ class HevcScanner(NalScanner):
         )
         damaged = marked(self._damaged, n) | (segment < 0)
         damaged[packet[missing]] = True
-        # A picture order count that comes twice in a sequence (8.3.1): decoders reject the second picture as long as
-        # they hold the first one.
+        # If two pictures of a sequence have the same picture order count (8.3.1), decoders reject the second picture
+        # while they hold the first one.
         period = np.cumsum(resets)
         repeated = np.ones(len(packet), np.bool_)
         repeated[np.unique(np.stack([period, order])[:, packet], axis=1, return_index=True)[1]] = False
@@ -199,13 +207,14 @@ class HevcScanner(NalScanner):
         used = [self._sequences[number] for number in nal.distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
         base.check_colours(sequence.shape for sequence in used)
         chroma = {sequence.shape[0] for sequence in used}
-        # The highest layer that the sequence allows: packets that are not fed may have higher layers than those fed.
+        # `highest` is the highest temporal layer that the SPS allows, because packets that are not fed may be in higher
+        # layers than those that are fed.
         highest = np.full(n, -1)
         highest[packet] = np.array([*(each.highest_layer for each in self._sequences), -1])[headers.sequence]
         changes_sets = marked(self._changing | self._carried_over, n)
-        slots = np.full(n, base.SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
+        slots = np.full(n, base.SLOTS_KNOWN, np.int32)  # the value for packets without a picture, which use no slots
         slots[packet] = of_pictures
-        # Behind a damaged packet, slots are unknown up to the next random access point.
+        # After a damaged packet, slots are unknown up to the next random access point.
         total_damaged = np.cumsum(damaged)
         before = np.where(resets | (start != base.NO_START), total_damaged - damaged, 0)
         slots[total_damaged > np.maximum.accumulate(before)] = 0
@@ -234,13 +243,13 @@ class HevcScanner(NalScanner):
         )
 
     def _begins_anew(self, kind: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return bool [packets]: packets that begin a coded video sequence after a unit that ends one (7.4.2.4.4).
+        """Return bool [packets]: whether the packet begins a coded video sequence after an end of sequence (7.4.2.4.4).
 
         Args:
-            kind: int64 [packets], NAL unit types.
+            kind: int64 [packets], the nal_unit_type of slices, or NO_PICTURE.
 
         Raises:
-            BitstreamError: if decoders do not take the next picture as the beginning of a sequence.
+            BitstreamError: if the next picture after an end of sequence cannot begin a sequence.
         """
         last = int(np.flatnonzero(kind != NO_PICTURE)[-1])
         anew = marked((number for number in self._begin_anew if number <= last), len(kind))
@@ -249,11 +258,18 @@ class HevcScanner(NalScanner):
             (anew & ((kind < FIRST_IRAP) | (kind > LAST_IRAP))) | (lone & (np.arange(len(kind)) < last))
         )
         if len(wrong):
-            raise base.BitstreamError("end_of_sequence", f"a sequence ends, and packet {wrong[0]} begins none")
+            raise base.BitstreamError(
+                "end_of_sequence", f"a sequence ends before packet {wrong[0]}, which does not begin a new one"
+            )
         return anew
 
     def _parse_slices(self, slices: nal.SliceColumns, kind: NDArray[np.int64]) -> SliceHeaders:
-        """Return slice header fields (7.3.6.1) up to the picture order count, which is 0 for IDR pictures."""
+        """Return slice header fields (7.3.6.1) up to the picture order count, which is 0 for IDR pictures.
+
+        Args:
+            slices: the first slice of each picture.
+            kind: int64 [pictures], nal_unit_type.
+        """
         bits = base.BitColumns(slices.heads)
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
         bits.u(1)
@@ -273,7 +289,7 @@ class HevcScanner(NalScanner):
         dropping = (no_output_of_prior > 0) & (np.arange(len(kind)) > 0) & (kind != CRA)
         if dropping.any():
             number = slices.packet[int(np.argmax(dropping))]
-            raise base.BitstreamError("output_order", f"packet {number} drops pictures not yet output")
+            raise base.BitstreamError("output_order", f"packet {number} drops pictures that have not been output")
         return SliceHeaders(
             sequence=sequence,
             sps_id=sps_id,
@@ -286,14 +302,18 @@ class HevcScanner(NalScanner):
     def _sets_of(
         self, slices: nal.SliceColumns, pps_id: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return the fields of parameter sets that the pictures' slice headers depend on.
+        """Return the fields of parameter sets that slice headers depend on.
 
-        If a set is missing, the number is -1 and the other fields are 0. No decoder can read such a picture, so it
-        counts as damaged.
+        Pictures whose parameter sets are missing count as damaged, because decoders cannot read them. For such a
+        picture, the index of the SPS is -1 and the other fields are 0.
+
+        Args:
+            slices: the first slice of each picture.
+            pps_id: int64 [pictures], the ID of the PPS.
 
         Returns:
-            int64 [pictures], number of the SPS in `_sequences`; int64 [pictures], id of the SPS; bool [pictures],
-            whether the PPS gives headers an output flag; int64 [pictures], how many extra bits the PPS gives headers.
+            Four columns with one row per picture: the index of the SPS in `_sequences`, the ID of the SPS, whether
+            headers contain pic_output_flag, and the number of extra bits in headers.
         """
         self._sequences: list[Sps] = []
         rows: list[tuple[int, int, bool, int]] = []
@@ -315,15 +335,15 @@ class HevcScanner(NalScanner):
         return sequence, sps_id, output_flag != 0, extra_bits
 
     def _activations(self, headers: SliceHeaders, packet: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return bool [pictures]: pictures, except the first, at which another SPS comes into use.
+        """Return bool [pictures]: whether another SPS is activated at the picture. It is false for the first picture.
 
-        The standard allows this only where a coded video sequence begins (7.4.2.4.2). FFmpeg's decoder begins one
-        wherever it happens: it drops all reference pictures, and the RASL pictures after a CRA picture. If the content
-        of a VPS changes, it forgets the SPSs that refer to the VPS.
+        The standard allows activation only where a coded video sequence begins (7.4.2.4.2). FFmpeg's decoder begins a
+        new sequence wherever an SPS is activated. It drops all reference pictures, and the RASL pictures after a CRA
+        picture. If the content of a VPS changes, FFmpeg's decoder drops the SPSs that refer to the VPS.
 
         Args:
-            headers: slice header fields of the pictures.
-            packet: int64 [pictures], the packet of each picture.
+            headers: the slice header fields of the pictures.
+            packet: int64 [pictures], the packet of the picture.
         """
         activates = np.zeros(len(packet), np.bool_)
         activates[1:] = np.diff(headers.sps_id) != 0
@@ -345,17 +365,17 @@ class HevcScanner(NalScanner):
         dropped: NDArray[np.bool_],
         *kinds: NDArray[np.bool_],
     ) -> tuple[list[int], list[int]]:
-        """Return the rows of pictures that refer to missing pictures, and the slots of each picture.
+        """Return the row numbers of pictures that refer to missing pictures, and the slots of each picture.
 
-        Decoders make up missing pictures.
+        Decoders generate substitutes for missing pictures, so such pictures count as damaged.
 
         Args:
-            slices: the slices, one for each picture.
-            headers: slice header fields of the pictures.
-            resets: bool [pictures], pictures that empty the buffer.
-            order: int64 [pictures], picture order counts.
-            dropped: bool [pictures], pictures that decoders skip.
-            kinds: bool [pictures] each, the last three fields of `ReferringPicture`.
+            slices: the first slice of each picture.
+            headers: the slice header fields of the pictures.
+            resets: bool [pictures], whether the picture empties the buffer of references.
+            order: int64 [pictures], the picture order counts.
+            dropped: bool [pictures], whether decoders skip the picture.
+            kinds: the last three fields of `ReferringPicture`, each bool [pictures].
         """
         readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
         heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * base.HEADER_BYTES
@@ -376,16 +396,22 @@ class HevcScanner(NalScanner):
 
 
 def _is_sublayer_non_reference(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool: pictures to which no other picture of their temporal layer refers (table 7-1)."""
+    """Return bool [n]: whether the picture is a sub-layer non-reference picture (table 7-1).
+
+    Such a picture is not a reference for other pictures of its temporal layer.
+
+    Args:
+        kind: int64 [n], nal_unit_type.
+    """
     found: NDArray[np.bool_] = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
     return found
 
 
 def is_slice(header: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool [n]: NAL units that hold a slice of the base layer (7.3.1.2).
+    """Return bool [n]: whether a NAL unit contains a slice of the base layer (7.3.1.2).
 
     Args:
-        header: int64 [n], the first two bytes of each unit.
+        header: int64 [n], the first two bytes of the NAL unit.
     """
     kind, layer = header >> 9 & 63, header >> 3 & 63
     slices: NDArray[np.bool_] = (kind <= LAST_VCL) & (layer == 0) & (header & 7 != 0)

@@ -1,7 +1,7 @@
-"""Parameter sets of HEVC (ITU-T H.265 7.3.2), and the references of pictures (7.3.7, 7.4.8).
+"""Parsers of HEVC parameter sets (ITU-T H.265 7.3.2) and of the references of pictures (7.3.7, 7.4.8).
 
-Clips decode only the references that wanted frames need. A decoder drops a picture whose references are missing, and
-from then on every frame number would be off by one. So it is also checked that references are present.
+Clips decode only those references that the wanted frames need. A decoder drops a picture whose references are missing.
+All later frame numbers would then be off by one, so this module also checks that the references of each picture exist.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from typing import NamedTuple
 from framedex.indexer.bitstream.base import NO_COLOUR, REFERENCE_SLOTS, SLOTS_KNOWN, BitReader, parse_usability
 from framedex.indexer.bitstream.nal import unescape
 
-Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
+# For each reference: (difference to the current picture order count, whether the current picture uses the reference).
+Deltas = tuple[tuple[int, bool], ...]
 
-MAX_LONG_TERM = 32  # 7.4.3.2.1
-MAX_SETS, MAX_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
-MAX_LENGTHS = 64  # a cache of codes of more lengths would be slower than parsing
-MAX_ANCHORS = 64  # a picture nearly always depends on the last anchor or the anchor before it
+MAX_LONG_TERM = 32  # maximum of num_long_term_ref_pics_sps (7.4.3.2.1)
+MAX_SETS, MAX_ENTRIES = 64, 16  # maxima of num_short_term_ref_pic_sets and of the pictures in a DPB (7.4.3.2.1)
+MAX_LENGTHS = 64  # maximum number of code lengths in the cache; with more, the cache would be slower than parsing
+MAX_ANCHORS = 64  # number of anchors that are kept; a picture nearly always depends on one of the last two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceSets:
-    """The references that a sequence parameter set states.
+    """The reference picture sets in a sequence parameter set.
 
     Attributes:
-        order_count_bits: number of low bits of the picture order count.
-        short_term: its candidate sets.
-        long_term_present: whether slice headers may refer to long-term references.
-        long_term: (low bits, used) of each.
+        order_count_bits: the number of low bits of the picture order count in slice headers.
+        short_term: the candidates for short-term reference picture sets, from which slice headers choose.
+        long_term_present: whether slice headers may contain long-term references.
+        long_term: (low bits of the picture order count, whether the current picture uses it) for each candidate for a
+            long-term reference.
     """
 
     order_count_bits: int
@@ -44,8 +46,8 @@ class ShortTermSet:
     """A short-term reference picture set.
 
     Attributes:
-        before: pictures before the current one in output order, nearest first.
-        after: pictures after it, nearest first.
+        before: the references that precede the current picture in output order, nearest first.
+        after: the references that follow the current picture in output order, nearest first.
     """
 
     before: Deltas
@@ -53,17 +55,17 @@ class ShortTermSet:
 
 
 def parse_reference_sets(bits: BitReader, order_count_bits: int) -> ReferenceSets:
-    """Return the reference sets of an SPS, from num_short_term_ref_pic_sets on (7.3.2.2.1). Raises ValueError."""
+    """Parse the reference picture sets of an SPS from num_short_term_ref_pic_sets on (7.3.2.2.1). Raises ValueError."""
     count = bits.ue()
     if count > MAX_SETS:
-        raise ValueError(f"{count} short-term reference picture sets")
+        raise ValueError(f"the SPS has {count} short-term reference picture sets, the maximum is {MAX_SETS}")
     sets: list[ShortTermSet] = []
     for _ in range(count):
         sets.append(parse_short_term_set(bits, sets, in_slice=False))
     present = bits.flag()
     count = bits.ue() if present else 0
     if count > MAX_LONG_TERM:
-        raise ValueError(f"{count} long-term reference pictures")
+        raise ValueError(f"the SPS has {count} long-term reference pictures, the maximum is {MAX_LONG_TERM}")
     long_term = [(bits.u(order_count_bits), bits.flag()) for _ in range(count)]
     return ReferenceSets(
         order_count_bits=order_count_bits,
@@ -74,15 +76,15 @@ def parse_reference_sets(bits: BitReader, order_count_bits: int) -> ReferenceSet
 
 
 def parse_short_term_set(bits: BitReader, earlier: list[ShortTermSet], *, in_slice: bool) -> ShortTermSet:
-    """Return st_ref_pic_set() (7.3.7), which may be predicted from one of the `earlier` sets. Raises ValueError."""
+    """Parse st_ref_pic_set() (7.3.7), which may be predicted from one of the `earlier` sets. Raises ValueError."""
     if earlier and bits.flag():
         back = bits.ue() + 1 if in_slice else 1
         if back > len(earlier):
-            raise ValueError("a reference picture set predicted from none")
+            raise ValueError("a reference picture set is predicted from a set that does not exist")
         return _predicted_set(bits, earlier[-back])
     negative, positive = bits.ue(), bits.ue()
     if negative + positive > MAX_ENTRIES:
-        raise ValueError(f"a reference picture set of {negative + positive} pictures")
+        raise ValueError(f"a reference picture set has {negative + positive} pictures, the maximum is {MAX_ENTRIES}")
     return ShortTermSet(before=_listed(bits, negative, -1), after=_listed(bits, positive, 1))
 
 
@@ -95,7 +97,7 @@ def _listed(bits: BitReader, count: int, sign: int) -> Deltas:
 
 
 def _predicted_set(bits: BitReader, source: ShortTermSet) -> ShortTermSet:
-    """Return a set that is predicted by shifting another one (7-61, 7-62)."""
+    """Parse a set that is predicted by shifting the picture order counts of another set (7-61, 7-62)."""
     sign = -1 if bits.flag() else 1
     shift = sign * (bits.ue() + 1)
     candidates = [delta for delta, _ in (*source.before, *source.after)] + [0]
@@ -115,27 +117,37 @@ class References:
     """The references of one picture.
 
     Attributes:
-        short_term: by difference of order counts.
-        long_term: (low bits or whole count, is whole, used).
+        short_term: the short-term references, by the difference of picture order counts.
+        long_term: (picture order count or its low bits, whether it is the full count, whether the picture uses it) for
+            each long-term reference.
     """
 
     short_term: Deltas
     long_term: tuple[tuple[int, bool, bool], ...]
 
 
-# These are compared by identity.
-UNREADABLE = References(short_term=(), long_term=())  # of a slice header that ends too early
-SKIPPED = References(short_term=(), long_term=())  # of a picture that decoders skip
+# Placeholders, which are compared by identity.
+UNREADABLE = References(short_term=(), long_term=())  # the references if the slice header is truncated or invalid
+SKIPPED = References(short_term=(), long_term=())  # the references if decoders skip the picture
 
 
 def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: int) -> References:
-    """Return a slice header's references, from short_term_ref_pic_set_sps_flag on (7.3.6.1). Raises ValueError."""
+    """Parse the references in a slice header, from short_term_ref_pic_set_sps_flag on (7.3.6.1).
+
+    Args:
+        bits: a reader of the header, positioned at that field.
+        sets: the reference picture sets of the SPS.
+        order_count: the picture order count of the picture.
+
+    Raises:
+        ValueError: if the header is truncated or invalid.
+    """
     if not bits.flag():
         chosen = parse_short_term_set(bits, list(sets.short_term), in_slice=True)
     else:
         number = bits.u((len(sets.short_term) - 1).bit_length()) if len(sets.short_term) > 1 else 0
         if number >= len(sets.short_term):
-            raise ValueError("a slice refers to a reference picture set that is not there")
+            raise ValueError("a slice header refers to a reference picture set that does not exist")
         chosen = sets.short_term[number]
     long_term = _slice_long_term(bits, sets, order_count) if sets.long_term_present else ()
     return References(short_term=(*chosen.before, *chosen.after), long_term=long_term)
@@ -145,7 +157,7 @@ def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> 
     from_sps = bits.ue() if sets.long_term else 0
     total = from_sps + bits.ue()
     if total > MAX_ENTRIES + len(sets.long_term):
-        raise ValueError(f"a slice with {total} long-term references")
+        raise ValueError(f"a slice header has {total} long-term references, which is too many")
     found: list[tuple[int, bool, bool]] = []
     cycles = 0
     for number in range(total):
@@ -157,7 +169,7 @@ def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> 
         if number in (0, from_sps):
             cycles = 0
         whole = bits.flag()
-        if whole:  # delta_poc_msb_cycle_lt accumulates (7-52)
+        if whole:  # values of delta_poc_msb_cycle_lt are summed up (7-52)
             cycles += bits.ue()
             cycle = 1 << sets.order_count_bits
             found.append((order_count - cycles * cycle - (order_count % cycle - low), True, used))
@@ -167,19 +179,26 @@ def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> 
 
 
 class ReferencesReader:
-    """A reader of the references in slice headers of one sequence, which caches them by their bits."""
+    """A parser of the references in slice headers that use one SPS. It caches results by the bits that were parsed."""
 
     def __init__(self, sets: ReferenceSets) -> None:
         self._sets = sets
-        self._known: dict[int, dict[int, References]] = {}  # by number of bits, then by these bits
+        self._known: dict[int, dict[int, References]] = {}  # number of bits → value of these bits → result
 
     def read(self, head: bytes, position: int, order_count: int) -> References:
-        """Return the references that begin `position` bits into a slice header, or UNREADABLE if it ends too early."""
+        """Return the references in a slice header, or UNREADABLE if the header is truncated or invalid.
+
+        Args:
+            head: the first bytes of the slice header.
+            position: the position in bits of short_term_ref_pic_set_sps_flag in the header.
+            order_count: the picture order count of the picture.
+        """
         left = 8 * len(head) - position
         if left < 0:
             return UNREADABLE
         bits = int.from_bytes(head[position >> 3 :], "big") & (1 << left) - 1
-        for length, known in self._known.items():  # no code is the beginning of another one
+        # At most one cached bit string matches, because none of them is a prefix of another one.
+        for length, known in self._known.items():
             if length <= left and (found := known.get(bits >> (left - length))) is not None:
                 return found
         reader = BitReader(head)
@@ -196,16 +215,17 @@ class ReferencesReader:
 
 
 class ReferringPicture(NamedTuple):
-    """A picture in decode order.
+    """The references of a picture, and the properties that determine how decoders use them.
 
     Attributes:
-        begins_anew: whether the picture empties the buffer of references (IDR, BLA).
-        references: its references, `UNREADABLE` or `SKIPPED`.
-        cycle: the number of order counts after which their low bits repeat.
-        is_anchor: whether the order counts of later pictures are derived from its own (prevTid0Pic, 8.3.1).
-        is_start: whether decoding may start at it. Such pictures are never left out.
-        is_leading: whether it may refer to pictures before its random access point (RASL). Only other leading pictures
-            refer to it.
+        order_count: the picture order count.
+        begins_anew: whether the picture empties the buffer of references, such as an IDR or BLA picture.
+        references: the references of the picture, or `UNREADABLE` or `SKIPPED`.
+        cycle: the number of picture order counts after which their low bits repeat.
+        is_anchor: whether picture order counts of later pictures are derived from this one (prevTid0Pic, 8.3.1).
+        is_start: whether the picture is a random access point. Clips never leave out such pictures.
+        is_leading: whether the picture is a RASL picture. It may refer to pictures before its random access point, and
+            only other RASL pictures refer to it.
     """
 
     order_count: int
@@ -220,19 +240,24 @@ class ReferringPicture(NamedTuple):
 class PictureSlots:
     """Numbered slots for the pictures that a decoder holds from a random access point on.
 
-    Slots are numbered as AV1's reference slots are, and serve the same purpose (`reach.needed_packets`). HEVC does not
-    number pictures, so each picture gets the lowest free slot until it is released. Slots do not depend on anything
-    before the random access point, so that it does not matter where reading began. Leading pictures have no slot, and
-    their references are unknown. So are the references of a random access point that does not empty the DPB: its order
-    count follows from pictures before it, to which it does not refer.
+    `reach.needed_packets` uses these slots in the same way as AV1's reference slots. HEVC does not number the pictures
+    in the DPB, so each picture gets the lowest free slot, and keeps it until the picture is released. Slots do not
+    depend on pictures before the random access point, so they are the same wherever scanning began. Leading pictures do
+    not get slots, and their references count as unknown. The references of a random access point that does not empty
+    the DPB also count as unknown, because its picture order count is derived from earlier pictures.
     """
 
     def __init__(self) -> None:
-        self._slots: dict[int, int | None] = {}  # by order count; None if no slot was left
-        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MAX_ANCHORS)  # (order count, is a random access point)
+        self._slots: dict[int, int | None] = {}  # picture order count → slot, or None if all slots were in use
+        # (picture order count, whether the picture is a random access point) of the last anchors
+        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MAX_ANCHORS)
 
     def next(self, picture: ReferringPicture) -> int:
-        """Take the next picture, and return its bits of `frames.slots`, 0 if its references are unknown."""
+        """Process the next picture in decode order.
+
+        Returns:
+            The value of `frames.slots` for the picture, or 0 if its references are unknown.
+        """
         if picture.is_leading:
             return 0
         if picture.references is SKIPPED:
@@ -256,11 +281,16 @@ class PictureSlots:
         return sum(bits[:-1]) | bits[-1] << REFERENCE_SLOTS | SLOTS_KNOWN
 
     def _counts_right(self, picture: ReferringPicture, used: set[int]) -> bool:
-        """Return whether a decoder derives the right order count, even if pictures before it are left out.
+        """Return whether decoders derive the right picture order count even if unneeded pictures are left out.
 
-        A decoder takes the high bits from the last anchor that it decoded (8.3.1). They are right if that anchor is
-        less than half a cycle away. Pictures that this picture uses are not left out, and neither are random access
-        points. So one of these, and all anchors behind it, have to be that near.
+        A decoder derives the high bits from the last anchor that it has decoded (8.3.1). The result is right if the
+        picture order count of that anchor differs by less than half a cycle. References of the picture and random
+        access points are never left out. So the last anchor that is one of these, and all later anchors, have to be
+        within this distance.
+
+        Args:
+            picture: the picture.
+            used: the picture order counts of the references that the picture uses.
         """
         for count, is_start in reversed(self._anchors):
             if abs(picture.order_count - count) >= picture.cycle // 2:
@@ -271,7 +301,16 @@ class PictureSlots:
 
 
 def _named(picture: ReferringPicture, held: Collection[int]) -> tuple[set[int], set[int], bool]:
-    """Return the held pictures that a picture's sets name, those that it uses, and whether it uses no other ones."""
+    """Find the references of a picture among the pictures that a decoder holds.
+
+    Args:
+        picture: the picture.
+        held: the picture order counts of the pictures that the decoder holds.
+
+    Returns:
+        The held pictures in the picture's reference picture sets, the held pictures that the picture uses, and whether
+        all pictures that it uses are held. Pictures are given by their picture order counts.
+    """
     named: set[int] = set()
     uses: set[int] = set()
     complete = picture.references is not UNREADABLE
@@ -293,9 +332,13 @@ def _named(picture: ReferringPicture, held: Collection[int]) -> tuple[set[int], 
 
 
 def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int], list[int]]:
-    """Return the numbers of the pictures that refer to a missing picture, and each picture's bits of `frames.slots`."""
+    """Return the indices of the pictures that refer to missing pictures, and the value of `frames.slots` per picture.
+
+    Args:
+        pictures: the pictures in decode order.
+    """
     slots = PictureSlots()
-    held: set[int] = set()  # order counts of the pictures that a decoder holds for reference (8.3.2)
+    held: set[int] = set()  # picture order counts of the pictures that a decoder holds as references (8.3.2)
     missing: list[int] = []
     bits: list[int] = []
     for number, picture in enumerate(pictures):
@@ -305,7 +348,7 @@ def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int]
         if picture.references is SKIPPED:
             continue
         named, _, complete = _named(picture, held)
-        if len(named) > MAX_ENTRIES:  # more than any DPB holds
+        if len(named) > MAX_ENTRIES:  # the maximum number of pictures in a DPB is exceeded
             named, complete = set(), False
         held = named | {picture.order_count}
         if not complete:
@@ -314,8 +357,8 @@ def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int]
     return missing, bits
 
 
-VPS, SPS, PPS = 32, 33, 34  # nal_unit_type, table 7-1
-MAX_SPS, MAX_PPS = 16, 64  # 7.4.3.2.1, 7.4.3.3.1
+VPS, SPS, PPS = 32, 33, 34  # values of nal_unit_type (table 7-1)
+MAX_SPS, MAX_PPS = 16, 64  # exclusive upper limits of the IDs of parameter sets (7.4.3.2.1, 7.4.3.3.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,12 +366,12 @@ class Sps:
     """The fields of a sequence parameter set (7.3.2.2) that slice headers and the shape of pictures depend on.
 
     Attributes:
-        shape: chroma format, size, conformance window, bit depths, colour. The chroma format is the first number, the
-            colour the last four.
-        width: width of the coded picture.
-        height: height of the coded picture.
-        window: pixels that are cropped at the left, right, top and bottom.
-        highest_layer: the highest TemporalId that pictures may have (sps_max_sub_layers_minus1).
+        shape: the chroma format, the size, the conformance window, the bit depths and the colour. The chroma format is
+            the first number. The colour is the last four numbers.
+        width: the width of the coded picture in pixels.
+        height: the height of the coded picture in pixels.
+        window: the numbers of pixels that are cropped at the left, right, top and bottom.
+        highest_layer: the highest TemporalId that the set allows (sps_max_sub_layers_minus1).
     """
 
     separate_colour_planes: bool
@@ -351,11 +394,11 @@ class Pps:
 
 
 def parse_sps(nal: bytes) -> tuple[int, Sps]:
-    """Return (seq_parameter_set_id, fields) of an SPS NAL unit, header bytes included. Raises ValueError."""
+    """Return (sps_seq_parameter_set_id, fields) of an SPS NAL unit, given with its header. Raises ValueError."""
     bits = BitReader(unescape(nal[2:]))
     bits.u(4)
     sub_layers = bits.u(3)
-    bits.u(1 + 96)  # the rest of profile_tier_level() (7.3.3) depends on the number of sub-layers
+    bits.u(1 + 96)  # fixed part of profile_tier_level() (7.3.3); the rest depends on the number of sub-layers
     present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
     if sub_layers:
         bits.u(2 * (8 - sub_layers))
@@ -363,7 +406,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         bits.u(88 * profile + 8 * level)
     sps_id, chroma = bits.ue(), bits.ue()
     if sps_id >= MAX_SPS:
-        raise ValueError(f"sps_seq_parameter_set_id {sps_id}")
+        raise ValueError(f"sps_seq_parameter_set_id is {sps_id}, the maximum is {MAX_SPS - 1}")
     separate_planes = chroma == 3 and bits.flag()
     width, height = bits.ue(), bits.ue()
     cut = [bits.ue() for _ in range(4)] if bits.flag() else []
@@ -372,7 +415,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     left, right, top, bottom = cut or (0, 0, 0, 0)
     order_count_bits = bits.ue() + 4
     if order_count_bits > 16:
-        raise ValueError("an absurd picture order count")
+        raise ValueError("log2_max_pic_order_cnt_lsb is more than 16")
     _skip_coding_tools(bits, sub_layers)
     references = parse_reference_sets(bits, order_count_bits)
     bits.u(2)
@@ -416,28 +459,30 @@ def _skip_scaling_lists(bits: BitReader) -> None:
 
 
 def parse_pps(nal: bytes) -> tuple[int, Pps]:
-    """Return (pic_parameter_set_id, fields) of a PPS NAL unit, header bytes included. Raises ValueError."""
+    """Return (pps_pic_parameter_set_id, fields) of a PPS NAL unit, given with its header. Raises ValueError."""
     bits = BitReader(unescape(nal[2:]))
     pps_id, sps_id = bits.ue(), bits.ue()
     if pps_id >= MAX_PPS or sps_id >= MAX_SPS:
-        raise ValueError(f"pps_pic_parameter_set_id {pps_id}, pps_seq_parameter_set_id {sps_id}")
+        raise ValueError(f"pps_pic_parameter_set_id {pps_id} or pps_seq_parameter_set_id {sps_id} is too large")
     bits.flag()
     return pps_id, Pps(sps_id=sps_id, output_flag_present=bits.flag(), extra_bits=bits.u(3))
 
 
 def parse_vps(nal: bytes) -> tuple[int, None]:
-    """Return (id, None) of a VPS NAL unit (7.3.2.1)."""
+    """Return (vps_video_parameter_set_id, None) of a VPS NAL unit (7.3.2.1). Raises ValueError."""
     return BitReader(unescape(nal[2:])).u(4), None
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
-    """Return (NAL length size, parameter sets) of an HEVCDecoderConfigurationRecord (ISO/IEC 14496-15 8.3.3.1).
+    """Return (number of bytes of NAL unit lengths, parameter sets) of an HEVCDecoderConfigurationRecord.
+
+    The record is defined in ISO/IEC 14496-15 8.3.3.1.
 
     Raises:
-        ValueError: for anything else, including Annex B.
+        ValueError: if the data is not such a record, or the record is truncated.
     """
     if len(record) < 23 or record[:3] in (b"\0\0\1", b"\0\0\0"):
-        raise ValueError("not an HEVC decoder configuration record")
+        raise ValueError("the data is not an HEVC decoder configuration record")
     nals, at = [], 23
     for _ in range(record[22]):
         count = int.from_bytes(record[at + 1 : at + 3], "big")
@@ -445,7 +490,7 @@ def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
         for _ in range(count):
             end = at + 2 + int.from_bytes(record[at : at + 2], "big")
             if end > len(record):
-                raise ValueError("the HEVC decoder configuration record ends too early")
+                raise ValueError("the HEVC decoder configuration record is truncated")
             nals.append(record[at + 2 : end])
             at = end
     return (record[21] & 3) + 1, [nal for nal in nals if len(nal) > 2]

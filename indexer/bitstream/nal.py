@@ -1,6 +1,7 @@
 """NAL units of H.264 and HEVC: splitting of packets, emulation prevention, SEI messages and parameter sets in force.
 
-Packets are split one by one, or many at once into columns of units and of slice heads.
+Packets are split either one by one or many at once. In the second case, the results are columns with one row per NAL
+unit or per slice.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,14 +20,14 @@ START_CODE = b"\0\0\1"
 def split_length_prefixed(data: bytes, length_size: int) -> tuple[list[Span], bool]:
     """Return the (start, end) of each NAL unit in a length-prefixed packet (ISO/IEC 14496-15 5.3.3).
 
-    Units with Annex B start codes inside are split there, as FFmpeg's decoders split them. Some cameras write a whole
-    access unit behind one length.
+    Some cameras write a whole access unit as one length-prefixed unit, with Annex B start codes inside. Such a unit is
+    split at the start codes, as FFmpeg's decoders split it.
 
     Returns:
         The (start, end) pairs, and whether some unit was split at start codes.
 
     Raises:
-        ValueError: if the lengths do not tile the packet.
+        ValueError: if the length-prefixed units do not fill the packet exactly.
     """
     spans: list[Span] = []
     inner = False
@@ -35,7 +36,7 @@ def split_length_prefixed(data: bytes, length_size: int) -> tuple[list[Span], bo
         start = at + length_size
         end = start + int.from_bytes(data[at:start], "big")
         if start > size or end > size:
-            raise ValueError(f"a NAL unit at byte {at} claims {end - start} bytes, {max(size - start, 0)} are left")
+            raise ValueError(f"a NAL unit at byte {at} claims {end - start} bytes, but {max(size - start, 0)} are left")
         if data.find(START_CODE, start, end) < 0:
             if end > start:
                 spans.append((start, end))
@@ -47,9 +48,9 @@ def split_length_prefixed(data: bytes, length_size: int) -> tuple[list[Span], bo
 
 
 def split_annex_b(data: bytes, start: int = 0, end: int | None = None) -> list[Span]:
-    """Return the (start, end) of each NAL unit between start codes (H.264 Annex B), trailing zeros stripped.
+    """Return the (start, end) of each NAL unit in data[start:end], which start codes separate (H.264 Annex B).
 
-    Bytes before the first start code are a unit too, if there are any.
+    Trailing zeros of units are excluded. Bytes before the first start code are returned as a unit, too.
     """
     end = len(data) if end is None else end
     spans: list[Span] = []
@@ -73,50 +74,51 @@ def unescape(nal: bytes) -> bytes:
 
 
 def join_length_prefixed(nals: Iterable[bytes], length_size: int) -> bytes:
-    """Return the units as one length-prefixed byte string."""
+    """Return NAL units as one byte string in which each unit follows its length, a number of `length_size` bytes."""
     return b"".join(len(nal).to_bytes(length_size, "big") + nal for nal in nals)
 
 
 def join_annex_b(nals: Iterable[bytes]) -> bytes:
-    """Return the units as one byte string with four-byte start codes (H.264 B.1)."""
+    """Return NAL units as one byte string in which each unit follows a start code of four bytes (H.264 B.1)."""
     return b"".join(b"\0" + START_CODE + nal for nal in nals)
 
 
-Key = tuple[int, int]  # (nal_unit_type, id)
-InForce = tuple[tuple[Key, bytes], ...]  # parameter sets by key, in an order in which a decoder accepts them
+Key = tuple[int, int]  # (nal_unit_type, ID of the parameter set)
+InForce = tuple[tuple[Key, bytes], ...]  # (key, NAL unit) of parameter sets, in an order that decoders accept
 
-MAX_EPOCHS = 10_000  # a stream that changes the meaning of slice headers more often is an attack
-MAX_LISTED = 1_000_000  # entries of all lists of sets in force; all lists are kept, so this limits the memory
+MAX_EPOCHS = 10_000  # maximum number of changes to the meaning of slice headers; a stream with more is an attack
+MAX_LISTED = 1_000_000  # maximum total length of the lists of sets in force, which limits the memory for them
 
 
 class ParameterSets:
-    """The parameter sets in force at each point of a stream: those of the configuration record, and those of packets.
+    """The parameter sets in force at each point of a stream, from the configuration record and from packets.
 
-    A decoder that starts in the middle must be in the state that the parameter sets before it made.
+    A decoder that starts in the middle of a stream must be given the parameter sets that are in force at that point.
 
     Attributes:
-        epochs: the facts that slice headers and picture sizes depend on, by key; one entry for each change.
+        epochs: one entry for each change of parameter sets. Each entry maps keys to parsed parameter sets, with the
+            fields that slice headers and picture sizes depend on.
     """
 
     def __init__(self) -> None:
         self._configured: dict[Key, bytes] = {}
         self._inband: dict[Key, bytes] = {}
         self.epochs: list[dict[Key, object]] = [{}]
-        self.in_force: InForce = ()  # see `_beyond_the_record`
+        self.in_force: InForce = ()  # the result of `_beyond_the_record` for the current sets
         self._listed = 0  # total length of all lists of sets in force
-        self.differs = False  # some in-band set changes, or differs from the record's
+        self.differs = False  # whether some in-band set changes, or differs from that of the configuration record
 
     def configure(self, key: Key, nal: bytes, facts: object) -> None:
-        """Put a set of the configuration record in force."""
+        """Put a parameter set of the configuration record in force."""
         if key not in self._configured:
             self._configured[key] = nal.rstrip(b"\0")
             self.epochs[0][key] = facts
 
     def _beyond_the_record(self) -> InForce:
-        """Return the in-band sets that differ from the configuration record's, and those that refer to such a set.
+        """Return the in-band sets that differ from those of the configuration record, and sets that may refer to them.
 
-        Decoders drop picture parameter sets when a new sequence parameter set replaces theirs (FFmpeg's HEVC decoder
-        does).
+        The second group is needed because some decoders, such as FFmpeg's HEVC decoder, drop a picture parameter set
+        when a new sequence parameter set replaces the one that it refers to.
         """
         changed = [key for key, nal in self._inband.items() if self._configured.get(key) != nal]
         least = min((kind for kind, _ in changed), default=None)
@@ -127,14 +129,14 @@ class ParameterSets:
         )
 
     def knows(self, key: Key) -> bool:
-        """Return whether a set of this kind and id is in force."""
+        """Return whether a parameter set with this type and ID is in force."""
         return key in self._inband or key in self._configured
 
     def meet(self, key: Key, nal: bytes, facts: object) -> bool:
-        """Put a set that a packet carries in force, and return whether it changes the sets in force.
+        """Put a parameter set that a packet carries in force, and return whether its content is new.
 
         Raises:
-            BitstreamError: if the sets change too often.
+            BitstreamError: if parameter sets change too often.
         """
         nal = nal.rstrip(b"\0")
         before = self._inband.get(key, self._configured.get(key))
@@ -146,22 +148,31 @@ class ParameterSets:
         self.in_force = self._beyond_the_record()
         self._listed += len(self.in_force)
         if self._listed > MAX_LISTED:
-            raise BitstreamError("parameter_sets", "too many parameter sets change too often")
+            raise BitstreamError("parameter_sets", "the stream has too many parameter sets that change too often")
         return before != nal
 
     def renew(self, facts: Mapping[Key, object]) -> None:
-        """Update the facts that are in force from here on. Raises BitstreamError if they change too often."""
+        """Update the parsed parameter sets that are in force from now on.
+
+        Raises:
+            BitstreamError: if parameter sets change too often.
+        """
         if any(self.epochs[-1].get(key) != value for key, value in facts.items()):
             if len(self.epochs) >= MAX_EPOCHS:
                 raise BitstreamError("parameter_sets", f"parameter sets change more than {MAX_EPOCHS} times")
             self.epochs.append({**self.epochs[-1], **facts})
 
 
-FILM_GRAIN = 19  # payloadType (H.264 D.1.1, HEVC D.2.1); some of FFmpeg's decoders keep drawing the grain
+# payloadType of film grain (H.264 D.1.1, HEVC D.2.1). Some of FFmpeg's decoders apply the grain to later pictures, too.
+FILM_GRAIN = 19
 
 
 def sei_payloads(body: bytes) -> list[tuple[int, bytes]]:
-    """Return the (payloadType, payload) pairs of an SEI NAL unit without its header (H.264 7.3.2.3.1, HEVC 7.3.5)."""
+    """Return the (payloadType, payload) pairs of the messages in an SEI NAL unit (H.264 7.3.2.3.1, HEVC 7.3.5).
+
+    Args:
+        body: the NAL unit without its header.
+    """
     rbsp, at = unescape(body), 0
     found: list[tuple[int, bytes]] = []
     while at + 2 <= len(rbsp):
@@ -181,42 +192,48 @@ def sei_payloads(body: bytes) -> list[tuple[int, bytes]]:
 
 
 def is_other_message(head: NDArray[np.uint8], size: NDArray[np.int64], kinds: Collection[int]) -> NDArray[np.bool_]:
-    """Return bool [units]: SEI units that consist of a single message whose type is not among `kinds`.
+    """Return bool [units]: whether an SEI unit consists of a single message whose payloadType is not in `kinds`.
 
     Args:
-        head: uint8 [units, 2], the type and the size of the first message: the bytes behind the unit's header.
-        size: int64 [units], number of bytes behind the unit's header.
-        kinds: payload types that are read.
+        head: uint8 [units, 2], the first two bytes after the header of the NAL unit. They are the type and the size of
+            the first message, unless one of these is 255 or more.
+        size: int64 [units], the number of bytes after the header of the NAL unit.
+        kinds: the payload types that the scanner reads.
     """
     kind, message = head[:, 0].astype(np.int64), head[:, 1].astype(np.int64)
     other: NDArray[np.bool_] = ~np.isin(kind, list(kinds)) & (kind < 255) & (message < 255)
-    # A second message takes two bytes or more. Emulation prevention only shortens the space that is left for it.
+    # A second message would need at least two bytes. Emulation prevention bytes only reduce the space left for it.
     return other & (size < 2 + message + 2)
 
 
 def heads_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
-    """Return uint8 [places, count]: the bytes of `data` from each place on. Past the end, the last byte repeats."""
+    """Return uint8 [positions, count]: the `count` bytes of `data` that begin at each of the positions `at`.
+
+    Past the end of `data`, its last byte is repeated.
+    """
     heads: NDArray[np.uint8] = data[np.minimum(at[:, None] + np.arange(count), len(data) - 1)]
     return heads
 
 
-MAX_ROUNDS = 64  # packets with more units are rare, and are read one by one
-MIN_IN_STEP = 8  # for fewer packets, columns cost more than they save
-BLOCK_BYTES = 1 << 16  # a block fits into the processor's cache during all passes
-_KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)  # row k keeps the first k bytes
+MAX_ROUNDS = 64  # maximum number of NAL units of a packet that is split with others; packets with more are rare
+MIN_IN_STEP = 8  # minimum number of packets that are split together; for fewer, array operations are not faster
+BLOCK_BYTES = 1 << 16  # size of a block of data that fits into the processor's cache while it is searched
+# Masks for the bytes of a head: a bitwise AND with row k keeps the first k bytes.
+_KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """The NAL units of n packets, one row per unit in the order of the bytes, and the packets that could not be split.
+    """The NAL units of n packets in byte order, and the packets that could not be split.
 
     Attributes:
-        packet: int64 [units]; a damaged packet has no units.
-        start: int64 [units], where the unit begins.
-        end: int64 [units], where it ends.
-        damaged: bool [n], packets whose lengths do not tile the packet.
-        unread: bool [n], packets with many units or with start codes inside units, which must be read one by one.
-        escapes: int64 [found], where emulation prevention (00 00 03) stands in the bytes, ascending.
+        packet: int64 [units], the number of the packet that contains the unit. Damaged packets have no units.
+        start: int64 [units], the position in the data at which the unit begins.
+        end: int64 [units], the position in the data at which the unit ends.
+        damaged: bool [n], whether the length-prefixed units do not fill the packet exactly.
+        unread: bool [n], whether the packet has many units, or units with start codes inside. Such a packet must be
+            split by itself.
+        escapes: int64 [found], the positions in the data of emulation prevention sequences (00 00 03), ascending.
     """
 
     packet: NDArray[np.int64]
@@ -230,19 +247,21 @@ class Units:
 def split_nal_units(
     data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], length_size: int
 ) -> Units:
-    """Return the NAL units of packets (ISO/IEC 14496-15 5.3.3), as `split_length_prefixed` does for one packet.
+    """Return the NAL units of n length-prefixed packets (ISO/IEC 14496-15 5.3.3).
+
+    For one packet, `split_length_prefixed` gives the same units.
 
     Args:
-        data: uint8 [bytes], which holds the packets.
-        offset: int64 [n], where each packet begins in `data`, ascending and without overlap.
-        size: int64 [n], size of each packet in bytes.
-        length_size: number of bytes of each NAL unit's length field.
+        data: uint8 [bytes], the bytes that contain the packets.
+        offset: int64 [n], the position of each packet in `data`. Packets must be ascending and must not overlap.
+        size: int64 [n], the size of each packet in bytes.
+        length_size: the number of bytes of each NAL unit's length field.
     """
     n = len(offset)
     damaged, unread = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     packet, at, end = np.arange(n), offset, offset + size
     found: list[tuple[NDArray[np.int64], ...]] = []
-    for _ in range(MAX_ROUNDS):  # in each round, the next unit of every packet
+    for _ in range(MAX_ROUNDS):  # each round finds the next unit of every packet
         going = at < end
         if not going.all():
             packet, at, end = packet[going], at[going], end[going]
@@ -268,7 +287,7 @@ def split_nal_units(
 
 
 def _in_order(rounds: list[tuple[NDArray[np.int64], ...]], damaged: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:
-    """Return the (packet, start, end) of units in the order of the bytes, without empty units and damaged packets."""
+    """Return the (packet, start, end) columns of units in byte order, without empty units and damaged packets."""
     if not rounds:
         return (np.zeros(0, np.int64),) * 3
     packet, start, end = columns = [np.concatenate(parts) for parts in zip(*rounds, strict=True)]
@@ -279,7 +298,10 @@ def _in_order(rounds: list[tuple[NDArray[np.int64], ...]], damaged: NDArray[np.b
 
 
 def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -> NDArray[np.int64]:
-    """Return int64 [n]: the big-endian numbers of `length_size` bytes at `at`. Past the end, values are arbitrary."""
+    """Return int64 [n]: the big-endian numbers of `length_size` bytes at the positions `at`.
+
+    The value is arbitrary for a number that extends past the end of `data`.
+    """
     if len(data) < length_size:
         return np.zeros(len(at), np.int64)
     padded = np.zeros((len(at), 8), np.uint8)
@@ -289,7 +311,13 @@ def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -
 
 
 def _inside(codes: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of the units, int64 [found], that hold a whole code of three bytes."""
+    """Return int64 [found]: the row numbers of the units that contain all three bytes of a code.
+
+    Args:
+        codes: int64 [codes], the positions of codes.
+        start: int64 [units], the positions at which units begin.
+        end: int64 [units], the positions at which units end.
+    """
     unit = np.searchsorted(start, codes, side="right") - 1
     whole = unit >= 0
     whole[whole] = codes[whole] + 3 <= end[unit[whole]]
@@ -297,10 +325,10 @@ def _inside(codes: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.
 
 
 def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 [found], ascending: where 00 00 01 and 00 00 03 stand in uint8 [bytes].
+    """Return int64 [found]: the positions of the codes 00 00 01 and 00 00 03 in uint8 [bytes], ascending.
 
-    The first two bytes of a code, 00 00, or its last two, 00 01 or 00 03, stand at an even place. Searching pairs takes
-    0.6 of the time that searching every byte takes (1.2 MB of random bytes).
+    Each code has a pair of bytes at an even position: either its first two, 00 00, or its last two, 00 01 or 00 03.
+    A search for such pairs takes 0.6 times as long as a search that examines every byte (1.2 MB of random bytes).
     """
     pairs = np.ascontiguousarray(data[: len(data) & ~1]).view("<u2")
     blocks = range(0, len(pairs), BLOCK_BYTES // 2)
@@ -316,16 +344,16 @@ def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
 def heads_of(
     data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], escapes: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the first `HEADER_BYTES` bytes of each span without emulation prevention, and their number.
+    """Return the head of each span: its first `HEADER_BYTES` bytes, from which emulation prevention is removed.
 
     Args:
-        data: uint8 [bytes].
-        start: int64 [n], where spans begin in `data`, ascending.
-        end: int64 [n], where they end, within `data`.
-        escapes: as in `Units`.
+        data: uint8 [bytes], the bytes that contain the spans.
+        start: int64 [n], the positions in `data` at which spans begin, ascending.
+        end: int64 [n], the positions in `data` at which spans end.
+        escapes: int64 [found], the positions of emulation prevention sequences, as in `Units`.
 
     Returns:
-        uint8 [n, HEADER_BYTES], zero-padded; int64 [n], the number of bytes.
+        The heads, uint8 [n, HEADER_BYTES], padded with zeros, and their lengths without padding, int64 [n].
     """
     length = np.clip(end - start, 0, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
@@ -343,13 +371,15 @@ def heads_of(
 
 
 def distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct values of keys, and the index of each key's value. Fast for keys that seldom change.
+    """Return the distinct values of a column, and the index of each row's value among them.
+
+    This is fast for columns in which neighbouring rows are mostly equal.
 
     Args:
-        keys: int64 [n].
+        keys: int64 [n], the column.
 
     Returns:
-        The values; int64 [n], which of them each key is.
+        The distinct values, int64 [values], ascending, and the index of each row's value, int64 [n].
     """
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
     values, which = np.unique(keys[begins], return_inverse=True)
@@ -361,11 +391,11 @@ class SliceColumns:
     """Slices in decode order.
 
     Attributes:
-        packet: int64 [slices].
-        header: int64 [slices], header of the NAL unit.
-        epoch: int64 [slices], epoch of parameter sets.
-        heads: uint8 [slices, HEADER_BYTES], the bytes after the NAL unit's header, zero-padded.
-        length: int64 [slices], length of the head.
+        packet: int64 [slices], the number of the packet that contains the slice.
+        header: int64 [slices], the header of the NAL unit, as a big-endian number.
+        epoch: int64 [slices], the index in `ParameterSets.epochs` of the parameter sets in force.
+        heads: uint8 [slices, HEADER_BYTES], the first bytes after the header of the NAL unit, padded with zeros.
+        length: int64 [slices], the number of bytes of the head without padding.
     """
 
     packet: NDArray[np.int64]
@@ -381,9 +411,12 @@ class SliceColumns:
 
 @dataclass(slots=True)
 class SliceRows:
-    """A collector of slices, one by one or many at once. All slices of a packet come in the same way."""
+    """A collector of slices, which are added one by one or many at once.
 
-    _rows: list[tuple[int, int, int]] = field(default_factory=list)  # packet, header, epoch
+    All slices of one packet must be added in the same way.
+    """
+
+    _rows: list[tuple[int, int, int]] = field(default_factory=list)  # (packet, header, epoch) of each slice
     _heads: list[bytes] = field(default_factory=list)
     _parts: list[SliceColumns] = field(default_factory=list)
 
@@ -391,17 +424,24 @@ class SliceRows:
         return len(self._rows) + sum(len(part.packet) for part in self._parts)
 
     def append(self, packet: int, header: int, epoch: int, head: bytes) -> None:
-        """Add a slice. head: at most `HEADER_BYTES` bytes."""
+        """Add one slice.
+
+        Args:
+            packet: as in `SliceColumns`.
+            header: as in `SliceColumns`.
+            epoch: as in `SliceColumns`.
+            head: the first bytes after the header of the NAL unit, at most `HEADER_BYTES`.
+        """
         self._rows.append((packet, header, epoch))
         self._heads.append(head)
 
     def extend(self, part: SliceColumns) -> None:
-        """Add slices."""
+        """Add many slices."""
         self._parts.append(part)
 
     def columns(self) -> SliceColumns:
-        """Return all slices in the order of their packets."""
-        rows = np.array(self._rows, np.int64).reshape(-1, 3)  # without rows, too
+        """Return all slices, ordered by packet."""
+        rows = np.array(self._rows, np.int64).reshape(-1, 3)  # the shape is [0, 3] if there are no rows
         padded = b"".join(head.ljust(HEADER_BYTES, b"\0") for head in self._heads)
         single = SliceColumns(
             packet=rows[:, 0],

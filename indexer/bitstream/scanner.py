@@ -1,4 +1,4 @@
-"""Common parts of the H.264 and HEVC scanners: splitting packets into NAL units, and parameter sets in force."""
+"""The base class of the H.264 and HEVC scanners. It splits packets into NAL units and follows the parameter sets."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
@@ -24,28 +24,28 @@ from framedex.indexer.bitstream.nal import (
     split_nal_units,
 )
 
-Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (id, facts); raises ValueError
+Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (ID of the parameter set, its fields); raises ValueError
 
-Sorted = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+Sorted = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]  # result of `NalScanner._classify_units`
 
-MAX_STATES = 1000  # every state is stored in the index; a stream that needs more states is an attack
+MAX_STATES = 1000  # maximum number of decoder states, which the index stores; a stream that needs more is an attack
 
 
 class NalScanner:
-    """The base of the scanners of H.264 and HEVC.
+    """The base class of the H.264 and HEVC scanners.
 
     NAL units are length-prefixed if the stream has a configuration record. Otherwise they are in Annex B format.
 
     Attributes:
-        length_size: number of bytes of each NAL unit's length field, 0 in Annex B.
+        length_size: the number of bytes of each NAL unit's length field, or 0 for Annex B.
 
     Raises:
         BitstreamError: if the configuration record is invalid.
     """
 
-    # NAL unit type → name and parser of a parameter set.
+    # nal_unit_type → (name, parser) of each type of parameter set
     set_parsers: ClassVar[Mapping[int, tuple[str, Parser]]]
-    header_bytes: ClassVar[int]  # the length of a NAL unit's header
+    header_bytes: ClassVar[int]  # number of bytes of a NAL unit's header
 
     def __init__(self, configuration: bytes) -> None:
         self._sets = ParameterSets()
@@ -64,14 +64,14 @@ class NalScanner:
         self._inner_start_codes = False
         self._damaged: set[int] = set()
         self._slices = SliceRows()
-        self._in_force: list[InForce] = []  # the sets in force before each packet
-        self._carried: dict[int, set[Key]] = {}  # by packet, the sets in front of its slices
+        self._in_force: list[InForce] = []  # the parameter sets in force before each packet
+        self._carried: dict[int, set[Key]] = {}  # packet → keys of the parameter sets that precede its slices
         self._changing: set[int] = set()  # packets whose parameter sets change those in force
-        self._carried_over: set[int] = set()  # packets with units that decoders keep (`Pictures.carries_over`)
-        self._replaced: dict[Key, list[int]] = {}  # packets that replace the content of a set in force
+        self._carried_over: set[int] = set()  # packets with information as in `Pictures.carries_over`
+        self._replaced: dict[Key, list[int]] = {}  # key → packets that replace a parameter set in force by another one
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
-        """Return (NAL length size, parameter sets) of a stream's extradata; the size is 0 for Annex B."""
+        """Return (`length_size`, parameter sets) of a stream's extradata."""
         if not configuration or configuration.startswith((START_CODE, b"\0" + START_CODE)):
             return 0, [configuration[start:end] for start, end in split_annex_b(configuration)]
         try:
@@ -81,33 +81,35 @@ class NalScanner:
 
     @staticmethod
     def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
-        """Return (NAL length size, parameter sets) of a decoder configuration record. Raises ValueError."""
+        """Return (`length_size`, parameter sets) of a decoder configuration record. Raises ValueError."""
         raise NotImplementedError
 
     @staticmethod
     def unit_type(header: int) -> int:
-        """Return the nal_unit_type that the first byte of a NAL unit states."""
+        """Return the nal_unit_type in the first byte of a NAL unit header."""
         raise NotImplementedError
 
     def reconfigure(self, configuration: bytes) -> None:
-        """Put a new configuration record in force for the next packet (a second sample entry, FLV headers).
+        """Put a new configuration record in force from the next packet on.
+
+        A stream can have several records in sample entries of MP4 files, or in sequence headers of FLV files.
 
         Raises:
-            BitstreamError: if the record changes more than parameter sets.
+            BitstreamError: if the record is invalid, or changes the number of bytes of length fields.
         """
         length_size, nals = self._open(configuration)
         if length_size != self.length_size:
-            raise BitstreamError("parameter_sets", f"the NAL unit lengths change their size at packet {self._packets}")
+            raise BitstreamError("parameter_sets", f"the size of NAL unit lengths changes at packet {self._packets}")
         for nal in nals:
             self._on_parameter_set(nal, None)
 
     def begin_with(self, state: bytes, *, in_middle: bool, consecutive: bool) -> None:
-        """Put in force, before packet 0, the state that a decoder must be given before it starts there.
+        """Put the decoder state of the first packet that is fed in force. This packet is numbered 0.
 
         Args:
-            state: NAL units, length-prefixed or in Annex B as the stream's packets.
-            in_middle: whether packet 0 is not the first packet of the stream.
-            consecutive: whether no packets are left out between those that are fed.
+            state: the NAL units of the state, in the format of the stream's packets (length-prefixed or Annex B).
+            in_middle: whether the stream has packets before the first packet that is fed.
+            consecutive: whether the packets that are fed are consecutive packets of the stream.
 
         Raises:
             ValueError: if the state is invalid.
@@ -118,7 +120,7 @@ class NalScanner:
             self._take(state[start:end])
 
     def _take(self, nal: bytes) -> None:
-        """Put one unit of a state in force."""
+        """Put one NAL unit of a decoder state in force."""
         self._on_parameter_set(nal, None)
 
     def feed(self, data: bytes) -> None:
@@ -126,12 +128,15 @@ class NalScanner:
         raise NotImplementedError
 
     def feed_many(self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64]) -> None:
-        """Read the next n packets, with the same result as `feed` for one after another. Raises BitstreamError.
+        """Read the next n packets. The result is the same as with one call of `feed` per packet.
 
         Args:
-            data: uint8 [bytes], which holds the packets.
-            offset: int64 [n], where each packet begins in `data`.
-            size: int64 [n], size of each packet in bytes.
+            data: uint8 [bytes], the bytes that contain the packets.
+            offset: int64 [n], the position of each packet in `data`.
+            size: int64 [n], the size of each packet in bytes.
+
+        Raises:
+            BitstreamError: as `feed` does.
         """
         # `split_nal_units` requires packets that do not overlap.
         if not self.length_size or (offset[1:] < offset[:-1] + size[:-1]).any():
@@ -158,18 +163,18 @@ class NalScanner:
         """Find the slices to collect, and the packets that `feed` must read.
 
         Returns:
-            bool [units], slices to collect; bool [units], units whose packet must be fed by itself; bool [packets],
-            packets whose units show that they are damaged.
+            Three masks. The first, bool [units], marks slices to collect. The second, bool [units], marks units whose
+            packet must be read by `feed`. The third, bool [packets], marks packets whose units show damage.
         """
         raise NotImplementedError
 
     def _pass(
         self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], one_by_one: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Feed the packets in `one_by_one`, bool [n], and count the others in between.
+        """Read the packets in `one_by_one`, bool [n], by `feed`. Only count the other packets.
 
         Returns:
-            int64 [n], each packet's epoch of parameter sets.
+            int64 [n]: the index in `ParameterSets.epochs` of the parameter sets that are in force at each packet.
         """
         n, at = len(offset), 0
         epoch = np.zeros(n, np.int64)
@@ -184,7 +189,7 @@ class NalScanner:
         return epoch
 
     def _next_packet(self, data: bytes) -> tuple[int, list[Span]]:
-        """Return the next packet's number and its NAL units, without any units if the packet is damaged."""
+        """Return the number of the next packet and the spans of its NAL units. A damaged packet has no spans."""
         number = self._packets
         self._packets += 1
         self._in_force.append(self._sets.in_force)
@@ -199,12 +204,13 @@ class NalScanner:
         return number, spans
 
     def _on_parameter_set(self, nal: bytes, packet: int | None, *, late: bool = False) -> None:
-        """Put a parameter set that a packet carries in force, and ignore other units.
+        """Put a NAL unit in force if it is a parameter set. Ignore other units.
 
         Args:
-            nal: the unit.
-            packet: number of the packet that carries it. If None, the configuration or a state carries it.
-            late: whether it lies behind slices of the packet. These slices do not use it.
+            nal: the NAL unit.
+            packet: the number of the packet that carries the unit. None if a configuration record or a decoder state
+                carries the unit.
+            late: whether the unit follows slices of its packet. These slices do not use the unit.
         """
         kind = self.unit_type(nal[0])
         if kind not in self.set_parsers:
@@ -228,19 +234,20 @@ class NalScanner:
             self._note_change(kind, set_id)
 
     def _note_change(self, kind: int, set_id: int) -> None:
-        """Change other sets as a codec's decoders do when one set changes."""
+        """Update other parameter sets as decoders of the codec do when the set of this type and ID changes."""
 
     def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
-        """Return the decoder states, and int32 [packets], the index of the state that each random access point needs.
+        """Return `states` and `state` of `Pictures`.
 
-        A state consists of the sets in force that the random access point's own packet does not carry.
+        The state of a random access point consists of the in-band parameter sets in force, without those that the
+        packet itself carries.
 
         Args:
-            starts: packet numbers of the random access points.
-            extra: units that belong to every state, except at packet 0.
+            starts: the packet numbers of the random access points.
+            extra: NAL units that are added to every state, except that of packet 0.
         """
         numbers: dict[bytes, int] = {b"": 0}
-        if extra:  # random access points behind the fed packets need this state
+        if extra:  # random access points after the packets that were fed need this state
             numbers[self._joined(extra)] = 1
         state = np.zeros(self._packets, np.int32)
         for start in starts:
@@ -259,7 +266,7 @@ class NalScanner:
 
 
 def marked(numbers: Iterable[int], n: int) -> NDArray[np.bool_]:
-    """Return bool [n]: which of the numbers from 0 to n - 1 are among the given ones."""
+    """Return bool [n]: True at the indices in `numbers`, False elsewhere."""
     found = np.zeros(n, np.bool_)
     found[np.fromiter(numbers, np.int64)] = True
     return found

@@ -1,6 +1,7 @@
-"""Facts about VP8 pictures (RFC 6386) from frame tags, and VP9 pictures (version 0.6) from uncompressed headers.
+"""Scanners of VP8 (RFC 6386) and VP9 (bitstream specification 0.6).
 
-Random access points are key frames. Both codecs have frames that are decoded and not shown.
+They find the properties of pictures in VP8 frame tags and in VP9 uncompressed headers. Random access points are key
+frames. Both codecs have frames that are decoded but not output.
 """
 
 import numpy as np
@@ -17,38 +18,44 @@ from framedex.indexer.bitstream.base import (
     segments,
 )
 
-TAG_BYTES, KEY_HEADER_BYTES = 3, 10  # 9.1: the frame tag; in key frames, with the start code and the size
+# Sizes in bytes of a frame tag, and of the header of a key frame: frame tag, start code and picture size (9.1).
+TAG_BYTES, KEY_HEADER_BYTES = 3, 10
 START_CODE = b"\x9d\x01\x2a"
-FIRST_PARTITION_SHIFT = 5
-YUV420 = 1  # chroma_format_idc; VP8 has no other
+FIRST_PARTITION_SHIFT = 5  # position of the size of the first partition in the frame tag
+YUV420 = 1  # chroma_format_idc of 4:2:0, the only chroma format of VP8
 
-INTER, SHOWN = 1, 16  # bits of the tag's first byte
-DAMAGED = 2  # marks a packet that is no frame; the bit is one of the version, which is not used
+INTER, SHOWN = 1, 16  # bits of the first byte of a frame tag: not a key frame, and frame that is output
+DAMAGED = 2  # bit that marks a packet without a valid frame; in frame tags it is a bit of the version, which is ignored
 
 
 def parse_key_frame(data: bytes) -> tuple[int, ...]:
     """Return (width, height, color_space, clamping_type) of a key frame (9.1, 9.2). Raises ValueError.
 
-    The last two are at the beginning of the first partition, coded as booleans of even probability (7.3).
+    color_space and clamping_type are the first two values of the first partition. Each is coded arithmetically, as a
+    boolean of probability 1/2 (7.3).
     """
     if len(data) < KEY_HEADER_BYTES + 2 or data[TAG_BYTES:6] != START_CODE:
         raise ValueError("the key frame has no start code")
     width = int.from_bytes(data[6:8], "little") & 0x3FFF
     height = int.from_bytes(data[8:10], "little") & 0x3FFF
     if not width or not height:
-        raise ValueError(f"the key frame states {width}x{height} pixels")
+        raise ValueError(f"the key frame has an invalid size, {width}x{height} pixels")
     first, second = data[KEY_HEADER_BYTES], data[KEY_HEADER_BYTES + 1]
-    if first < 128:  # the range 255 is split at 128, the remaining range 128 is split at 64
+    # The boolean decoder splits its initial range of 255 at 128 for color_space.
+    if first < 128:  # the new range is 128, which is split at 64 for clamping_type
         return width, height, 0, int(first >= 64)
-    # The remaining range 127 is doubled, and split at 127.
+    # The new range is 127. The decoder doubles it to 254, and splits it at 127 for clamping_type.
     return width, height, 1, int((first - 128) << 9 | second << 1 >= 127 << 8)
 
 
 class Vp8Scanner:
-    """A collector of frame tags. See `base.Scanner`; VP8 has no configuration.
+    """A scanner of VP8 packets, as `base.Scanner` describes. It collects frame tags.
 
-    Every frame is needed: even a frame that is not a reference passes probabilities, segments and filter levels to
-    later frames (19.2).
+    Every frame is needed, because even a frame that is not used as a reference passes probabilities, segments and
+    filter levels on to later frames (19.2).
+
+    Args:
+        configuration: the decoder configuration. It is ignored, because VP8 does not need one.
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -73,29 +80,29 @@ class Vp8Scanner:
         tags = np.frombuffer(bytes(self._tags), np.uint8)
         damaged = tags & DAMAGED != 0
         start = np.where((tags & INTER == 0) & ~damaged, CLOSED_START, NO_START).astype(np.uint8)
-        orphan = segments(start) < 0  # packets before the first key frame give no picture
+        orphan = segments(start) < 0  # packets before the first key frame, for which decoders output no picture
         return pictures_of(
             start,
             skipped=((tags & SHOWN == 0) & ~damaged) | orphan,
             damaged=damaged | orphan,
             varying_shape=len(self._shapes) > 1,
-            doubtful=True,  # headers do not show the effects of a lost packet
+            doubtful=True,  # headers do not show whether a packet is missing
             chroma_format=YUV420,
         )
 
 
-FRAME_MARKER, SYNC_CODE = 2, 0x498342  # 7.2
-CS_RGB = 7  # color_space, 7.2.2
-HEAD_BYTES = 16  # enough for the longest header up to the frame's size: 14 bytes
+FRAME_MARKER, SYNC_CODE = 2, 0x498342  # required values of frame_marker and frame_sync_code (7.2)
+CS_RGB = 7  # value of color_space for RGB (7.2.2)
+HEAD_BYTES = 16  # number of bytes that are kept of each header; the fields up to the frame size need at most 14
 
 
 def split_superframe(data: bytes) -> list[tuple[int, int]]:
-    """Return the (start, end) of each frame in a packet (Annex B).
+    """Return the (start, end) of each frame in a packet, which is one frame or a superframe (Annex B).
 
-    Bytes between the last frame and the index are ignored, as libavcodec does when it splits packets.
+    Bytes between the last frame and the superframe index are ignored, as libavcodec ignores them.
 
     Raises:
-        ValueError: if the index is wrong.
+        ValueError: if a frame size in the superframe index is 0 or exceeds the packet.
     """
     marker = data[-1]
     if marker & 0xE0 != 0xC0:
@@ -108,17 +115,20 @@ def split_superframe(data: bytes) -> list[tuple[int, int]]:
     for entry in range(index + 1, len(data) - 1, size_bytes):
         end = at + int.from_bytes(data[entry : entry + size_bytes], "little")
         if end == at or end > index:
-            raise ValueError(f"the superframe's index claims {end - at} bytes for a frame, {index - at} are left")
+            raise ValueError(f"the superframe index claims {end - at} bytes for a frame, but {index - at} are left")
         spans.append((at, end))
         at = end
     return spans
 
 
 class Vp9Scanner:
-    """A collector of the heads of uncompressed headers. See `base.Scanner`; VP9 needs no configuration.
+    """A scanner of VP9 packets, as `base.Scanner` describes. It collects the first bytes of uncompressed headers.
 
-    Every frame is needed: even a frame that refreshes no reference passes probabilities (refresh_probs(), 6.1.2),
-    motion vectors and segments to later frames.
+    Every frame is needed, because even a frame that refreshes no reference slot passes probabilities (refresh_probs(),
+    6.1.2), motion vectors and segments on to later frames.
+
+    Args:
+        configuration: the decoder configuration. It is ignored, because VP9 does not need one.
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -152,8 +162,8 @@ class Vp9Scanner:
         first = np.diff(packet, prepend=-1) != 0
         begins = (np.bincount(packet[headers.key & first], minlength=n) > 0) & ~damaged
         start = np.where(begins, CLOSED_START, NO_START).astype(np.uint8)
-        # Before the first random access point, decoders output nothing until an intra frame comes. Frames behind that
-        # may lack references.
+        # Before the first random access point, decoders output nothing up to the first intra frame. Later frames may
+        # refer to missing frames.
         orphan = segments(start) < 0
         intra = np.bincount(packet[headers.key | headers.intra_only], minlength=n) > 0
         waiting = ~np.logical_or.accumulate(intra | begins)
@@ -164,24 +174,26 @@ class Vp9Scanner:
             skipped=((shown == 0) & ~damaged) | waiting,
             damaged=damaged | orphan,
             varying_shape=len(formats) > 1 or len(sizes) > 1,
-            # The low bits are the subsampling. 4:4:0 has no chroma_format_idc.
+            # The lowest two bits of a format are subsampling_x and subsampling_y. 4:4:0 has no chroma_format_idc.
             chroma_format={3: 1, 2: 2, 0: 3}.get(int(formats[0]) & 3) if len(formats) else None,
         )
 
 
 class FrameHeaders:
-    """The fields of uncompressed_header() (6.2) up to the frame's size, of n frames.
+    """The fields of the uncompressed_header() (6.2) of n frames, up to the frame size.
+
+    Args:
+        heads: the first `HEAD_BYTES` bytes of each frame, or the whole frame if it is shorter.
 
     Attributes:
-        key: bool [n], key frames, including hidden ones.
-        intra_only: bool [n], frames that refer to no other frame and are not key frames.
-        shown: bool [n], frames that are output.
-        damaged: bool [n], frames with invalid or incomplete headers.
-        has_format: bool [n], frames whose header states its own color_config().
-        has_size: bool [n], frames whose header states its own frame_size(). A size that is taken from a reference is
-            listed for that reference.
-        formats: int64, one for each frame in has_format, equal where the headers' are.
-        sizes: int64, one for each frame in has_size, equal where the headers' are.
+        key: bool [n], whether the frame is a key frame, output or not.
+        intra_only: bool [n], whether the frame is an intra-only frame, which is not a key frame.
+        shown: bool [n], whether the frame is output.
+        damaged: bool [n], whether the header is invalid or incomplete.
+        has_format: bool [n], whether the format of the frame is in `formats`. Other frames inherit their format.
+        has_size: bool [n], whether the header contains a frame size. Other frames inherit the size of a reference.
+        formats: int64 [frames in `has_format`], the pixel format as one number.
+        sizes: int64 [frames in `has_size`], the frame size as one number.
     """
 
     def __init__(self, heads: list[bytes]) -> None:
@@ -196,7 +208,8 @@ class FrameHeaders:
         intra_only = bits.u(1, where=~existing & ~key & ~shown) != 0
         bits.u(2, where=~existing & ~key & ~resilient)
         synced = bits.u(24, where=key | intra_only)
-        self.has_format = key | (intra_only & (profile > 0))  # other frames are 4:2:0 of 8 bits, as is all of profile 0
+        # Intra-only frames of profile 0 contain no color_config(), because all of profile 0 is 4:2:0 with 8 bits.
+        self.has_format = key | (intra_only & (profile > 0))
         formats, format_reserved = _color_config(bits, profile, self.has_format)
         inter = ~existing & ~key & ~intra_only
         bits.u(8, where=intra_only | inter)
@@ -217,9 +230,10 @@ class FrameHeaders:
 def _color_config(
     bits: BitColumns, profile: NDArray[np.int64], where: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Read color_config() (6.2.2) of the frames in `where` and return (format, reserved bit), int64 [n].
+    """Read the color_config() (6.2.2) of the frames in `where`, and return (format, reserved bit), each int64 [n].
 
-    A format is bit depth class, color_space, color_range, subsampling_x and subsampling_y, as one number.
+    A format is one number whose bits are the bit depth class, color_space, color_range, subsampling_x and
+    subsampling_y.
     """
     depth = bits.u(1, where=where & (profile >= 2)) + (profile >= 2)
     space = bits.u(3, where=where)

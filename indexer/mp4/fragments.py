@@ -1,4 +1,7 @@
-"""Samples that `moof` boxes list (ISO/IEC 14496-12 8.8), as libavformat reads them. Pure functions of bytes."""
+"""Samples of fragmented MP4 files, which `moof` boxes list (ISO/IEC 14496-12 8.8).
+
+The samples equal those that libavformat reads. All functions here are pure functions of bytes.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -10,27 +13,29 @@ from numpy.typing import NDArray
 from framedex.indexer.mp4.boxes import Box, UntrustedTables, child_boxes
 from framedex.indexer.mp4.tracks import MAX_TIME, Layout, Samples, Track, TrackDefaults
 
-MAX_SAMPLE_BYTES = 0x3FFFFFFF  # the largest size in libavformat's index
-FREE_SAMPLES = 1 << 20  # so many samples may be claimed without bytes of headers or tables for each
+MAX_SAMPLE_BYTES = 0x3FFFFFFF  # largest sample size that libavformat's index can store
+# The number of samples that a file may claim even if its headers and tables have fewer bytes than samples.
+FREE_SAMPLES = 1 << 20
 BASE_OFFSET, BASE_IS_MOOF = 1, 0x20000  # flags of tfhd (8.8.7)
-OVERRIDES = {2: "description", 8: "duration", 0x10: "size", 0x20: "flags"}  # fields of TrackDefaults by flags of tfhd
+# tfhd flag → field of TrackDefaults that the tfhd box overrides
+OVERRIDES = {2: "description", 8: "duration", 0x10: "size", 0x20: "flags"}
 DATA_OFFSET, FIRST_FLAGS, SAMPLE_FIELDS = 1, 4, (0x100, 0x200, 0x400, 0x800)  # flags of trun (8.8.8)
-OWN_SIZE, OWN_FLAGS = 0x200, 0x400
-NOT_SYNC = 0x01010000  # sample_is_non_sync_sample, or sample_depends_on is 1
+OWN_SIZE, OWN_FLAGS = 0x200, 0x400  # trun flags for a size and for flags of each sample
+NOT_SYNC = 0x01010000  # mask of sample flags: sample_is_non_sync_sample, or sample_depends_on is 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One trun box (8.8.8).
+    """The content of one trun box (8.8.8), a run of consecutive samples.
 
     Attributes:
-        data: the payload of its moof.
-        start: where its rows start in `data`.
-        count: number of samples.
-        flags: of the box.
-        first_flags: flags of the first sample. If None, the box does not state them.
-        offset: where the data of its samples starts in the file.
-        defaults: the fields that its rows do not state.
+        data: the payload of the moof box that holds the trun box.
+        start: the offset in `data` at which the rows of the trun box begin.
+        count: the number of samples.
+        flags: the flags of the trun box.
+        first_flags: the sample flags of the first sample. None if the box does not state them.
+        offset: the offset in the file at which the data of the first sample begins.
+        defaults: the values of fields that the rows do not state.
     """
 
     data: bytes
@@ -42,14 +47,14 @@ class _Run:
     defaults: TrackDefaults
 
     def rows(self) -> tuple[list[int], NDArray[np.uint32]]:
-        """Return (fields, [samples, fields]): which of `SAMPLE_FIELDS` the rows state, and their values."""
+        """Return the indices in `SAMPLE_FIELDS` of the fields that the rows state, and values [samples, fields]."""
         chosen = [number for number, bit in enumerate(SAMPLE_FIELDS) if self.flags & bit]
         stated = np.frombuffer(self.data, ">u4", self.count * len(chosen), self.start)
         return chosen, stated.reshape(self.count, len(chosen))
 
 
 class _Collector:
-    """A reader of moof boxes in file order, which keeps the runs of one track."""
+    """A reader of moof boxes in file order. It keeps the runs of one track."""
 
     def __init__(self, layout: Layout, track: Track) -> None:
         self.layout, self.track = layout, track
@@ -59,7 +64,7 @@ class _Collector:
         self.chains: list[tuple[int, int]] = []  # (first run, decode time of its first sample)
 
     def add_moof(self, number: int, start: int, data: bytes) -> None:
-        """Add the fragment whose moof box starts at byte `start` of the file."""
+        """Add fragment `number`, whose moof box begins at byte `start` of the file and has the payload `data`."""
         last: _Run | None = None
         seen = set()
         for kind, first, end in child_boxes(data, 0, len(data)):
@@ -67,7 +72,7 @@ class _Collector:
                 continue
             boxes = child_boxes(data, first, end)
             if not boxes or boxes[0][0] != b"tfhd":
-                raise UntrustedTables(f"the traf in the moof at byte {start} does not begin with tfhd")
+                raise UntrustedTables(f"a traf box in the moof at byte {start} does not begin with a tfhd box")
             track_id, flags, base, defaults = self._header(data[boxes[0][1] : boxes[0][2]])
             if track_id in seen:
                 raise UntrustedTables(f"the moof at byte {start} has two traf boxes for track {track_id}")
@@ -80,7 +85,7 @@ class _Collector:
                 self._keep(number, data, boxes[1:], runs, start)
 
     def _header(self, payload: bytes) -> tuple[int, int, int, TrackDefaults]:
-        """Return the track id, flags, base offset and defaults in a tfhd box (8.8.7)."""
+        """Return the track ID, flags, base data offset and sample defaults of a tfhd box (8.8.7)."""
         try:
             word, track_id = struct.unpack_from(">II", payload)
             flags, at, base = word & 0xFFFFFF, 8, 0
@@ -90,12 +95,12 @@ class _Collector:
             names = [name for bit, name in OVERRIDES.items() if flags & bit]
             stated = dict(zip(names, struct.unpack_from(f">{len(names)}I", payload, at), strict=True))
         except struct.error:
-            raise UntrustedTables(f"a tfhd box has {len(payload)} bytes, too few") from None
+            raise UntrustedTables(f"a tfhd box has only {len(payload)} bytes, fewer than its fields need") from None
         movie = self.layout.movie
         if track_id not in movie.defaults or track_id not in movie.tracks:
-            raise UntrustedTables(f"a fragment is for track {track_id}, which moov does not announce")
+            raise UntrustedTables(f"a fragment belongs to track {track_id}, which has no trak or no trex box in moov")
         if base >= MAX_TIME:
-            raise UntrustedTables(f"a fragment's data starts at byte {base}")
+            raise UntrustedTables(f"a tfhd box states an implausible base data offset, {base}")
         return track_id, flags, base, replace(movie.defaults[track_id], **stated)
 
     def _keep(self, number: int, data: bytes, boxes: Sequence[Box], runs: list[_Run], start: int) -> None:
@@ -105,30 +110,35 @@ class _Collector:
         if b"tfdt" in kinds:
             at = kinds.index(b"tfdt")
             if kinds.count(b"tfdt") > 1 or b"trun" in kinds[:at]:
-                raise UntrustedTables(f"the moof at byte {start} has two tfdt boxes, or one after its runs")
+                raise UntrustedTables(f"a traf in the moof at byte {start} has two tfdt boxes, or one after a trun box")
             self.chains.append((len(self.runs), _decode_time(data[boxes[at][1] : boxes[at][2]])))
         elif self.layout.has_sidx:
-            raise UntrustedTables(f"the moof at byte {start} has no tfdt, and a sidx stands in for it")
+            raise UntrustedTables(
+                f"a traf in the moof at byte {start} has no tfdt; demuxers may use sidx times instead"
+            )
         for run in runs:
             if run.count:
                 self.samples += run.count
                 self.runs.append(run)
                 self.run_moofs.append(number)
         if self.samples > self.layout.size_bytes:
-            raise UntrustedTables(f"the fragments claim {self.samples} samples, more than the file has bytes")
+            raise UntrustedTables(f"the fragments claim {self.samples} samples, but the file has fewer bytes")
 
 
 def read_fragments(layout: Layout, track: Track, *, start_time: int, last_time: int | None) -> tuple[Samples, int]:
-    """Return the samples of one track in all fragments, and the shift needed by the first fragment with samples.
+    """Return the samples of one track in all fragments, and a timestamp shift.
+
+    The shift is that of `Samples.shift_needed` for the first fragment that has samples of the track.
 
     Args:
         layout: the boxes of the file.
-        track: the track.
-        start_time: decode time after the samples of the moov, used if a fragment has no tfdt.
-        last_time: decode time of the last sample of the moov. If None, the moov has no samples.
+        track: the track whose samples are returned.
+        start_time: the decode time at the end of the samples in the moov. Fragments before the first tfdt box begin at
+            this time.
+        last_time: the decode time of the last sample in the moov. None if the moov has no samples.
 
     Raises:
-        UntrustedTables: if the fragments are malformed or their meaning is not certain.
+        UntrustedTables: if the fragments are malformed, or it is uncertain how demuxers interpret them.
     """
     collector = _Collector(layout, track)
     for number, (start, data) in enumerate(layout.moofs):
@@ -143,7 +153,7 @@ def read_fragments(layout: Layout, track: Track, *, start_time: int, last_time: 
     table = _rows(runs, firsts, collector.samples)
     duration, size, composition = table[:, 0], table[:, 1], table[:, 3].astype(np.int32).astype(np.int64)
     if len(size) and (size.min() < 1 or size.max() > MAX_SAMPLE_BYTES):
-        raise UntrustedTables("a fragment has a sample without data, or of more than a GiB")
+        raise UntrustedTables("a fragment has a sample without data, or a sample of 1 GiB or more")
     run_of = np.repeat(np.arange(len(runs)), counts)
     into = np.cumsum(size) - size
     offset = np.array([run.offset for run in runs], np.int64)[run_of] + into - into[firsts][run_of]
@@ -158,51 +168,56 @@ def read_fragments(layout: Layout, track: Track, *, start_time: int, last_time: 
         composition=composition,
         duration=duration,
         sync=(table[:, 2] & NOT_SYNC) == 0,
-        hidden=time <= before[run_of],  # samples no later than the fragment before them
+        hidden=time <= before[run_of],  # samples whose decode time is not after that of the preceding run's last sample
         entry=np.array([run.defaults.description - 1 for run in runs], np.int64)[run_of].astype(np.int32),
     )
     return samples, samples.shift_needed(in_first)
 
 
 def _add_runs(data: bytes, boxes: Sequence[Box], base: int, defaults: TrackDefaults, start: int) -> list[_Run]:
-    """Return the runs of one traf.
+    """Return the runs of one traf box.
 
     Args:
-        data: the payload of the moof.
-        boxes: (type, payload start, payload end) of the boxes in the traf.
-        base: the byte of the file from which data offsets count.
-        defaults: the fields that rows do not state.
-        start: where the moof starts in the file.
+        data: the payload of the moof box.
+        boxes: (type, payload start, payload end) of each box in the traf box, except tfhd.
+        base: the offset in the file to which data offsets are relative.
+        defaults: the values of fields that the rows of trun boxes do not state.
+        start: the offset of the moof box in the file, for error messages.
     """
     runs: list[_Run] = []
     for kind, at, end in boxes:
         if kind != b"trun":
             continue
         if end - at < 8:
-            raise UntrustedTables(f"a trun in the moof at byte {start} has {end - at} bytes, too few")
+            raise UntrustedTables(f"a trun in the moof at byte {start} has only {end - at} bytes, it needs at least 8")
         word, count = struct.unpack_from(">II", data, at)
         flags, rows = word & 0xFFFFFF, at + 8
         head = 4 * (bool(flags & DATA_OFFSET) + bool(flags & FIRST_FLAGS))
         width = 4 * sum(bool(flags & bit) for bit in SAMPLE_FIELDS)
         if rows + head + count * width > end:
-            raise UntrustedTables(f"a trun in the moof at byte {start} claims {count} samples, its bytes hold less")
+            raise UntrustedTables(f"a trun in the moof at byte {start} claims {count} samples, but holds fewer rows")
         offset, first_flags = base, None
         if flags & DATA_OFFSET:
             offset += struct.unpack_from(">i", data, rows)[0]
             rows += 4
         elif runs:
-            raise UntrustedTables(f"the second trun in the moof at byte {start} does not say where its data is")
+            raise UntrustedTables(f"a second trun in the moof at byte {start} states no data offset")
         if flags & FIRST_FLAGS:
             (first_flags,) = struct.unpack_from(">I", data, rows)
             rows += 4
         if offset < 0:
-            raise UntrustedTables(f"a trun in the moof at byte {start} has its data before the file")
+            raise UntrustedTables(
+                f"a trun in the moof at byte {start} states a data offset before the file's beginning"
+            )
         runs.append(_Run(data, rows, count, flags, first_flags, offset, defaults))
     return runs
 
 
 def _rows(runs: list[_Run], firsts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """Return int64 [samples, 4]: duration, size, flags and composition offset, which is still unsigned."""
+    """Return int64 [samples, 4]: duration, size, flags and composition offset of each sample.
+
+    Composition offsets are read as unsigned integers. The caller converts them to signed integers.
+    """
     table = np.zeros((total, 4), np.int64)
     for run, first in zip(runs, firsts.tolist(), strict=True):
         part = table[first : first + run.count]
@@ -219,7 +234,10 @@ def _rows(runs: list[_Run], firsts: NDArray[np.int64], total: int) -> NDArray[np
 def _decode_times(
     chains: list[tuple[int, int]], firsts: NDArray[np.int64], duration: NDArray[np.int64], start_time: int
 ) -> NDArray[np.int64]:
-    """Return int64 [samples], decode times: a chain of runs starts at the time in a tfdt, and durations are added."""
+    """Return the decode times of samples, int64 [samples].
+
+    A chain of runs begins at the time that a tfdt box states. The durations of the samples are added to that time.
+    """
     before = np.cumsum(duration) - duration
     starts = np.append(firsts, len(duration))
     chain_first = starts[np.array([0] + [run for run, _ in chains], np.int64)]
@@ -233,7 +251,7 @@ def _decode_times(
 
 
 def _end_of(run: _Run) -> int:
-    """Return the first byte after a run's data."""
+    """Return the offset in the file at which the data of a run ends."""
     if not run.flags & OWN_SIZE:
         return run.offset + run.count * run.defaults.size
     chosen, rows = run.rows()
@@ -244,8 +262,8 @@ def _decode_time(payload: bytes) -> int:
     """Return the baseMediaDecodeTime of a tfdt box (8.8.12)."""
     length = 8 if payload[:1] != b"\0" else 4
     if len(payload) < 4 + length:
-        raise UntrustedTables(f"a tfdt box has {len(payload)} bytes, too few")
+        raise UntrustedTables(f"a tfdt box has only {len(payload)} bytes, it needs {4 + length}")
     time = int.from_bytes(payload[4 : 4 + length], "big")
     if time >= MAX_TIME:
-        raise UntrustedTables(f"a fragment is decoded at {time}")
+        raise UntrustedTables(f"a tfdt box states an implausible decode time, {time}")
     return time

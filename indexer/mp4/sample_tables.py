@@ -1,12 +1,12 @@
-"""The packets of a track from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
+"""Offsets, sizes and timestamps of a track's packets from the sample tables of an MP4, MOV or 3GP file.
 
-Columns equal the packets that libavformat's demuxer returns. Where they might differ, because tables are malformed or
-demuxers read them in their own ways, UntrustedTables is raised with the reason. Only box headers, `moov` and `moof`
-are read, so the cost depends on their size and not on the size of the media.
+No packet is read. The packets equal those that libavformat's demuxer returns. UntrustedTables is raised with the reason
+if they might differ, because tables are malformed or demuxers interpret them in different ways. Only box headers and
+the `moov` and `moof` boxes are read, so the cost depends on the size of these boxes and not on the size of the media.
 
-The functions for the tables of a `stbl` box (ISO/IEC 14496-12 8.5 to 8.7) take the bytes of the moov, the track and the
-number of samples, and return columns. Their cost depends on the entries that tables have, not on the number of entries
-that they claim.
+The functions for the tables of a `stbl` box (ISO/IEC 14496-12 8.5 to 8.7) take the payload of the moov box, the track
+and the number of samples, and return one value per sample. Their cost depends on the entries that a table holds, not on
+the number of entries that its header claims.
 """
 
 from dataclasses import dataclass
@@ -37,66 +37,80 @@ from framedex.indexer.mp4.tracks import (
 )
 
 MAX_SAMPLES = 100_000_000
-MAX_DELTA = (1 << 32) - 1 - 480_000  # libavformat reads longer durations as negative
+MAX_DELTA = (1 << 32) - 1 - 480_000  # largest sample duration that libavformat does not read as a negative number
 MAX_COMPOSITION = 1 << 28
 MAX_OFFSET = 1 << 60
 
 
 def sample_sizes(data: bytes, track: Track, size_bytes: int) -> NDArray[np.int64]:
-    """Return int64 [samples] from stsz or stz2 (8.7.3)."""
+    """Return the sizes of samples in bytes, int64 [samples], from a stsz or stz2 box (8.7.3).
+
+    Args:
+        data: the payload of the moov box.
+        track: the track of the samples.
+        size_bytes: the size of the file.
+    """
     names = [name for name in (b"stsz", b"stz2") if name in track.tables]
     if len(names) != 1:
-        raise UntrustedTables(f"the track has {len(names)} boxes of sample sizes")
+        raise UntrustedTables(f"the track has {len(names)} boxes of sample sizes (stsz, stz2), it needs exactly one")
     start, end = track.tables[names[0]]
     if end - start < 12:
-        raise UntrustedTables(f"{names[0].decode()} has {end - start} bytes, too few")
+        raise UntrustedTables(f"{names[0].decode()} has only {end - start} bytes, it needs at least 12")
     constant, count = (int.from_bytes(data[at : at + 4], "big") for at in (start + 4, start + 8))
     bits = 32
     if names[0] == b"stz2":
         bits, constant = constant & 0xFF, 0
         if bits not in (4, 8, 16):
-            raise UntrustedTables(f"stz2 has sizes of {bits} bits")
+            raise UntrustedTables(f"stz2 states sizes with {bits} bits, only 4, 8 and 16 are allowed")
     if constant:
         if count * constant > size_bytes or count > max(FREE_SAMPLES, len(data)):
-            raise UntrustedTables(f"stsz claims {count} samples of {constant} bytes in a file of {size_bytes}")
+            raise UntrustedTables(f"stsz claims {count} samples of {constant} bytes, but the file has {size_bytes}")
         return np.full(count, constant, np.int64)
     if (count * bits + 7) // 8 > end - start - 12:
-        raise UntrustedTables(f"{names[0].decode()} claims {count} samples, its {end - start} bytes hold less")
+        raise UntrustedTables(f"{names[0].decode()} claims {count} samples, but holds fewer in {end - start} bytes")
     if count > MAX_SAMPLES:
-        raise UntrustedTables(f"the track has {count} samples, more than {MAX_SAMPLES}")
+        raise UntrustedTables(f"the track has {count} samples, the maximum is {MAX_SAMPLES}")
     if bits == 4:
         pairs = np.frombuffer(data, np.uint8, (count + 1) // 2, start + 12)
         return np.stack([pairs >> 4, pairs & 15], axis=1).reshape(-1)[:count].astype(np.int64)
     sizes = np.frombuffer(data, f">u{bits // 8}", count, start + 12).astype(np.int64)
     if count and sizes.max() > MAX_SAMPLE_BYTES:
-        raise UntrustedTables(f"a sample has {sizes.max()} bytes")
+        raise UntrustedTables(f"a sample has {sizes.max()} bytes, the maximum is {MAX_SAMPLE_BYTES}")
     return sizes
 
 
 def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the offset and the sample entry of each sample, from the chunks (8.7.4, 8.7.5)."""
+    """Return each sample's offset in the file and the index of its sample entry, from the chunk boxes (8.7.4, 8.7.5).
+
+    Args:
+        data: the payload of the moov box.
+        track: the track of the samples.
+        size: int64 [samples], the sizes of the samples in bytes.
+    """
     names = [name for name in (b"stco", b"co64") if name in track.tables]
     count = len(size)
     if len(names) != 1 or b"stsc" not in track.tables:
         if not names and not count:
             return size, np.zeros(0, np.int32)
-        raise UntrustedTables(f"the track has {len(names)} boxes of chunk offsets and {count} samples")
+        raise UntrustedTables(
+            f"a track of {count} samples needs stsc and one box of chunk offsets, it has {len(names)} of stco and co64"
+        )
     wide = names[0] == b"co64"
     chunk_offset = entry_table(data, track.tables[names[0]], 1, names[0].decode(), ">u8" if wide else ">u4")[:, 0]
     chunks = len(chunk_offset)
     if chunks and int(chunk_offset.max()) >= MAX_OFFSET:
-        raise UntrustedTables(f"a chunk begins at byte {chunk_offset.max()}")
+        raise UntrustedTables(f"a chunk offset is implausible, {chunk_offset.max()} bytes")
     runs = entry_table(data, track.tables[b"stsc"], 3, "stsc").astype(np.int64)
     first, samples, entry = runs[:, 0], runs[:, 1], runs[:, 2]
     if not count and not chunks:
         return size, np.zeros(0, np.int32)
     if not len(runs) or first[0] != 1 or first[-1] > chunks or not (np.diff(first) > 0).all():
-        raise UntrustedTables(f"stsc does not list the {chunks} chunks in order")
+        raise UntrustedTables(f"stsc does not list chunks in ascending order from 1 to at most {chunks}")
     if samples.min() < 1 or entry.min() < 1 or entry.max() > 1 << 16:
-        raise UntrustedTables("stsc has a chunk without samples or without a sample entry")
+        raise UntrustedTables("stsc has chunks without samples, or an invalid number of a sample entry")
     run_chunks = np.diff(first, append=chunks + 1)
     if int((run_chunks * samples).sum()) != count:
-        raise UntrustedTables(f"the chunks hold {int((run_chunks * samples).sum())} samples, the sizes are of {count}")
+        raise UntrustedTables(f"stsc has {int((run_chunks * samples).sum())} samples, the table of sizes has {count}")
     chunk_samples = np.repeat(samples, run_chunks)
     before = np.cumsum(size) - size
     chunk_first = np.cumsum(chunk_samples) - chunk_samples
@@ -105,55 +119,66 @@ def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[
 
 
 def _expand(counts: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return at most `count` values: each value repeated as often as `counts` says."""
+    """Return each value as often as `counts` states, as one column that is cut off after `count` rows."""
     ends = np.minimum(np.cumsum(counts), count)
     return np.repeat(values, np.diff(ends, prepend=0))
 
 
 def sample_durations(data: bytes, track: Track, count: int) -> NDArray[np.int64]:
-    """Return int64 [samples] from stts (8.6.1.2)."""
+    """Return the durations of samples, int64 [samples], from the stts box (8.6.1.2)."""
     if b"stts" not in track.tables:
         if count:
             raise UntrustedTables("the track has no stts box")
         return np.zeros(0, np.int64)
     runs = entry_table(data, track.tables[b"stts"], 2, "stts").astype(np.int64)
     if len(runs) and runs[:, 1].max() > MAX_DELTA:
-        raise UntrustedTables(f"stts has a duration of {runs[:, 1].max()}, which may stand for a negative one")
+        raise UntrustedTables(
+            f"stts has a duration of {runs[:, 1].max()}, which demuxers may read as a negative number"
+        )
     durations = _expand(runs[:, 0], runs[:, 1], count)
     if len(durations) < count:
-        raise UntrustedTables(f"stts has durations of {len(durations)} samples, there are {count}")
+        raise UntrustedTables(f"stts has the durations of only {len(durations)} of {count} samples")
     return durations
 
 
 def _composition_runs(data: bytes, track: Track) -> NDArray[np.int64]:
-    """Return int64 [runs, 2]: counts and offsets of ctts (8.6.1.3), signed in both versions as in QuickTime."""
+    """Return the sample counts and composition offsets of the ctts box (8.6.1.3), int64 [runs, 2].
+
+    Offsets are read as signed integers in both versions of the box, as QuickTime reads them.
+    """
     if b"ctts" not in track.tables:
         return np.zeros((0, 2), np.int64)
     runs = entry_table(data, track.tables[b"ctts"], 2, "ctts", ">i4").astype(np.int64)
     if len(runs) and (np.abs(runs[:, 1]).max() >= MAX_COMPOSITION or runs[:, 0].min() < 1):
-        raise UntrustedTables("ctts has an absurd offset, or one of no samples")
+        raise UntrustedTables("ctts has an implausible offset, or a run of 0 samples")
     return runs
 
 
 def composition_offsets(data: bytes, track: Track, count: int) -> NDArray[np.int64] | None:
-    """Return int64 [samples] from ctts (8.6.1.3), or None if it is missing or empty."""
+    """Return the composition offsets of samples, int64 [samples], or None if the ctts box is missing or empty."""
     runs = _composition_runs(data, track)
     if not len(runs):
         return None
     offsets = _expand(runs[:, 0], runs[:, 1], count)
     if len(offsets) < count:
-        raise UntrustedTables(f"ctts has offsets of {len(offsets)} samples, there are {count}")
+        raise UntrustedTables(f"ctts has the offsets of only {len(offsets)} of {count} samples")
     return offsets
 
 
 def decode_shift(data: bytes, track: Track) -> int:
-    """Return by how much decode times move down for negative offsets; libavformat ignores the last two runs of ctts."""
+    """Return the number of time units that libavformat subtracts from decode times for negative composition offsets.
+
+    Like libavformat, this ignores the last two runs of the ctts box.
+    """
     offsets = _composition_runs(data, track)[:-2, 1]
     return max(0, -int(offsets.min())) if len(offsets) else 0
 
 
 def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
-    """Return bool [samples] from stss (8.6.2), QuickTime's stps and sample groups `rap ` (10.4)."""
+    """Return which samples are sync samples, bool [samples].
+
+    They are listed in the stss box (8.6.2), in QuickTime's stps box, and in sample groups of type `rap ` (10.4).
+    """
     if b"stss" not in track.tables:
         return np.ones(count, np.bool_)
     sync = np.zeros(count, np.bool_)
@@ -162,25 +187,27 @@ def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
             continue
         numbers = entry_table(data, track.tables[name], 1, name.decode())[:, 0].astype(np.int64)
         if name == b"stss" and not len(numbers) and count:
-            raise UntrustedTables("stss names no sample, so only the pictures show where decoding may start")
+            raise UntrustedTables("stss lists no sample, so only the bitstream shows where decoding may start")
         if len(numbers) and (numbers[0] < 1 or not (np.diff(numbers) > 0).all()):
-            raise UntrustedTables(f"{name.decode()} does not name samples in order")
+            raise UntrustedTables(f"{name.decode()} does not list sample numbers in ascending order from 1")
         sync[numbers[numbers <= count] - 1] = True
     for start, end in track.groups:
         if data[start + 4 : start + 8] == b"rap ":
             span = (start + 4 + 4 * (data[start] == 1), end)
             runs = entry_table(data, span, 2, "sbgp").astype(np.int64)
             if len(runs) and runs[:, 0].min() < 1:
-                raise UntrustedTables("sbgp has a run of no samples")
+                raise UntrustedTables("sbgp has a run of 0 samples")
             grouped = _expand(runs[:, 0], runs[:, 1], count)
             sync[: len(grouped)] |= grouped > 0
     return sync
 
 
-MAX_HEADER_BYTES = 1 << 30  # all headers are in memory at once
-VIDEO = b"vide"
-INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}  # demuxers read these anywhere
-# libavformat's parsers of these codecs drop samples without data. Without a parser, such samples become empty packets.
+MAX_HEADER_BYTES = 1 << 30  # maximum total size of moov and moof boxes, which are in memory at the same time
+VIDEO = b"vide"  # handler type of video tracks
+# Boxes that belong inside moov or moof boxes. Demuxers also read them where they are misplaced.
+INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}
+# Codecs whose parsers in libavformat drop samples without data. libavformat has no parser for the codecs in PASSED_ON,
+# so their samples without data become empty packets.
 SWALLOWED = {b"avc1", b"avc2", b"avc3", b"avc4", b"av01", b"vp09", b"apch", b"apcn", b"apcs", b"apco", b"ap4h", b"ap4x"}
 PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
 
@@ -191,10 +218,10 @@ class SampleTable:
 
     Attributes:
         track: the track.
-        entries: its sample entries.
-        samples: the packets. Their times are dts, after the edit list. If libavformat gives no dts, or one of its own,
-            these are the dts that the tables state. If `sync_stated` is false, `sync` is all True.
-        pts: int64 [packets], after the edit list.
+        entries: the sample entries of the track.
+        samples: the packets. `samples.time` is the DTS that the tables state, after the edit list is applied.
+            libavformat may give another DTS or none. If `sync_stated` is false, `samples.sync` is True everywhere.
+        pts: int64 [packets], presentation timestamps after the edit list is applied.
         sync_stated: whether the file has a stss box, a stps box or fragments.
     """
 
@@ -206,18 +233,20 @@ class SampleTable:
 
 
 def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
-    """Return the packets of one video track of a file that `read_layout` has read.
+    """Return the packets of one video track, given the result of `read_layout`.
 
     Raises:
-        UntrustedTables: if the tables are malformed or their meaning is not certain.
-        TruncatedError: if the file ends before its samples do.
+        UntrustedTables: if the tables are malformed, or it is uncertain how demuxers interpret them.
+        TruncatedError: if a sample extends past the end of the file.
     """
     movie = layout.movie
     if track_id not in movie.tracks:
-        raise UntrustedTables(f"there is no track {track_id}, there are {sorted(movie.tracks)}")
+        raise UntrustedTables(f"the file has no track {track_id}, its tracks are {sorted(movie.tracks)}")
     track = movie.tracks[track_id]
     if track.handler != VIDEO:
-        raise UntrustedTables(f"track {track_id} is not video but {track.handler.decode('latin-1')!r}")
+        raise UntrustedTables(
+            f"track {track_id} is not a video track, its handler is {track.handler.decode('latin-1')!r}"
+        )
     entries = read_sample_entries(movie, track)
     columns = _moov_samples(movie.data, track, layout.size_bytes)
     _check_durations(columns)
@@ -234,7 +263,9 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     _check_durations(columns)
     _drop_empty(columns, entries.codec_tag)
     if len(columns.entry) and not 0 <= columns.entry.min() <= columns.entry.max() < len(entries.configurations):
-        raise UntrustedTables(f"a sample has entry {columns.entry.max()} of {len(entries.configurations)}")
+        raise UntrustedTables(
+            f"a sample refers to sample entry {columns.entry.max() + 1}, there are {len(entries.configurations)}"
+        )
     pts = columns.time + shift
     return SampleTable(
         track=track,
@@ -246,16 +277,16 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
 
 
 def read_samples(layout: Layout, track: Track) -> Samples:
-    """Return the samples of any track, including those of fragments. No edit list is applied to their times.
+    """Return the samples of a track of any type, including samples in fragments. The edit list is not applied.
 
     Raises:
-        UntrustedTables: as `read_sample_table` does.
-        TruncatedError: as `read_sample_table` does.
+        UntrustedTables: if the tables are malformed, or it is uncertain how demuxers interpret them.
+        TruncatedError: if a sample extends past the end of the file.
     """
     columns = _moov_samples(layout.movie.data, track, layout.size_bytes)
     if layout.moofs:
         if len(columns.time) and track.rewrites and track.edits:
-            raise UntrustedTables("an edit list rewrites the samples before fragments")
+            raise UntrustedTables("demuxers apply the edit list to the samples in moov, and fragments follow them")
         offset = time_offset(track)
         columns.time = columns.time - offset
         columns, _ = _with_fragments(columns, layout, track, 0)
@@ -265,15 +296,15 @@ def read_samples(layout: Layout, track: Track) -> Samples:
 
 
 def read_layout(read: Read, size_bytes: int) -> Layout:
-    """Read the boxes at the top level of a file, and its moov box.
+    """Read the top-level boxes of a file, and parse its moov box.
 
     Args:
-        read: returns the bytes of the file at (offset, length).
-        size_bytes: size of the file.
+        read: a function that returns `length` bytes of the file from `offset` on, given (offset, length).
+        size_bytes: the size of the file.
 
     Raises:
         UntrustedTables: if boxes are malformed.
-        TruncatedError: if the file ends before its boxes do.
+        TruncatedError: if a box extends past the end of the file.
     """
     moov: bytes | None = None
     moofs: list[tuple[int, bytes]] = []
@@ -284,7 +315,7 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
         if kind in (b"moov", b"moof"):
             budget -= end - start
             if budget < 0:
-                raise UntrustedTables(f"moov and moof boxes have more than {MAX_HEADER_BYTES} bytes")
+                raise UntrustedTables(f"the moov and moof boxes together have more than {MAX_HEADER_BYTES} bytes")
         if kind == b"moov":
             if moov is not None or moofs:
                 raise UntrustedTables("the file has two moov boxes, or one after its fragments")
@@ -294,7 +325,7 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
         elif kind == b"mdat":
             media.append((start, end))
         elif kind in INNER_BOXES:
-            raise UntrustedTables(f"box {kind.decode()} stands at the top level, at byte {start}")
+            raise UntrustedTables(f"box {kind.decode()} is misplaced at the top level, at byte {start}")
         has_sidx |= kind == b"sidx"
     if boxes >= MAX_BOXES:
         raise UntrustedTables(f"the file has {MAX_BOXES} boxes or more")
@@ -304,7 +335,7 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
 
 
 def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
-    """Return the samples that the moov lists, before any edit is applied."""
+    """Return the samples that the moov box lists, without applying the edit list."""
     size = sample_sizes(data, track, size_bytes)
     count = len(size)
     offset, entry = sample_offsets(data, track, size)
@@ -322,7 +353,7 @@ def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
 
 
 def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) -> tuple[Samples, int]:
-    """Return the samples of the moov followed by those of all fragments, and the shift of timestamps."""
+    """Return the samples of the moov followed by those of all fragments, and the shift from DTS to PTS."""
     listed, total = len(columns.time), 0
     if b"stts" in track.tables:
         total = int(
@@ -334,9 +365,11 @@ def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) 
     needed = more.shift_needed(len(more.time))
     if needed > shift:
         if listed:
-            raise UntrustedTables("fragments move the timestamps of samples before them")
+            raise UntrustedTables("negative composition offsets in fragments shift the timestamps of samples in moov")
         if layout.has_sidx and first_shift < needed:
-            raise UntrustedTables("a later fragment moves the timestamps of those before it")
+            raise UntrustedTables(
+                "negative composition offsets in a fragment shift the timestamps of earlier fragments"
+            )
         shift = needed
     if columns.composition is None:
         columns.composition = np.zeros(listed, np.int64)
@@ -347,27 +380,31 @@ def _with_fragments(columns: Samples, layout: Layout, track: Track, shift: int) 
 
 
 def _check_media(columns: Samples, layout: Layout) -> None:
-    """Raise an error if samples lie outside of the file or, in a fragmented file, outside of its mdat boxes."""
+    """Raise an error if samples are outside the file or, in a fragmented file, outside the mdat boxes."""
     if not len(columns.offset):
         return
     end = columns.offset + columns.size
     if int(end.max()) > layout.size_bytes:
         number = int(np.argmax(end > layout.size_bytes))
-        raise TruncatedError(f"sample {number} ends at byte {end[number]}, past the end at {layout.size_bytes}")
+        raise TruncatedError(
+            f"sample {number} ends at byte {end[number]}, past the end of the file at {layout.size_bytes}"
+        )
     if layout.moofs:
         media = np.array(layout.media or [(0, 0)], np.int64)
         box = np.searchsorted(media[:, 0], columns.offset, side="right") - 1
         if not ((box >= 0) & (end <= media[box, 1])).all():
-            raise UntrustedTables("a sample of a fragmented movie lies outside of its mdat boxes")
+            raise UntrustedTables("a sample of a fragmented movie is outside the mdat boxes")
 
 
 def _check_durations(columns: Samples) -> None:
     if not columns.duration[:-1].all():
-        raise UntrustedTables("samples have no duration, so demuxers derive other timestamps")
+        raise UntrustedTables(
+            "samples have a duration of 0, so demuxers compute other timestamps than the tables state"
+        )
 
 
 def _drop_empty(columns: Samples, codec_tag: bytes) -> None:
-    """Drop samples without data if a demuxer does so for this codec."""
+    """Drop samples without data if libavformat drops them for this codec."""
     empty = columns.size == 0
     if not empty.any() or codec_tag in PASSED_ON:
         return

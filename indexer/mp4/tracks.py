@@ -1,11 +1,12 @@
-"""The tracks of a `moov` box (ISO/IEC 14496-12 8) and their edit lists. Pure functions of bytes and numpy columns.
+"""The tracks of a `moov` box (ISO/IEC 14496-12 8) and their edit lists.
 
-Boxes that a demuxer might read differently (doubled, misplaced, external data) raise UntrustedTables.
+All functions are pure functions of bytes and numpy columns. UntrustedTables is raised for boxes that demuxers might
+interpret in different ways, such as duplicate boxes, misplaced boxes, and boxes that refer to data in other files.
 
-Edit lists (8.6.6) are applied to a track's samples as libavformat applies them. It starts at the last sync sample that
-is shown before the edit, and ends one or two sync samples after the edit. It marks samples that are shown outside of
-the edit as discarded, and moves all timestamps so that the first picture shown is at the end of the empty edits. Only
-one edit of a list may show media. Empty edits may precede it.
+Edit lists (8.6.6) are applied to a track's samples as libavformat applies them. libavformat starts at the last sync
+sample that is presented no later than the edit begins, and ends one or two sync samples after the edit. It marks
+samples that are presented outside the edit as discarded. It shifts all timestamps, so that the first presented picture
+is at the end of the empty edits. Only one edit of a list may present media. Empty edits may precede it.
 """
 
 import math
@@ -17,16 +18,18 @@ from numpy.typing import NDArray
 
 from framedex.indexer.mp4.boxes import Span, UntrustedTables, child_boxes
 
+# Maps from a box type to the type of its only valid parent. NESTED has boxes of boxes, PARENTS has boxes of fields.
 NESTED = {b"edts": b"trak", b"mdia": b"trak", b"minf": b"mdia", b"dinf": b"minf", b"stbl": b"minf"}
 PARENTS = {b"tkhd": b"trak", b"elst": b"edts", b"mdhd": b"mdia", b"dref": b"dinf"} | dict.fromkeys(
     (b"stsd", b"stts", b"ctts", b"stss", b"stps", b"stsc", b"stsz", b"stz2", b"stco", b"co64"), b"stbl"
 )
-RECORDS = (b"avcC", b"hvcC", b"av1C", b"vvcC", b"glbl")  # boxes whose payload is the extradata
-VISUAL_HEADER_BYTES = 78  # bytes that a VisualSampleEntry (12.1.3) has before its boxes
-ALIAS_WITH_PATH_BYTES = 150
+
+RECORDS = (b"avcC", b"hvcC", b"av1C", b"vvcC", b"glbl")  # boxes whose payload is libavformat's extradata
+VISUAL_HEADER_BYTES = 78  # size of the fields of a VisualSampleEntry (12.1.3) that precede its child boxes
+ALIAS_WITH_PATH_BYTES = 150  # a QuickTime `alis` box with more bytes than this holds a path to another file
 MAX_TIMESCALE = (1 << 31) - 1
-MPEG4_VISUAL = 0x20  # objectTypeIndication (ISO/IEC 14496-1 7.2.6.6.2)
-# Demuxers split these into pictures again, whatever the tables say.
+MPEG4_VISUAL = 0x20  # objectTypeIndication of MPEG-4 Visual (ISO/IEC 14496-1 7.2.6.6.2)
+# Codecs whose samples demuxers split into pictures by the bitstream, regardless of the sample tables.
 REPARSED = {b"m1v ", b"m1v1", b"mp1v", b"mpeg", b"m2v1", b"mp2v", b"vc-1", b"ovc1"}
 Matrix = tuple[int, ...]
 
@@ -36,8 +39,8 @@ class Edit:
     """One entry of an edit list (8.6.6).
 
     Attributes:
-        duration: duration in movie time units.
-        media_time: where the edit begins, in media time units. -1 stands for an empty edit.
+        duration: the duration of the edit, in movie time units.
+        media_time: the time in the media at which the edit begins, in media time units. -1 means an empty edit.
     """
 
     duration: int
@@ -46,9 +49,9 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class TrackDefaults:
-    """Defaults of the samples of a fragment, from a `trex` box (8.8.3) or from a `tfhd` box that overrides it.
+    """Default values for the samples of a fragment, from a `trex` box (8.8.3) or a `tfhd` box that overrides it.
 
-    Fields have the order of a `trex` box.
+    The fields are in the order of a `trex` box.
     """
 
     description: int
@@ -59,13 +62,13 @@ class TrackDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """One `trak`: its headers, and where each sample table lies in the bytes of the moov.
+    """The content of one `trak` box: its headers, and the positions of its sample tables in the payload of the moov.
 
     Attributes:
-        duration: duration of the media, in its time units.
-        rotation_degrees: counterclockwise, -180 … 180, as a frame's display matrix states it.
-        rewrites: whether a demuxer rewrites the samples by the edit list. In a fragmented movie, it only shifts all
-            timestamps.
+        duration: the duration of the media, in the time units of the track.
+        rotation_degrees: the counterclockwise rotation, -180 … 180, as a frame's display matrix states it.
+        rewrites: whether demuxers drop and discard samples according to the edit list. If false, as in fragmented
+            movies, the edit list only shifts all timestamps.
     """
 
     track_id: int
@@ -82,7 +85,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Movie:
-    """A `moov`: its bytes, its tracks by id, and the fragments' defaults by track id."""
+    """The content of a `moov` box: its payload, the tracks by track ID, and the defaults of fragments by track ID."""
 
     data: bytes
     tracks: dict[int, Track]
@@ -94,11 +97,11 @@ class Layout:
     """The boxes at the top level of a file.
 
     Attributes:
-        movie: the moov box.
-        moofs: (byte where the box starts, its payload) of each moof box.
-        media: start and end of the payload of each mdat box.
+        movie: the content of the moov box.
+        moofs: (offset of the box in the file, payload of the box) for each moof box.
+        media: (start, end) of the payload of each mdat box.
         has_sidx: whether the file has a sidx box.
-        size_bytes: size of the file.
+        size_bytes: the size of the file.
     """
 
     movie: Movie
@@ -110,17 +113,17 @@ class Layout:
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """Samples of a track in decode order, as tables or fragments list them.
+    """Samples of a track in decode order, as sample tables or fragments list them.
 
     Attributes:
-        offset: int64 [samples], where the sample lies in the file.
-        size: int64 [samples], bytes.
-        time: int64 [samples], decode times before any edit. Those of tables begin at 0.
-        composition: int64 [samples], composition offsets. If None, there are none.
-        duration: int64 [samples].
-        sync: bool [samples], sync samples.
-        hidden: bool [samples], samples that a demuxer marks as discarded.
-        entry: int32 [samples], number of the sample entry, from 0.
+        offset: int64 [samples], offset of the sample in the file.
+        size: int64 [samples], size of the sample in bytes.
+        time: int64 [samples], decode times. Before the edit list is applied, decode times of sample tables begin at 0.
+        composition: int64 [samples], composition offsets. None if the track has no composition offsets.
+        duration: int64 [samples], durations of the samples in the time units of the track.
+        sync: bool [samples], whether the sample is a sync sample.
+        hidden: bool [samples], whether demuxers mark the sample as discarded.
+        entry: int32 [samples], index of the sample entry, from 0.
     """
 
     offset: NDArray[np.int64]
@@ -133,20 +136,27 @@ class Samples:
     entry: NDArray[np.int32]
 
     def keep(self, samples: slice | NDArray[np.bool_] | NDArray[np.int64]) -> None:
-        """Keep only these samples, given by a slice, a mask or their numbers."""
+        """Keep only the samples that a slice, a mask or an array of indices selects."""
         for name in self.__slots__:
             column = getattr(self, name)
             if column is not None:
                 setattr(self, name, column[samples])
 
     def shift_needed(self, count: int) -> int:
-        """Return by how much timestamps move up for negative composition offsets of the first `count` samples."""
+        """Return the number of time units to add to PTS so that PTS is not below DTS in the first `count` samples."""
         return 0 if self.composition is None else max(0, -int(self.composition[:count].min(initial=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleEntries:
-    """The `stsd` of a video track: a codec tag, and the decoder configuration of each entry, b"" if it has none."""
+    """The content of the `stsd` box of a video track.
+
+    Attributes:
+        codec_tag: the four-character code that all sample entries have.
+        width: the width in pixels that the first sample entry states.
+        height: the height in pixels that the first sample entry states.
+        configurations: the decoder configuration of each sample entry, b"" for an entry without one.
+    """
 
     codec_tag: bytes
     width: int
@@ -155,7 +165,7 @@ class SampleEntries:
 
 
 def read_movie(data: bytes) -> Movie:
-    """Return the content of a `moov` payload. Raises UntrustedTables."""
+    """Parse the payload of a `moov` box. Raises UntrustedTables."""
     timescale, rewrites = 0, True
     matrix: Matrix = ()
     tracks: dict[int, Track] = {}
@@ -163,26 +173,26 @@ def read_movie(data: bytes) -> Movie:
     for kind, start, end in child_boxes(data, 0, len(data)):
         if kind == b"mvhd":
             if timescale:
-                raise UntrustedTables("the movie has two mvhd boxes")
+                raise UntrustedTables("the moov has two mvhd boxes")
             long = data[start : start + 1] == b"\1"  # version 1: times have 64 bits
             (timescale,) = _unpack(">I", data[start:end], 20 if long else 12, "mvhd")
             if not 0 < timescale <= MAX_TIMESCALE:
-                raise UntrustedTables(f"the movie's timescale is {timescale}")
+                raise UntrustedTables(f"mvhd states the timescale {timescale}, which is out of range")
             matrix = _unpack(">9i", data[start:end], 48 if long else 36, "mvhd")
         elif kind == b"trak":
             if not timescale:
-                raise UntrustedTables("a trak box stands before the mvhd box")
+                raise UntrustedTables("a trak box precedes the mvhd box")
             track = _track(data, start, end, timescale, matrix, rewrites)
             rewrites = track.rewrites
             if track.track_id in tracks:
-                raise UntrustedTables(f"two tracks have the id {track.track_id}")
+                raise UntrustedTables(f"two tracks have the track ID {track.track_id}")
             tracks[track.track_id] = track
         elif kind == b"mvex":
             for inner, first, last in child_boxes(data, start, end):
                 if inner == b"trex":
                     track_id, *rest = _unpack(">5I", data[first:last], 4, "trex")
                     if track_id in defaults:
-                        raise UntrustedTables(f"two trex boxes for track {track_id}")
+                        raise UntrustedTables(f"track {track_id} has two trex boxes")
                     defaults[track_id] = TrackDefaults(*rest)
         elif kind == b"cmov":
             raise UntrustedTables("the movie header is compressed (cmov)")
@@ -190,32 +200,47 @@ def read_movie(data: bytes) -> Movie:
 
 
 def entry_table(data: bytes, span: Span, columns: int, name: str, dtype: str = ">u4") -> NDArray[np.generic]:
-    """Return [entries, columns]: a table that starts with version, flags and a count of entries."""
+    """Return the entries of a table box, [entries, columns].
+
+    The box begins with a version, flags and the number of entries.
+
+    Args:
+        data: the payload of the moov box.
+        span: start and end of the payload of the table box in `data`.
+        columns: the number of fields of each entry.
+        name: the type of the box, for error messages.
+        dtype: the type of each field.
+    """
     start, end = span
     (count,) = _unpack(">I", data[start:end], 4, name)
     width = np.dtype(dtype).itemsize * columns
     if count * width > end - start - 8:
-        raise UntrustedTables(f"{name} claims {count} entries, its {end - start} bytes hold less")
+        raise UntrustedTables(f"{name} claims {count} entries, but holds fewer in {end - start} bytes")
     return np.frombuffer(data, dtype, count * columns, start + 8).reshape(count, columns)
 
 
 def read_sample_entries(movie: Movie, track: Track) -> SampleEntries:
-    """Return the sample entries of a video track. Raises UntrustedTables if they differ in kind or are encrypted."""
+    """Return the sample entries of a video track.
+
+    Raises:
+        UntrustedTables: if the `stsd` box is malformed, its entries have different types, the track is encrypted, or
+            samples may not be single pictures.
+    """
     if b"stsd" not in track.tables:
         raise UntrustedTables("the track has no stsd box")
     start, end = track.tables[b"stsd"]
     (count,) = _unpack(">I", movie.data[start:end], 4, "stsd")
     entries = child_boxes(movie.data, start + 8, end)[:count]
     if not entries or len(entries) != count:
-        raise UntrustedTables(f"stsd claims {count} sample entries and holds {len(entries)}")
+        raise UntrustedTables(f"stsd claims {count} sample entries, but holds {len(entries)}")
     tags = {kind for kind, _, _ in entries}
     tag = entries[0][0]
     if len(tags) != 1:
-        raise UntrustedTables(f"the sample entries are of several kinds: {sorted(tags)}")
+        raise UntrustedTables(f"the sample entries have different types: {sorted(tags)}")
     if tag in (b"encv", b"drmi"):
         raise UntrustedTables("the track is encrypted")
     if tag in REPARSED:
-        raise UntrustedTables(f"samples of {tag.decode('latin-1')!r} are not its pictures one by one")
+        raise UntrustedTables(f"a sample of {tag.decode('latin-1')!r} need not be exactly one picture")
     references = {struct.unpack_from(">H", movie.data, s + 6)[0] for _, s, e in entries if e - s >= 8}
     check_data_references(movie.data, track, references)
     width, height = _unpack(">HH", movie.data[slice(*entries[0][1:])], 24, "stsd")
@@ -229,7 +254,7 @@ def read_sample_entries(movie: Movie, track: Track) -> SampleEntries:
 
 def _unpack(form: str, payload: bytes, offset: int, name: str) -> tuple[int, ...]:
     if len(payload) < offset + struct.calcsize(form):
-        raise UntrustedTables(f"the {name} box has {len(payload)} bytes, too few")
+        raise UntrustedTables(f"the {name} box has only {len(payload)} bytes, fewer than its fields need")
     return struct.unpack_from(form, payload, offset)
 
 
@@ -244,11 +269,11 @@ def _track(data: bytes, start: int, end: int, timescale: int, matrix: Matrix, re
     own_matrix = _unpack(">9i", header, 52 if long else 40, "tkhd")
     media = data[slice(*tables[b"mdhd"])]
     if media[:1] > b"\1":
-        raise UntrustedTables(f"mdhd is of version {media[0]}")
+        raise UntrustedTables(f"the mdhd box has the unknown version {media[0]}")
     form, at = (">IQ", 20) if media[:1] == b"\1" else (">II", 12)
     media_timescale, duration = _unpack(form, media, at, "mdhd")
     if not 0 < media_timescale <= MAX_TIMESCALE:
-        raise UntrustedTables(f"the timescale of track {track_id} is {media_timescale}")
+        raise UntrustedTables(f"the timescale of track {track_id} is {media_timescale}, which is out of range")
     return Track(
         track_id=track_id,
         handler=handler,
@@ -264,7 +289,7 @@ def _track(data: bytes, start: int, end: int, timescale: int, matrix: Matrix, re
 
 
 def _spans(data: bytes, start: int, end: int) -> tuple[dict[bytes, Span], tuple[Span, ...], bytes]:
-    """Return where the tables of a trak lie, its sbgp boxes, and its handler type."""
+    """Return the spans of a trak's tables by box type, the spans of its sbgp boxes, and its handler type."""
     tables: dict[bytes, Span] = {}
     groups: list[Span] = []
     handler = b""
@@ -274,7 +299,7 @@ def _spans(data: bytes, start: int, end: int) -> tuple[dict[bytes, Span], tuple[
         for kind, inner, after in child_boxes(data, first, last):
             if kind in NESTED or kind in PARENTS:
                 if (NESTED.get(kind) or PARENTS[kind]) != parent:
-                    raise UntrustedTables(f"box {kind.decode()} stands in {parent.decode()}")
+                    raise UntrustedTables(f"box {kind.decode()} is misplaced in {parent.decode()}")
                 if kind in NESTED:
                     waiting.append((kind, inner, after))
                 elif kind in tables:
@@ -291,14 +316,14 @@ def _spans(data: bytes, start: int, end: int) -> tuple[dict[bytes, Span], tuple[
 
 
 def _is_empty(data: bytes, tables: dict[bytes, Span]) -> bool:
-    """Return whether a track has no sample durations in the moov, so that its samples come in fragments."""
+    """Return whether the moov lists no sample durations for a track, because all its samples are in fragments."""
     counts = {}
     for name, at in ((b"stts", 4), (b"stco", 4), (b"co64", 4), (b"stsz", 8), (b"stz2", 8)):
         if name in tables:
             (counts[name],) = _unpack(">I", data[slice(*tables[name])], at, name.decode())
     empty = not counts.pop(b"stts", 0)
     if empty and any(counts.values()):
-        raise UntrustedTables("a track has samples or chunks, but no durations in stts")
+        raise UntrustedTables("a track has samples or chunks, but its stts lists no durations")
     return empty
 
 
@@ -306,22 +331,25 @@ def _edits(payload: bytes) -> tuple[Edit, ...]:
     form = struct.Struct(">qqI" if payload[:1] == b"\1" else ">IiI")
     (count,) = _unpack(">I", payload, 4, "elst")
     if count * form.size != len(payload) - 8:
-        raise UntrustedTables(f"elst claims {count} entries in {len(payload)} bytes")
+        raise UntrustedTables(f"elst claims {count} entries, which does not agree with its {len(payload)} bytes")
     if count > 1000:
-        raise UntrustedTables(f"the edit list has {count} entries")
+        raise UntrustedTables(f"the edit list has {count} entries, the maximum is 1000")
     edits = []
     for duration, media_time, rate in form.iter_unpack(payload[8:]):
         if media_time != -1 and rate != 0x10000:
-            raise UntrustedTables(f"the edit list plays at rate {rate / 0x10000}")
+            raise UntrustedTables(f"an edit has the playback rate {rate / 0x10000}, only 1 is supported")
         if not 0 <= duration < 1 << 62 or not -1 <= media_time < 1 << 62:
-            raise UntrustedTables(f"the edit list shows {duration} units from {media_time}")
+            raise UntrustedTables(f"an edit has the invalid duration {duration} or media time {media_time}")
         edits.append(Edit(duration=duration, media_time=media_time))
     return tuple(edits)
 
 
 def _rotation(track: Matrix, movie: Matrix) -> int:
-    """Return the counterclockwise rotation of the product of two matrices (6.2.2), or 0 if they state none."""
-    shifts = (16, 16, 30)  # the third column of a matrix has 30 bits behind the point
+    """Return the counterclockwise rotation in degrees of the product of two transformation matrices (6.2.2).
+
+    It is 0 if the product is degenerate.
+    """
+    shifts = (16, 16, 30)  # numbers of fractional bits: the third column of a matrix has 30, the others have 16
     a, b, c, d = (
         sum((track[3 * row + k] * movie[3 * k + column]) >> shifts[k] for k in range(3))
         for row in range(2)
@@ -333,18 +361,24 @@ def _rotation(track: Matrix, movie: Matrix) -> int:
 
 
 def check_data_references(data: bytes, track: Track, used: set[int]) -> None:
-    """Raise UntrustedTables unless every sample lies in this file (8.7.2)."""
+    """Raise UntrustedTables if samples may be in another file (8.7.2).
+
+    Args:
+        data: the payload of the moov box.
+        track: the track of the samples.
+        used: the data reference indices of the track's sample entries, from 1.
+    """
     if b"dref" not in track.tables:
         return
     start, end = track.tables[b"dref"]
     for number, (kind, first, last) in enumerate(child_boxes(data, start + 8, end), start=1):
         external = not data[first + 3 : first + 4] or not data[first + 3] & 1
         if number in used and (external or (kind == b"alis" and last - first + 8 > ALIAS_WITH_PATH_BYTES)):
-            raise UntrustedTables("the samples lie in another file")
+            raise UntrustedTables("the samples are in another file")
 
 
 def _configuration(data: bytes, start: int, end: int) -> bytes:
-    """Return the decoder configuration of a sample entry as libavformat's extradata."""
+    """Return the decoder configuration of a sample entry, in the form of libavformat's extradata."""
     for kind, first, last in child_boxes(data, min(start + VISUAL_HEADER_BYTES, end), end):
         if kind in RECORDS:
             return data[first:last]
@@ -371,7 +405,7 @@ def _decoder_specific(payload: bytes) -> bytes:
             at += 3
         elif tag == 4:
             if payload[at : at + 1] != bytes([MPEG4_VISUAL]):
-                raise UntrustedTables("samples of this elementary stream are not its pictures one by one")
+                raise UntrustedTables("a sample of this elementary stream need not be exactly one picture")
             at += 13
         elif tag == 5:
             return payload[at : at + length]
@@ -380,61 +414,68 @@ def _decoder_specific(payload: bytes) -> bytes:
     return b""
 
 
-MAX_TIME = 1 << 60  # the sum of two such times fits int64
+MAX_TIME = 1 << 60  # exclusive upper limit of times; the sum of two such times fits into int64
 
 
 def time_offset(track: Track) -> int:
-    """Return the time that libavformat subtracts from all timestamps of a fragmented movie."""
+    """Return the time that libavformat subtracts from all timestamps of a track of a fragmented movie."""
     edits = list(track.edits)
     empty = rescale(edits.pop(0).duration, track) if edits and edits[0].media_time == -1 else 0
     if len(edits) > 1 or any(edit.media_time < 0 for edit in edits):
-        raise UntrustedTables(f"the edit list has {len(track.edits)} entries, in a fragmented movie")
+        raise UntrustedTables(
+            f"the edit list of a fragmented movie has {len(track.edits)} entries, several present media"
+        )
     return (edits[0].media_time if edits else 0) - empty
 
 
 def rescale(duration: int, track: Track) -> int:
-    """Convert a duration from movie time units to the track's time units, rounded half up."""
+    """Convert a duration from movie time units to the track's time units, rounding half up."""
     scaled = (duration * track.timescale + track.movie_timescale // 2) // track.movie_timescale
     if scaled >= MAX_TIME:
-        raise UntrustedTables(f"an edit lasts {duration} units of 1/{track.movie_timescale} s")
+        raise UntrustedTables(f"an edit has an implausible duration, {duration} units of 1/{track.movie_timescale} s")
     return scaled
 
 
 def apply_edits(track: Track, samples: Samples) -> None:
-    """Apply a track's edit list to its samples, whose decode times begin at 0. Samples that are cut off are dropped.
+    """Apply a track's edit list to its samples, in place.
+
+    Decode times must begin at 0. Samples that libavformat does not return are dropped.
 
     Raises:
-        UntrustedTables: if the edit list is not covered.
+        UntrustedTables: if the edit list is not supported.
     """
     time, composition, sync = samples.time, samples.composition, samples.sync
-    # Only the last edit may show media; empty edits may stand before it.
+    # Only the last edit may present media. All edits before it must be empty.
     shown = [number for number, edit in enumerate(track.edits) if edit.media_time != -1]
     if shown != [len(track.edits) - 1]:
-        raise UntrustedTables(f"the edit list shows {len(shown)} pieces of the media in {len(track.edits)} entries")
+        raise UntrustedTables(
+            f"the last edit and no other one has to present media; of {len(track.edits)} edits, {len(shown)} do"
+        )
     *before, edit = track.edits
     empty = sum(rescale(each.duration, track) for each in before)
     if empty >= MAX_TIME:
-        raise UntrustedTables("the edit list starts too late")
+        raise UntrustedTables("the empty edits have an implausible total duration")
     length = rescale(edit.duration, track)
     end_time = edit.media_time + length
     if end_time >= MAX_TIME or length == 0:
-        raise UntrustedTables(f"the edit shows {length} units from {edit.media_time}")
+        raise UntrustedTables(f"an edit presents {length} units from time {edit.media_time}, which is out of range")
     shown_at = time if composition is None else time + composition
     first = _first_sample(edit.media_time, time, shown_at, sync, composition is not None)
     duration = np.diff(time[first:], append=time[-1] + length)
     shown_at = shown_at[first:]
     after = np.flatnonzero(sync[first:] & (shown_at + duration >= end_time))
-    spare = 0 if composition is None else 1  # one more sync sample: pictures behind it may be shown before it
+    # With composition offsets, one more sync sample is kept, because pictures after it may be presented before it.
+    spare = 0 if composition is None else 1
     last = int(after[spare]) + 1 if len(after) > spare else len(shown_at)
     shown_at = shown_at[:last]
     hidden = (shown_at < edit.media_time) | (shown_at >= end_time)
     if hidden.all():
-        raise UntrustedTables("the edit list shows no sample")
+        raise UntrustedTables("the edit list presents no sample")
     if first and samples.entry.any():
-        raise UntrustedTables("the edit list cuts a track of several sample entries")
+        raise UntrustedTables("the edit list cuts off the beginning of a track that has several sample entries")
     moved = time[first : first + last] - time[first + int(np.argmin(hidden))] + empty
     presented = (moved if composition is None else moved + composition[first : first + last])[~hidden]
-    # As in libavformat, the search for the earliest time restarts behind each negative time.
+    # As in libavformat, the search for the earliest time restarts after each negative time.
     begin = np.flatnonzero(np.append(-1, presented[:-1]) < 0)[-1]
     samples.keep(slice(first, first + last))
     samples.time, samples.hidden = moved - max(int(presented[begin:].min()) - empty, 0), hidden
@@ -443,10 +484,21 @@ def apply_edits(track: Track, samples: Samples) -> None:
 def _first_sample(
     media_time: int, time: NDArray[np.int64], shown_at: NDArray[np.int64], sync: NDArray[np.bool_], composed: bool
 ) -> int:
-    """Return the sample at which decoding starts: the last sync sample before the edit's start, or the first sample."""
+    """Return the index of the sample at which decoding starts.
+
+    This is the last sync sample that is presented no later than the edit begins. If there is none, it is sample 0, or
+    without composition offsets the last sample decoded no later than the edit begins.
+
+    Args:
+        media_time: the media time at which the edit begins.
+        time: int64 [samples], decode times.
+        shown_at: int64 [samples], presentation times.
+        sync: bool [samples], sync samples.
+        composed: whether the track has composition offsets.
+    """
     before = int(np.searchsorted(time, media_time, side="right"))
     if before > 1 and time[before - 1] == time[before - 2]:
-        raise UntrustedTables(f"several samples are decoded at {time[before - 1]}, where the edit begins")
+        raise UntrustedTables(f"the edit begins at several samples that have the same decode time, {time[before - 1]}")
     usable = sync[:before] & (shown_at[:before] <= media_time) if composed else sync[:before]
     starts = np.flatnonzero(usable)
     if len(starts):

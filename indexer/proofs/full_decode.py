@@ -1,10 +1,10 @@
-"""Full decodes of a medium in order at index time, with FFmpeg's own demuxer and decoder, as a player decodes it.
+"""Full decodes of a medium at index time, by FFmpeg's demuxer and decoder, from beginning to end as in a player.
 
-A full decode shows which packets do not decode as the index expects. For streams whose packets are not parsed, it also
-shows the pictures, from which three things are guessed. A picture of type I may be a random access point. A picture of
-type B may be needed by no other picture. A picture that is output before the random access point in front of it may
-need the GOP before. Runs that rely on these guesses have to give the pictures of the full decode. If they do not, less
-is left out, and decoding starts further back.
+A full decode shows which packets do not decode as the index expects. For codecs whose packets framedex does not parse,
+three properties are guessed from the decoded pictures. A picture of type I may be a random access point. A picture of
+type B may be one that other pictures do not need. A picture that is output before the preceding random access point may
+need the previous GOP. The guesses are then tested: runs of packets that rely on them have to give the same pictures as
+the full decode. If pictures differ, clips will leave out fewer packets, or begin to decode further back.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from framedex.indexer.timeline import DAMAGED, RESET, Flags, packet_flags
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """The result of a full, in-order decode of n packets.
+    """The result of a full decode of the n packets of a stream.
 
     Attributes:
-        order: packets in the order in which their pictures were output.
-        prints: for each packet, the `picture_print` of its picture, None without a picture.
-        md5: for each packet, the 16 bytes of `picture_md5`, None without a picture or if pictures were not hashed.
-        kind: int8 [n], the type of each picture (`av.video.frame.PictureType`), 0 without a picture.
-        key: bool [n], pictures that the decoder calls key frames.
-        flagged: bool [n], packets that the container calls key frames.
-        failed: bool [n], packets that the decoder rejects, or whose pictures it marks as corrupt.
-        formats: the pixel formats and sizes of all pictures.
-        colours: the numbers of their colour ranges and matrices.
+        order: the numbers of the packets, in the order in which their pictures were output.
+        prints: the `picture_print` of each packet's picture. None for packets without a picture.
+        md5: the 16 bytes of the `picture_md5` of each packet's picture. None for packets without a picture, and if
+            pictures were not hashed.
+        kind: int8 [n], the type of the picture (`av.video.frame.PictureType`), 0 without a picture.
+        key: bool [n], whether the decoder marks the picture as a key frame.
+        flagged: bool [n], whether the container marks the packet as a key frame.
+        failed: bool [n], whether the decoder rejects the packet, or marks the picture as corrupt.
+        formats: (pixel format, width, height) of all pictures.
+        colours: (colour range, matrix) of all pictures, as FFmpeg's numbers.
         interlaced: whether some picture is interlaced.
-        rotation: counterclockwise rotation, in degrees, of the first picture, or None without a picture.
-        unnumbered: number of pictures that belong to no packet, or to a packet that had given a picture before.
+        rotation: the counterclockwise rotation of the first picture in degrees. None if no picture was output.
+        unnumbered: the number of pictures that cannot be assigned to a packet, because their timestamp is not a packet
+            number, or because the packet already has a picture.
     """
 
     order: list[int]
@@ -61,20 +63,20 @@ class Decoded:
 
     @property
     def place(self) -> NDArray[np.int64]:
-        """int64 [n]: the place of each packet's picture in output order, -1 without a picture."""
+        """int64 [n]: the position of each packet's picture in output order, -1 for packets without a picture."""
         place = np.full(len(self.prints), -1, np.int64)
         place[self.order] = np.arange(len(self.order))
         return place
 
     @property
     def came(self) -> NDArray[np.bool_]:
-        """bool [n]: packets whose picture was output."""
+        """bool [n]: whether the packet's picture was output."""
         came: NDArray[np.bool_] = self.place >= 0
         return came
 
 
 class _Output(NamedTuple):
-    """The picture of a packet. The fields are those of `Decoded`."""
+    """The properties of a packet's picture, with the meaning that they have in `Decoded`."""
 
     fingerprint: int | None = None
     md5: bytes | None = None
@@ -83,17 +85,17 @@ class _Output(NamedTuple):
 
 
 class FullDecoder:
-    """A decoder of a stream, packet by packet from its beginning, in one thread. It continues after errors.
+    """A decoder that is fed all packets of a stream from the beginning. It uses one thread, and continues after errors.
 
     Args:
-        context: the decoder that the demuxer set up.
-        hashed: whether to compute the md5 of every picture.
+        context: the decoder context that the demuxer has set up.
+        hashed: whether to compute the MD5 of every picture.
     """
 
     def __init__(self, context: VideoCodecContext, *, hashed: bool = False) -> None:
         context.thread_count = 1
         self._context, self._hashed = context, hashed
-        self._outputs: dict[int, _Output] = {}  # by packet, in output order
+        self._outputs: dict[int, _Output] = {}  # packet number → picture, in output order
         self._flagged: list[bool] = []
         self._failed: list[bool] = []
         self._formats: set[tuple[str, int, int]] = set()
@@ -103,17 +105,17 @@ class FullDecoder:
         self._unnumbered = 0
 
     def feed(self, packet: av.Packet[Any]) -> None:
-        """Decode the next packet. Its timestamp is replaced."""
+        """Decode the next packet. Its PTS is replaced by the number of the packet."""
         number = len(self._failed)
         self._flagged.append(packet.is_keyframe)
         self._failed.append(False)
         if packet.is_discard and not packet.has_sidedata("new_extradata"):
-            # An edit list hides the packet. A copy without the mark is decoded, so that the picture is output: other
-            # pictures need it, and it may be corrupt.
+            # An edit list hides the packet. A copy without the discard flag is decoded, so that the decoder outputs the
+            # picture. It is checked because other pictures need it, and it may be corrupt.
             kept = containers.packet_with(bytes(packet))
             kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
             packet = kept
-        packet.pts = number  # pictures keep their packet's timestamp
+        packet.pts = number  # the decoder copies the PTS of a packet to its picture
         try:
             for picture in containers.decode_packet(self._context, packet):
                 self._take(picture)
@@ -121,16 +123,20 @@ class FullDecoder:
             self._failed[number] = True
 
     def lose(self, packets: int) -> None:
-        """Record that so many packets are missing at the end."""
+        """Record that packets are missing at the end of the stream.
+
+        Args:
+            packets: the number of missing packets.
+        """
         self._flagged += [False] * packets
         self._failed += [True] * packets
 
     def fail(self) -> None:
-        """Record that the container is damaged behind the last packet."""
+        """Record that the container is damaged after the last packet that was fed."""
         self._failed[-1:] = [True]
 
     def finish(self) -> Decoded:
-        """Return the result, with the pictures that the decoder has held back."""
+        """Flush the decoder, and return the result."""
         try:
             for picture in containers.decode_packet(self._context, None):
                 self._take(picture)
@@ -175,14 +181,14 @@ def decode_all(file: containers.ProbedFile, stream_index: int, packets: int, *, 
     """Decode a stream from its beginning to its end.
 
     Args:
-        file: the open file.
-        stream_index: number of the stream.
-        packets: number of its packets. Those that demuxing does not give count as failed.
-        hashed: whether to compute the md5 of every picture.
+        file: the file that contains the stream.
+        stream_index: the index of the stream in the file.
+        packets: the number of packets of the stream. Packets that the demuxer does not return count as failed.
+        hashed: whether to compute the MD5 of every picture.
     """
     with file.open() as container:
         stream = container.streams[stream_index]
-        assert isinstance(stream, VideoStream)  # a video stream, as when it was demuxed
+        assert isinstance(stream, VideoStream)  # the stream was a video stream when the file was probed
         decoder = FullDecoder(stream.codec_context, hashed=hashed)
         fed = 0
         try:
@@ -191,17 +197,18 @@ def decode_all(file: containers.ProbedFile, stream_index: int, packets: int, *, 
                     break
                 decoder.feed(packet)
                 fed += 1
-        except av.error.FFmpegError:  # the results for packets before are kept
+        except av.error.FFmpegError:  # the results for earlier packets are kept
             decoder.fail()
         decoder.lose(packets - fed)
         return decoder.finish()
 
 
 def dropped_at_ends(decoded: Decoded, pictures: picture_facts.Pictures) -> NDArray[np.bool_]:
-    """Return bool [packets]: pictures that the decoder drops because a sequence ends before it has output them.
+    """Return bool [packets]: whether the decoder drops the picture, because a sequence ends before it is output.
 
-    At each random access point in `pictures.forgets`, these are the last pictures of the sequence before it, in output
-    order. Their number depends on how many pictures the decoder holds back, so only decoding shows it.
+    At each random access point in `pictures.forgets`, the decoder drops the last pictures of the preceding sequence in
+    output order. The number of dropped pictures depends on how many pictures the decoder holds back, so only decoding
+    shows it.
     """
     came, dropped = decoded.came, np.zeros(len(pictures.start), np.bool_)
     for begin in np.flatnonzero(pictures.forgets).tolist():
@@ -212,17 +219,18 @@ def dropped_at_ends(decoded: Decoded, pictures: picture_facts.Pictures) -> NDArr
 
 
 def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: packets that decoding shows to be damaged.
+    """Return bool [packets]: whether the full decode shows that the packet is damaged.
 
-    A presented packet without a picture is damaged. So is a packet that unexpectedly gives a picture.
+    A packet is damaged if decoding fails, if it should be presented but has no picture, or if it has a picture that
+    should not be presented.
 
     Args:
         decoded: the result of `decode_all`.
         expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
-        hidden: bool [packets], decoded and cut away.
+        hidden: bool [packets], whether an edit list hides the packet's picture.
 
     Raises:
-        BitstreamError: frames are output in another order.
+        BitstreamError: if the decoder outputs frames in another order than the index expects.
     """
     damaged = decoded.failed.copy()
     shown = np.zeros(len(damaged), np.bool_)
@@ -240,14 +248,14 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
 
 
 def behind_difference(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the packets of presented frames from the first place on where decoding gives another picture, or none.
+    """Return the packets of all presented frames from the first one whose picture is missing or out of order.
 
-    If the timestamps are not from the container, players give the frames behind that place other numbers and times.
+    If the container has no timestamps, players give these frames other numbers and times than the index does.
 
     Args:
         decoded: the result of `decode_all`.
         expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
-        hidden: bool [packets], decoded and cut away.
+        hidden: bool [packets], whether an edit list hides the packet's picture.
     """
     given = np.array(decoded.order, np.int64)
     given = given[~hidden[given]][: len(expected)]
@@ -255,17 +263,19 @@ def behind_difference(decoded: Decoded, expected: NDArray[np.int64], hidden: NDA
     return expected[len(given) if same.all() else int(np.argmin(same)) :]
 
 
-DROPPABLE = (int(PictureType.B), int(PictureType.BI))
-# picture_structure in the picture coding extension of MPEG-2 (ISO/IEC 13818-2 6.2.3.1); 3 is a frame, others a field.
+DROPPABLE = (int(PictureType.B), int(PictureType.BI))  # types of pictures that other pictures may not need
+# Expression whose group is the byte with picture_structure in the picture coding extension of MPEG-2 (ISO/IEC 13818-2
+# 6.2.3.1).
 STRUCTURE = re.compile(rb"\x00\x00\x01\xb5[\x80-\x8f].(.)", re.DOTALL)
-FRAME = 3
-PICTURE = b"\0\0\1\0"
-HEADER_BYTES = 8192  # the first picture's header and usual user data in front of it lie within so many bytes
+FRAME = 3  # picture_structure of a frame; other values mean a field
+PICTURE = b"\0\0\1\0"  # start code of a picture
+HEADER_BYTES = 8192  # number of bytes of a packet that are searched for the first picture header, after any user data
 
 
-# Headers that FFmpeg's decoders keep for later pictures. MPEG-1 and MPEG-2: sequence headers and their extensions,
-# quantiser matrices, the mark of an old encoder. MPEG-4: objects, layers, groups, user data. If droppable pictures
-# bring such headers, trials of a few plans do not show the pictures of other plans.
+# Headers that FFmpeg's decoders keep for later pictures. For MPEG-1 and MPEG-2, these are sequence headers and their
+# extensions, quantiser matrices, and the user data of the encoder TMPGEnc. For MPEG-4, these are headers of objects,
+# layers and groups, and user data. If droppable pictures contain such headers, a picture may depend on which droppable
+# pictures are left out. Trials of a few choices then do not show the pictures of other choices.
 LASTING_HEADERS = {
     "mpeg1video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb2\x00TMPGEXS)"),
     "mpeg2video": re.compile(rb"\x00\x00\x01(?:\xb3|\xb5[\x10-\x3f]|\xb2\x00TMPGEXS)"),
@@ -274,33 +284,34 @@ LASTING_HEADERS = {
 
 
 def has_lasting_header(codec: str, data: bytes) -> bool:
-    """Return whether a packet brings a known header that decoders keep for later pictures."""
+    """Return whether a packet contains one of the `LASTING_HEADERS`, which decoders keep for later pictures."""
     return codec in LASTING_HEADERS and LASTING_HEADERS[codec].search(data) is not None
 
 
 def fields_in(codec: str, data: bytes) -> int:
-    """Return how many field pictures a packet holds, 0 if its first picture is a frame."""
+    """Return the number of field pictures in a packet, or 0 if the first picture is a frame."""
     found = STRUCTURE.search(data[:HEADER_BYTES]) if codec == "mpeg2video" else None
     return data.count(PICTURE) if found is not None and found[1][0] & 3 != FRAME else 0
 
 
 def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bool] = ()) -> picture_facts.Pictures:
-    """Return facts about pictures as a full decode shows them. Decoding may always start at packet 0.
+    """Guess the properties of packets from the pictures of a full decode. Packet 0 always is a random access point.
 
     Args:
-        decoded: the full decode of n packets.
-        fields: [n], as `fields_in` returns it.
-        headers: [n], as `has_lasting_header` returns it; or empty.
+        decoded: the result of a full decode of n packets.
+        fields: the result of `fields_in` for each packet.
+        headers: the result of `has_lasting_header` for each packet. Empty if the codec has no such headers.
 
     Raises:
-        BitstreamError: packets and pictures do not belong together one by one.
+        BitstreamError: if a packet has several pictures, or a picture belongs to no packet.
     """
     if decoded.unnumbered:
         raise picture_facts.BitstreamError(
-            "several_pictures", f"{decoded.unnumbered} pictures have no packet of their own"
+            "several_pictures", f"{decoded.unnumbered} pictures cannot be assigned to a packet"
         )
     came, place = decoded.came, decoded.place
-    # Some decoders state that all pictures are intra, some state no key frame, and some state neither.
+    # Decoders of some codecs mark no picture as a key frame, and some report no picture types. The first of these
+    # columns that has some True value is used.
     stated = decoded.key, decoded.kind == int(PictureType.I), decoded.flagged
     started = came & next((column for column in stated if column.any()), stated[0])
     started[0] = True
@@ -315,7 +326,7 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
     droppable = np.isin(decoded.kind, DROPPABLE) & ~started
     if len(headers) and (droppable & np.array(headers)).any():
         droppable[:] = False
-    for column in (droppable, leading):  # a second field has the facts of the first field
+    for column in (droppable, leading):  # a second field has the properties of the first field
         column[1:] = np.where(continues[1:], column[:-1], column[1:])
     return picture_facts.pictures_of(
         start,
@@ -331,9 +342,11 @@ def shown_pictures(decoded: Decoded, fields: Sequence[int], headers: Sequence[bo
 
 
 def from_packet_0(pictures: picture_facts.Pictures) -> picture_facts.Pictures:
-    """Return pictures that are all decoded from packet 0, if there are B pictures. Otherwise return them unchanged.
+    """Return the properties of pictures with packet 0 as the only random access point, if there are B pictures.
 
-    FFmpeg's decoder of interlaced MPEG-4 uses the distance of the first B picture that it decodes for all later ones.
+    Without B pictures, the properties are returned unchanged. FFmpeg's decoder of interlaced MPEG-4 takes a temporal
+    distance from the first B picture that it decodes, and uses it for all later B pictures. So its pictures depend on
+    where decoding starts.
     """
     if not pictures.non_reference.any():
         return pictures
@@ -343,14 +356,15 @@ def from_packet_0(pictures: picture_facts.Pictures) -> picture_facts.Pictures:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Tries runs of a stream of n packets.
+    """Trial decodes of runs of a stream of n packets, which are compared with a full decode.
 
     Attributes:
-        hidden: bool [n], cut away by an edit list.
-        resets: bool [n], random access points over which no decoder session may run.
-        differing: (flags, random access points) → (bool [n], bool). Runs are planned by the flags, from these random
-            access points, or from all if None. Returns the frames that differ from those of the full decode, and
-            whether a frame behind the next random access point differs in a run that goes on over it.
+        hidden: bool [n], whether an edit list hides the packet's picture.
+        resets: bool [n], whether the packet is a random access point across which no decoder session may run.
+        differing: a function from (flags, random access points) to (bool [n], bool). It decodes the runs that the flags
+            imply from these random access points, or from all if None. It returns which frames differ from those of the
+            full decode. It also returns whether frames after the next random access point differ in runs that continue
+            across that point.
     """
 
     hidden: NDArray[np.bool_]
@@ -358,31 +372,45 @@ class Trials:
     differing: Callable[[Flags, Numbers | None], tuple[NDArray[np.bool_], bool]]
 
     def flags(self, pictures: picture_facts.Pictures) -> Flags:
-        """Return int32 [n]."""
+        """Return the flags of packets, int32 [n], that follow from the properties of pictures."""
         return packet_flags(pictures, self.hidden, self.resets)
 
     def begins(self, pictures: picture_facts.Pictures, frames: NDArray[np.bool_]) -> Numbers:
-        """Return int64: the random access point that each of some frames, bool [n], is decoded from."""
+        """Return the random access points from which some frames are decoded, int64 [frames].
+
+        Args:
+            pictures: the properties of the n packets.
+            frames: bool [n], whether the packet is one of these frames.
+        """
         return Reach(self.flags(pictures), drop_leading=False).begins(np.flatnonzero(frames))
 
     def wrong(self, pictures: picture_facts.Pictures, starts: Numbers) -> NDArray[np.bool_]:
-        """Return bool [n]: frames decoded from these random access points that differ."""
+        """Return bool [n]: whether the frame differs from the full decode when decoded from one of some starts.
+
+        Args:
+            pictures: the properties of the n packets.
+            starts: int64, the random access points whose frames are decoded.
+        """
         return self.differing(self.flags(pictures), np.unique(starts))[0]
 
 
 def proven_pictures(
     pictures: picture_facts.Pictures, trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Return pictures whose random access points and droppable pictures pass all trials, and frames that no run gives.
+    """Correct guessed properties of pictures until runs give the pictures of the full decode.
 
     Args:
-        pictures: as `shown_pictures` returns them.
-        trials: the trials of their stream.
+        pictures: the result of `shown_pictures`.
+        trials: the trials of the stream.
+
+    Returns:
+        The corrected properties, and bool [n]: the frames that still differ from the full decode.
     """
     wrong, is_crossed_wrong = trials.differing(trials.flags(pictures), None)
     if wrong.any():
         if pictures.non_reference.any():
-            # Leave out nothing in the whole stream: trials of its other GOPs may have passed by luck.
+            # From now on, all packets of the stream count as needed, because trials of other GOPs may have passed by
+            # chance.
             pictures = replace(pictures, non_reference=np.zeros(len(wrong), np.bool_))
             wrong = trials.differing(trials.flags(pictures), None)[0]
         pictures, wrong = with_fewer_starts(pictures, wrong, trials)
@@ -394,15 +422,15 @@ def proven_pictures(
 def with_fewer_starts(
     pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """Give up random access points that give wrong frames, if decoding from the one before gives the right frames.
+    """Remove random access points that give wrong frames, if decoding from the preceding one gives the right frames.
 
     Args:
-        pictures: facts of n packets.
-        wrong: bool [n], the frames.
-        trials: the trials of their stream.
+        pictures: the properties of n packets.
+        wrong: bool [n], the frames that differ from the full decode.
+        trials: the trials of the stream.
 
     Returns:
-        The pictures, and the frames that stay wrong.
+        The properties with fewer random access points, and bool [n]: the frames that still differ.
     """
     begins = np.unique(trials.begins(pictures, wrong))
     starts = np.flatnonzero(pictures.start != picture_facts.NO_START)
@@ -414,7 +442,7 @@ def with_fewer_starts(
     into = left[np.searchsorted(left, begins) - 1]
     is_sound = (trials.flags(fewer)[into] & DAMAGED) == 0
     still = trials.wrong(fewer, into)
-    # Frames behind the first wrong frame of a run have not been proven.
+    # A trial proves only the frames before the first wrong frame of a run.
     first = np.full(len(left), len(wrong))
     np.minimum.at(first, np.searchsorted(left, trials.begins(fewer, still)), np.flatnonzero(still))
     ends = np.append(starts, len(wrong))[np.searchsorted(starts, begins, side="right")]
@@ -427,11 +455,17 @@ def with_fewer_starts(
 def _without_crossings(
     pictures: picture_facts.Pictures, wrong: NDArray[np.bool_], trials: Trials
 ) -> tuple[picture_facts.Pictures, NDArray[np.bool_]]:
-    """End every run before the next random access point.
+    """Make all runs end before the next random access point.
 
-    Leading pictures need longer runs, so their random access points are given up.
+    Leading pictures need longer runs, so open random access points are removed.
 
-    For arguments and result, see `proven_pictures`.
+    Args:
+        pictures: the properties of n packets.
+        wrong: bool [n], the frames that differ from the full decode.
+        trials: the trials of the stream.
+
+    Returns:
+        The changed properties, and bool [n]: the frames that then differ.
     """
     opened = np.flatnonzero(pictures.start == picture_facts.OPEN_START)
     opened = opened[opened > 0]
@@ -447,7 +481,10 @@ def _without_crossings(
 
 
 def _joined(pictures: picture_facts.Pictures, begins: Numbers) -> picture_facts.Pictures:
-    """Return pictures without some random access points, whose GOPs are then decoded from the one before."""
+    """Return the properties of pictures without some random access points.
+
+    Pictures after a removed random access point are decoded from the preceding one.
+    """
     start = pictures.start.copy()
     inside = np.isin(picture_facts.segments(start), begins)
     start[begins] = picture_facts.NO_START

@@ -1,22 +1,26 @@
-"""Runs of packets that are decoded as clips decode them, to compare their pictures with expected ones.
+"""Proofs: decodes of runs as clips decode them, whose pictures are compared with expected pictures.
 
-Expected pictures come from a full decode of the medium. For media that are not decoded in full, some frames are drawn,
-and expected pictures come from a decode that begins further back.
+A run is a random access point and later packets, decoded in one decoder session. Expected pictures come from a full
+decode of the medium. If a medium is not decoded in full, some frames are drawn at random, and their expected pictures
+come from a decode that begins further back.
 
-A `Shape` is a set of runs that are decoded together. Clips begin at any random access point, end at any frame, and
-leave out packets that none of their frames needs. Their choice depends on their frames, so not every plan can be tried.
-Each frame is reached in two ways, which together hold every packet and leave out every packet that may be left out:
+Clips begin at any random access point, end at any frame, and leave out packets that none of their frames needs. The
+packets of a clip depend on its frames, so not every choice of packets can be tried. Instead, runs of a few shapes are
+decoded. Together, these runs decode every packet, and leave out every packet that clips may leave out. A `Shape` is a
+set of runs that are decoded at the same time. Some pictures are droppable, because no other picture needs them.
 
-- `halves`: from each random access point on, every picture that others need, and one half of those that none needs;
-  then the other half. If every picture is needed, one run holds them all. Leading pictures of an open random access
-  point are reached from the random access point before it.
-- `single`: from each random access point, one picture, without anything that it does not need. The run ends with it.
+- `halves`: two shapes with runs from each random access point. Both decode all pictures that are not droppable. Each
+  decodes one half of the droppable pictures. If no picture is droppable, there is only one shape, which decodes all
+  pictures. Leading pictures of an open random access point are decoded from the preceding random access point.
+- `single`: a run from each random access point that decodes one picture and only the packets that this picture needs.
+  The run ends with this picture.
 
-Where packets are not parsed, some of the halves go on over the next random access point, as clips of several GOPs do,
-and another shape takes the place of `single`:
+If packets are not parsed, some runs of `halves` continue across the next random access point, as runs of clips with
+several GOPs do. Another shape then replaces `single`:
 
-- `bare`: from each random access point on, every picture that others need, and only the last one of the others. Two
-  pictures that may be left out can bring the same header, so that leaving out one of them changes nothing.
+- `bare`: a run from each random access point that decodes all pictures that are not droppable, and the last droppable
+  picture. This shape is needed because two droppable pictures can contain the same header. Leaving out only one of them
+  would not show that later pictures need the header.
 """
 
 import collections
@@ -34,23 +38,23 @@ from framedex.indexer.reach import Numbers, Reach, drops_leading
 from framedex.indexer.timeline import Flags, Pts
 from framedex.storage.reader import Read
 
-# For each 60 packets of a medium, one run goes on over the next random access point, by 3 frames; at least 2 runs do.
+# One run per 60 packets of a medium, but at least 2 runs, continue across the next random access point for 3 frames.
 CROSSING_SHARE, MIN_CROSSINGS, CROSSING_FRAMES = 60, 2, 3
-SEED = 22  # the choice of frames is the same each time
+SEED = 22  # seed of random choices, which are therefore the same each time
 NONE: Numbers = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Runs of one shape, which are fed together, by packet.
+    """A set of runs that are decoded at the same time, as rows of (packet, run) in the order of the packets.
 
     Attributes:
-        packet: int64 [fed], ascending: the packets that decoders get. Two runs may share packets.
-        run: int64 [fed], the run of each packet.
-        wanted: bool [fed], packets whose pictures have to equal the expected ones.
-        over: bool [fed], wanted packets behind a random access point over which their run goes on.
-        whole: bool [fed], packets that complete their picture. (The first field of two does not.)
-        last: bool [fed], packets with which their run ends.
+        packet: int64 [rows], the number of a packet that a decoder is given, ascending. Runs may share packets.
+        run: int64 [rows], the number of the run whose decoder is given the packet.
+        wanted: bool [rows], whether the picture of the packet has to equal the expected picture.
+        over: bool [rows], whether the packet is wanted, and its run has continued across a random access point to it.
+        whole: bool [rows], whether the packet completes a picture. The first of two fields does not.
+        last: bool [rows], whether the packet is the last one of its run.
     """
 
     packet: Numbers
@@ -62,30 +66,30 @@ class Shape:
 
 
 def shapes_of(flags: Flags, *, drop_leading: bool, starts: Numbers | None = None) -> list[Shape]:
-    """Return the shapes that prove every presented frame outside of damaged GOPs.
+    """Return the shapes `halves` and `single`, which prove all presented frames except damaged ones.
 
     Args:
-        flags: int32 [packets], all of them read.
-        drop_leading: As `reach.drops_leading` returns it.
-        starts: int64: only frames that are decoded from these random access points. If None, all frames.
+        flags: int32 [packets], the flags of all packets.
+        drop_leading: the result of `reach.drops_leading`.
+        starts: int64, the random access points whose frames are proven. If None, all frames are proven.
     """
     reach = Reach(flags, drop_leading=drop_leading)
     frames = _sound_frames(reach, flags, timeline.shown_packets(flags), starts)
     shuffled = np.random.default_rng(SEED).permutation(frames)
     _, first, count = np.unique(reach.begins(shuffled), return_index=True, return_counts=True)
-    single = np.sort(shuffled[first[count > 1]])  # a run to the only frame of a GOP is already in a half
+    single = np.sort(shuffled[first[count > 1]])  # a run to the only frame of a GOP is already part of `halves`
     return [_shape(reach, some) for some in (*_halves(frames, flags), single) if len(some)]
 
 
 def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
-    """Return the shapes of halves, and `bare`.
+    """Return the shapes `halves` and `bare`, in which some runs continue across the next random access point.
 
-    Some runs of the first shape go on over the next random access point.
+    Only runs of the first shape continue across a random access point.
 
     Args:
-        flags: int32 [packets], all of them read.
-        starts: int64: only frames that are decoded from these random access points, all of whose runs go on. If None,
-            all frames.
+        flags: int32 [packets], the flags of all packets.
+        starts: int64, the random access points whose frames are proven. All their runs in the first shape continue
+            where possible. If None, all frames are proven, and some runs continue.
     """
     reach = Reach(flags, drop_leading=False)
     frames = _sound_frames(reach, flags, timeline.shown_packets(flags), starts)
@@ -99,25 +103,32 @@ def crossing_shapes(flags: Flags, starts: Numbers | None) -> list[Shape]:
 
 
 def _sound_frames(reach: Reach, flags: Flags, frames: Numbers, starts: Numbers | None = None) -> Numbers:
-    """Return the frames that are not damaged and that some random access point, or one of `starts`, reaches."""
+    """Return the frames that are not damaged and can be decoded from a random access point.
+
+    Args:
+        reach: the random access points and needed packets of the medium.
+        flags: int32 [packets], the flags of packets.
+        frames: int64, the packets of the frames.
+        starts: int64, the random access points whose frames are returned. If None, frames of all are returned.
+    """
     sound: Numbers = frames[(flags[frames] & timeline.DAMAGED) == 0]
     sound = sound[reach.is_reachable(sound)]
     return sound if starts is None else sound[np.isin(reach.begins(sound), starts)]
 
 
 def _halves(frames: Numbers, flags: Flags) -> list[Numbers]:
-    """Return two halves. Both have all frames that other frames may need, and each has one half of the rest."""
+    """Return the frames of the shapes `halves`: one set of frames, or two if some frames are droppable."""
     droppable = (flags[frames] & timeline.NON_REFERENCE) != 0
     leading = (flags[frames] & timeline.LEADING) != 0
-    # A picture is left out in the half that has its neighbour. All leading pictures are in one half, because the
-    # random access point in front of them is decoded once more for them.
+    # Droppable pictures are in the two halves alternately. All droppable leading pictures are in the same half, because
+    # the GOP before them has to be decoded once more for them.
     half = np.where(leading, 0, np.cumsum(droppable & ~leading) % 2)
     halves = [frames[~droppable | (half == number)] for number in (0, 1)[: 1 + droppable.any()]]
     return [half for half in halves if len(half)]
 
 
 def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
-    """Return the frames that other frames may need, and the last frame of each random access point."""
+    """Return the frames of the shape `bare`: frames that are not droppable, and the last frame from each start."""
     is_last = np.zeros(len(frames), np.bool_)
     by_start = np.lexsort((frames, reach.begins(frames)))
     is_last[by_start] = np.append(np.diff(reach.begins(frames)[by_start]) != 0, True)[: len(frames)]
@@ -126,7 +137,18 @@ def _bare(reach: Reach, frames: Numbers, flags: Flags) -> Numbers:
 
 
 def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple[Numbers, Numbers]:
-    """Return frames behind a random access point, and the one before it, from which they are decoded once more."""
+    """Choose the frames that are decoded by runs that continue across a random access point.
+
+    Args:
+        reach: the random access points and needed packets of the medium.
+        frames: int64, the packets of the frames that are proven.
+        count: the number of runs that continue across a random access point. At least MIN_CROSSINGS runs do.
+        flags: int32 [packets], the flags of packets.
+
+    Returns:
+        The packets of the chosen frames, int64 [chosen], and the random access points from which these runs begin,
+        int64 [chosen].
+    """
     begins = np.unique(reach.begins(frames))
     edges = np.append(reach.starts, [len(flags)] * 2)
     number = np.searchsorted(reach.starts, begins)
@@ -141,12 +163,12 @@ def _crossings(reach: Reach, frames: Numbers, count: int, flags: Flags) -> tuple
 
 
 def runs_shape(packets: list[Numbers], targets: list[Numbers], continues: NDArray[np.bool_]) -> Shape:
-    """Return the shape of runs.
+    """Return the shape that consists of some runs.
 
     Args:
-        packets: int64 [fed] of each run, ascending.
-        targets: int64 [wanted] of each run.
-        continues: bool [packets], packets that are decoded together with the packet before them.
+        packets: int64 for each run, the packets that the decoder is given, ascending.
+        targets: int64 for each run, the packets whose pictures are wanted.
+        continues: bool [packets of the medium], whether the packet is decoded together with the preceding packet.
     """
     packet = np.concatenate([*packets, NONE])
     run = np.repeat(np.arange(len(packets)), [len(one) for one in packets])
@@ -157,7 +179,15 @@ def runs_shape(packets: list[Numbers], targets: list[Numbers], continues: NDArra
 def _shape_by_packet(
     packet: Numbers, run: Numbers, wanted: NDArray[np.bool_], over: NDArray[np.bool_], continues: NDArray[np.bool_]
 ) -> Shape:
-    """Return a shape from columns of `Shape` that are sorted by run, then by packet."""
+    """Return a shape, given columns of `Shape` that are sorted by run, then by packet.
+
+    Args:
+        packet: as in `Shape`.
+        run: as in `Shape`.
+        wanted: as in `Shape`.
+        over: as in `Shape`.
+        continues: bool [packets of the medium], whether the packet is decoded together with the preceding packet.
+    """
     last = np.append(run[1:] != run[:-1], True)[: len(run)]
     whole = last | np.append(~continues[packet[1:]], True)[: len(run)]
     by_packet = np.lexsort((run, packet))
@@ -172,20 +202,20 @@ def _shape_by_packet(
 
 
 def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_behind: Numbers = NONE) -> Shape:
-    """Return the shape that reaches each target from its random access point with a decoder of its own.
+    """Return the shape with one run from each random access point to all targets that are decoded from it.
 
     Args:
-        reach: how pictures of the medium are reached.
-        targets: int64, ascending.
-        behind: int64: frames that are also reached from the random access point before.
-        begins_of_behind: int64: these random access points.
+        reach: the random access points and needed packets of the medium.
+        targets: int64 [targets], the wanted packets, ascending.
+        behind: int64 [behind], packets that are also decoded by the run that begins one random access point earlier.
+        begins_of_behind: int64 [behind], the random access point at which that run begins.
     """
     own_begins = reach.begins(targets)
     begins = np.append(own_begins, begins_of_behind)
     firsts = np.unique(begins)
     both = np.append(targets, behind)
     parts: list[tuple[Numbers, Numbers]] = []
-    for number in (0, 1):  # runs from every second random access point do not overlap
+    for number in (0, 1):  # runs that begin at every second random access point do not overlap
         mine = firsts[number::2]
         is_mine = np.isin(begins, mine)
         furthest = np.zeros(len(mine), np.int64)
@@ -197,30 +227,32 @@ def _shape(reach: Reach, targets: Numbers, behind: Numbers = NONE, begins_of_beh
     by_run = np.lexsort((packet, run))
     packet, run = packet[by_run], run[by_run]
     n = len(reach.continues)
-    fed = firsts[run] * n + packet  # one number for each pair of a random access point and a packet
+    fed = firsts[run] * n + packet  # a unique number for each pair of a random access point and a packet
     over = np.isin(fed, begins_of_behind * n + behind)
     wanted = over | np.isin(fed, own_begins * n + targets)
     return _shape_by_packet(packet, run, wanted, over, reach.continues)
 
 
-# Number of threads that decode each run of the first shape. With several, some decoders give other pictures if the
-# stream is damaged.
+# Number of threads of each decoder of the first shape. For damaged streams, some decoders give other pictures with
+# several threads than with one thread.
 THREADS = 2
-# Pictures of the first shape are kept up to this size, so that its decoders do not reuse their memory. If a decoder
-# leaves a part of a picture unwritten, that part is then zero here, and has older data in the other decode.
+# Total size in bytes up to which pictures of the first shape are kept, so that decoders cannot reuse their memory. If a
+# decoder does not write some part of a picture, this part is zero in the kept picture, but has older data in the other
+# decode. The pictures then differ.
 HELD_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Facts of a stream of n packets for decoders of its runs.
+    """The properties of a stream of n packets that decoders of its runs need.
 
     Attributes:
         coded: the codec parameters.
-        where: the stream's file, for messages.
-        given: by packet, the units that a decoder must be given before it starts at some random access points.
-        place: int64 [n], the place of each picture in presentation order.
-        ordered: whether clips rely on decoders to give pictures in that order.
+        where: the file of the stream, for error messages.
+        given: the decoder state by the packet number of the random access point. Random access points at which decoders
+            need no state are missing.
+        place: int64 [n], the position of the packet's picture in presentation order.
+        ordered: whether clips rely on decoders to output pictures in presentation order.
     """
 
     coded: Coded
@@ -240,16 +272,16 @@ def stream_of(
     where: str,
     ordered: bool,
 ) -> Stream:
-    """Return the facts of a stream for decoders of its runs.
+    """Return the properties of a stream that decoders of its runs need.
 
     Args:
         coded: the codec parameters.
-        states: as in `videos`.
-        state: int32 [starts], which of them a decoder must be given at each random access point.
-        pts: int64 [n].
-        flags: int32 [n].
-        where: the stream's file, for messages.
-        ordered: whether clips rely on decoders to give pictures in presentation order.
+        states: the decoder states of the stream, as in the table `videos`.
+        state: int32 [starts], the index in `states` of the state for each random access point.
+        pts: int64 [n], the PTS of the packets.
+        flags: int32 [n], the flags of the packets.
+        where: the file of the stream, for error messages.
+        ordered: whether clips rely on decoders to output pictures in presentation order.
     """
     place = np.empty(len(pts), np.int64)
     place[np.argsort(pts, kind="stable")] = np.arange(len(pts))
@@ -258,22 +290,22 @@ def stream_of(
     return Stream(coded=coded, where=where, given=given, place=place, ordered=ordered)
 
 
-Prints = dict[tuple[int, int], int]  # by packet and run
+Prints = dict[tuple[int, int], int]  # (packet, run) → `picture_print` of the picture
 
 
 def prints_of_runs(
     stream: Stream, shapes: Sequence[Shape], packets: Iterable[tuple[int, bytes]], *, going_on: Collection[int] = ()
 ) -> list[Prints]:
-    """Decode the runs of some shapes, and return for each shape the `picture_print` of its wanted pictures.
+    """Decode the runs of some shapes, and return the `picture_print` of wanted pictures for each shape.
 
-    A picture that its run does not give is missing.
+    Pictures that a run does not output are missing in the result.
 
     Args:
-        stream: the packets' stream.
-        shapes: the runs. Those of the first shape are decoded with `THREADS` threads.
-        packets: numbers and bytes of packets in decode order, at least of those that the runs need.
-        going_on: numbers of the shapes whose decoders go on after errors, as the decoder of a full decode does. The
-            decoder of a clip does not.
+        stream: the stream of the packets.
+        shapes: the shapes. Runs of the first shape are decoded with `THREADS` threads, others with one.
+        packets: (number, bytes) of packets in decode order. All packets that the runs need must be included.
+        going_on: the indices of the shapes whose decoders continue after errors, as in a full decode. Decoders of clips
+            do not continue.
     """
     sides = [
         RunsDecoder(
@@ -292,14 +324,14 @@ def prints_of_runs(
 def differing(
     shapes: Sequence[Shape], prints: Sequence[Prints], expected: Sequence[int | None], *, over: bool = False
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: wanted pictures that some run does not give as expected.
+    """Return bool [packets]: whether the packet's picture is wanted, but differs from the expected one in some run.
 
     Args:
-        shapes: the runs.
+        shapes: the shapes.
         prints: the result of `prints_of_runs`.
-        expected: the `picture_print` of each packet's picture, by packet. A picture that is missing, or None, differs.
-        over: whether to compare the pictures behind random access points over which runs go on. Otherwise the other
-            pictures are compared.
+        expected: the `picture_print` of each packet's picture. A picture differs if it is missing in the run, or if its
+            entry here is None.
+        over: whether to compare only pictures with `Shape.over`. If false, only the other pictures are compared.
     """
     differs = np.zeros(len(expected), np.bool_)
     for shape, found in zip(shapes, prints, strict=True):
@@ -310,17 +342,17 @@ def differing(
 
 
 class RunsDecoder:
-    """The runs of one shape.
+    """The decoders of the runs of one shape.
 
     Args:
-        stream: their stream.
+        stream: the stream of the runs.
         shape: the packets of each run.
-        threads: number of threads of each decoder.
-        keeps: whether to keep pictures, up to `HELD_BYTES`.
-        continue_on_error: whether decoders go on after errors.
+        threads: the number of threads of each decoder.
+        keeps: whether to keep decoded pictures in memory, up to `HELD_BYTES`.
+        continue_on_error: whether decoders continue after errors.
 
     Attributes:
-        prints: hashes of wanted pictures.
+        prints: the `picture_print` of wanted pictures.
     """
 
     def __init__(self, stream: Stream, shape: Shape, *, threads: int, keeps: bool, continue_on_error: bool) -> None:
@@ -333,7 +365,7 @@ class RunsDecoder:
         self._runs: dict[int, _Run] = {}
 
     def feed(self, number: int, data: bytes) -> None:
-        """Give a packet to the runs that need it. A packet that was not fed is missing in its runs."""
+        """Give a packet to the runs that need it. Packets that are never fed are missing in their runs."""
         while self._next is not None and self._next[0] <= number:
             packet, run, wanted, whole, last = self._next
             self._next = next(self._coming, None)
@@ -351,13 +383,19 @@ class RunsDecoder:
                 self._runs.pop(run).end()
 
     def end(self) -> None:
-        """End the runs some of whose packets did not come."""
+        """End all runs that have not ended because some of their packets were not fed."""
         for run in self._runs.values():
             run.end()
         self._runs.clear()
 
     def take(self, number: int, run: int, picture: av.VideoFrame) -> None:
-        """Record a wanted picture."""
+        """Record a wanted picture of a run.
+
+        Args:
+            number: the packet number of the picture.
+            run: the number of the run.
+            picture: the decoded picture.
+        """
         self.prints[number, run] = picture_print(picture)
         if self._keeps:
             self._kept.append(picture)
@@ -371,7 +409,7 @@ def _bytes_of(picture: av.VideoFrame) -> int:
 
 
 class _Run:
-    """One run: its decoder, and the wanted pictures that have not come yet."""
+    """One run, with its decoder and the packets of wanted pictures that have not been output yet."""
 
     def __init__(self, side: RunsDecoder, number: int) -> None:
         self._side, self._number = side, number
@@ -387,26 +425,26 @@ class _Run:
             self._decoder = None
 
     def take(self, packet: int, data: bytes) -> None:
-        """Add a packet to the picture that is decoded next. The picture has the number of its first packet."""
+        """Add a packet to the picture that is decoded next. The picture gets the number of its first packet."""
         if not self._data:
             self._packet = packet
         self._data += data
 
     def decode(self) -> None:
-        """Decode the picture whose packets were taken."""
+        """Decode the picture whose packets `take` has added."""
         data, self._data = self._data, b""
         if data:
             self._pass_on(data)
 
     def end(self) -> None:
-        """Pass on the pictures that the decoder has held back."""
+        """Flush the decoder, and record the remaining pictures."""
         self._pass_on(None)
 
     def _pass_on(self, data: bytes | None) -> None:
-        """Decode a picture's packets, or flush the decoder if there are none, and pass wanted pictures on.
+        """Decode the data of a picture, or flush the decoder if `data` is None. Record the wanted pictures.
 
-        An error or a corrupt picture ends the run, as it ends a clip. So does a picture that comes too late. The
-        pictures that came before it, although their place is behind it, are then removed.
+        An error or a corrupt picture ends the run, as it ends a clip. A picture that is output too late also ends the
+        run. Pictures that were output before it, but follow it in presentation order, are then removed.
         """
         if self._decoder is None:
             return
@@ -438,9 +476,9 @@ class _Run:
                 self._side.take(number, self._number, picture)
 
 
-MAX_BYTES = 16 << 20  # neighbouring packets are read together up to this size, which limits the memory
-STARTS_BACK = 2  # the decode from further back begins so many random access points before that of a clip
-SHORT = 300  # in a medium with at most so many packets, it begins with the first packet
+MAX_BYTES = 16 << 20  # approximate maximum size of a read of adjacent packets, which limits the memory
+STARTS_BACK = 2  # number of random access points by which the decode from further back begins before that of a clip
+SHORT = 300  # maximum number of packets of a medium whose decode from further back always begins at packet 0
 
 
 def differing_samples(
@@ -449,13 +487,16 @@ def differing_samples(
     targets: Numbers,
     packets_of: Callable[[Numbers], Iterable[tuple[int, bytes]]],
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: targets whose clip gives another picture than a decode from further back, or none.
+    """Return bool [packets]: whether the packet is a target whose picture in a clip differs or is missing.
+
+    The picture is compared with that of a decode from further back.
 
     Args:
-        stream: facts for decoders.
-        flags: int32 [packets], read wherever a clip with one of the targets needs them.
-        targets: int64 [targets], ascending, as `drawn` returns them.
-        packets_of: returns the numbers and bytes of packets in decode order, at least of those asked for.
+        stream: the properties of the stream.
+        flags: int32 [packets], the flags of packets. They must be known for all packets that clips of targets need.
+        targets: int64 [targets], the packets of frames that `drawn` returned, ascending.
+        packets_of: a function from packet numbers to (number, bytes) of packets in decode order. Its result may include
+            other packets.
     """
     of_clips, further_back = shapes_of_some(
         flags, targets, stream.coded.reorder_depth, drop_leading=drops_leading(stream.coded.codec)
@@ -469,13 +510,15 @@ def differing_samples(
 def packets_in_ranges(
     read: Read, offset: NDArray[np.int64], size: NDArray[np.int64], numbers: Numbers
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, bytes) of some packets that are byte ranges of a file or object. Neighbours are read together.
+    """Yield (number, bytes) of some packets that are byte ranges of a file or object.
+
+    Adjacent packets are read together.
 
     Args:
-        read: reads ranges of it.
-        offset: int64 [packets].
-        size: int64 [packets].
-        numbers: int64, ascending.
+        read: a function that reads byte ranges of the file or object.
+        offset: int64 [packets], the offset of each packet of the medium.
+        size: int64 [packets], the size of each packet in bytes.
+        numbers: int64, the numbers of the packets to read, ascending.
     """
     begin, length = offset[numbers], size[numbers]
     apart = begin[1:] != begin[:-1] + length[:-1]
@@ -492,7 +535,7 @@ def packets_in_ranges(
 
 
 def demuxed_packets(file: ProbedFile, stream_index: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, bytes) of all packets of a stream, up to an error."""
+    """Yield (number, bytes) of all packets of a stream, up to the first error of the demuxer."""
     with open_medium(file) as container:
         try:
             for number, packet in enumerate(demux_packets(container, stream_index)):
@@ -502,14 +545,14 @@ def demuxed_packets(file: ProbedFile, stream_index: int) -> Iterator[tuple[int, 
 
 
 def drawn(flags: Flags, count: int, *, drop_leading: bool) -> Numbers:
-    """Return int64 [≤ count], ascending: packets of presented frames, one at random from each of `count` stretches.
+    """Draw presented frames at random, one from each of `count` intervals of equal length.
 
-    The same medium gives the same frames each time.
+    Return the packets of these frames, ascending. The result for a medium is always the same.
 
     Args:
-        flags: int32 [packets], 0 where not read.
-        count: number of stretches.
-        drop_leading: As `reach.drops_leading` returns it.
+        flags: int32 [packets], the flags of packets, 0 for packets that were not read.
+        count: the number of intervals. If there are fewer frames, all frames are returned.
+        drop_leading: the result of `reach.drops_leading`.
     """
     frames = _sound_frames(Reach(flags, drop_leading=drop_leading), flags, timeline.shown_packets(flags))
     edges = np.linspace(0, len(frames), min(count, len(frames)) + 1).astype(np.int64)
@@ -517,15 +560,16 @@ def drawn(flags: Flags, count: int, *, drop_leading: bool) -> Numbers:
 
 
 def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_leading: bool) -> tuple[Shape, Shape]:
-    """Return two runs for each target: the run of a clip with this frame, and a run from further back.
+    """Return two shapes with one run for each target: the run of a clip with this frame, and a run from further back.
 
     Damaged targets are left out.
 
     Args:
-        flags: int32 [packets], read wherever a clip with one of the targets needs them.
-        targets: int64 [targets], ascending.
-        reorder_depth: Number of pictures that a decoder holds back. As many packets behind a target are decoded, too.
-        drop_leading: As `reach.drops_leading` returns it.
+        flags: int32 [packets], the flags of packets. They must be known for all packets that clips of targets need.
+        targets: int64 [targets], the packets of frames, ascending.
+        reorder_depth: the number of pictures that a decoder holds back. Runs from further back decode at least as many
+            packets after a target.
+        drop_leading: the result of `reach.drops_leading`.
     """
     reach = Reach(flags, drop_leading=drop_leading)
     targets = _sound_frames(reach, flags, targets)
@@ -537,7 +581,7 @@ def shapes_of_some(flags: Flags, targets: Numbers, reorder_depth: int, *, drop_l
     resets = np.flatnonzero(flags & timeline.RESET)
     numbers = np.searchsorted(reach.starts, begins)
     further = np.zeros_like(begins) if len(flags) <= SHORT else reach.starts[np.maximum(numbers - STARTS_BACK, 0)]
-    # No decoder session may run over a reset.
+    # A decoder session must not run across a reset, so runs from further back begin at the last reset or later.
     last_reset = np.append(resets, 0)[np.searchsorted(resets, begins, side="right") - 1]
     further = np.maximum(further, last_reset)
     until = np.minimum(ends + reorder_depth + 1, len(flags))

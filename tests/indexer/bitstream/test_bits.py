@@ -57,7 +57,7 @@ def test_rows_left_out_do_not_move() -> None:
 
 
 def test_reading_past_the_end_is_an_error() -> None:
-    with pytest.raises(ValueError, match="too early"):
+    with pytest.raises(ValueError, match="ends within"):
         BitReader(b"\x80").u(9)
 
 

@@ -137,7 +137,7 @@ def test_a_picture_parameter_set_that_outlives_its_sequence_parameter_set_is_ref
         for packet in (sps + pps + idr, changed + again + idr):
             scanner.feed(packet)
         if refused:
-            with pytest.raises(BitstreamError, match="does not come again"):
+            with pytest.raises(BitstreamError, match="is not repeated"):
                 scanner.finish()
         else:
             assert scanner.finish().start.tolist() == [1, 1]

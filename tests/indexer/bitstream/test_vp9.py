@@ -147,7 +147,7 @@ def test_starts_are_packets_that_begin_with_a_key_frame() -> None:
 
 
 def test_packets_with_several_shown_frames_are_refused() -> None:
-    with pytest.raises(BitstreamError, match="packet 1 holds 2 shown frames") as caught:
+    with pytest.raises(BitstreamError, match="packet 1 holds 2 frames that are output") as caught:
         scan(KEY, superframe(INTER, INTER))
     assert caught.value.kind == "packing"
 

@@ -197,17 +197,17 @@ PLAIN = TrackTables(sizes=[5, 6, 7, 8], stts=[(4, 20)], stss=[1], chunks=[2, 2])
 @pytest.mark.parametrize(
     ("tables", "reason"),
     [
-        (TrackTables(sizes=[5] * 4, stts=[(3, 20)], chunks=[4]), "stts has durations of 3 samples"),
-        (TrackTables(sizes=[5] * 4, stts=[(2, 0), (2, 20)], chunks=[4]), "no duration"),
+        (TrackTables(sizes=[5] * 4, stts=[(3, 20)], chunks=[4]), "durations of only 3 of 4 samples"),
+        (TrackTables(sizes=[5] * 4, stts=[(2, 0), (2, 20)], chunks=[4]), "duration of 0"),
         (TrackTables(sizes=[5] * 4, stts=[(4, 2**32 - 1)], chunks=[4]), "negative"),
-        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], ctts=[(2, 20)], chunks=[4]), "ctts has offsets of 2"),
-        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[3]), "chunks hold 3 samples"),
-        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], stss=[3, 2], chunks=[4]), "in order"),
-        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], stss=[], chunks=[4]), "stss names no sample"),
-        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[4], edits=[(9, 0), (9, 20)]), "2 pieces"),
-        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[4], edits=[(9, 0), (9, -1)]), "1 pieces"),
-        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[4], edits=[(9, 900)]), "shows no sample"),
-        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[4], edits=[(9, -2)]), "from -2"),
+        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], ctts=[(2, 20)], chunks=[4]), "offsets of only 2"),
+        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[3]), "stsc has 3 samples"),
+        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], stss=[3, 2], chunks=[4]), "in ascending order"),
+        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], stss=[], chunks=[4]), "stss lists no sample"),
+        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[4], edits=[(9, 0), (9, 20)]), "of 2 edits, 2 do"),
+        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[4], edits=[(9, 0), (9, -1)]), "of 2 edits, 1 do"),
+        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[4], edits=[(9, 900)]), "presents no sample"),
+        (TrackTables(sizes=[5] * 4, stts=[(4, 20)], chunks=[4], edits=[(9, -2)]), "media time -2"),
     ],
 )
 def test_what_is_not_certain_is_refused(tables: TrackTables, reason: str) -> None:
@@ -233,13 +233,13 @@ def test_damage_to_the_structure_is_refused() -> None:
         (content + box(b"moov", b""), "two moov"),
         (content.replace(b"stts", b"stss", 1), "two stss"),
         (content.replace(b"stbl", b"free"), "no stsd"),
-        (content.replace(b"vide", b"soun"), "not video"),
+        (content.replace(b"vide", b"soun"), "not a video track"),
         (content.replace(b"rle ", b"encv"), "encrypted"),
         (content.replace(full_box(b"url ", 0, 1), full_box(b"url ", 0, 0)), "another file"),
     ):
         with pytest.raises(boxes.UntrustedTables, match=reason):
             read_bytes(broken)
-    with pytest.raises(boxes.UntrustedTables, match="there is no track 9"):
+    with pytest.raises(boxes.UntrustedTables, match="has no track 9"):
         read_bytes(content, 9)
     with pytest.raises(boxes.TruncatedError):
         read_bytes(content[:-1])
