@@ -243,7 +243,7 @@ def test_webdataset_skips_what_its_handler_says(packed: Path, tmp_path: Path) ->
 def test_a_user_column_cannot_have_the_name_of_the_text(small_index: Path, tmp_path: Path) -> None:
     path = write_clips(tmp_path / "c.jsonl", [{"uri": "h264_default.mp4", "frames": [1], "framedex": "mine"}])
     done = run("shard", small_index, "--clips", path, "--out", tmp_path / "D", "--pack", "clips", code=1)
-    assert "a user column has a name that the JSON of packed clips uses" in done.output
+    assert "the name of a user column is reserved in the JSON of packed clips" in done.output
 
 
 def test_the_names_are_public() -> None:
