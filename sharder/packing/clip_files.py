@@ -29,8 +29,8 @@ DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # codecs whose decode
 MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "h263", "gif"})
 AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1", "msmpeg4v2"})  # codecs that libavformat's Matroska muxer rejects
 MATROSKA_TICKS = 1000  # time base of Matroska files in units per second
-# Limit of the time between two packets in units of the timescale. An MP4 has 32 bits for durations, and 32 signed bits
-# for composition time offsets.
+# Limit of the time between two packets in units of the timescale. An MP4 has unsigned 32-bit fields for this time, and
+# signed 32-bit fields for the offsets between decoding and presentation times.
 MAX_STEP = 1 << 31
 OPEN_MEDIA = 16  # number of media whose tracks are kept; each track may keep a file open
 

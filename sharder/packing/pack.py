@@ -97,7 +97,7 @@ def as_step(made: Step | Failure, done: int) -> Step:
 
 
 class ClipPacking:
-    """Packer that copies the packets of each clip into a tiny file.
+    """Packer that copies the packets of each clip into a tiny file. Clips of images become image files instead.
 
     Args:
         needed: Whether to pack only clips of media whose packets are not byte ranges of their file.

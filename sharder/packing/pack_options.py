@@ -67,14 +67,14 @@ class EncodeOptions:
         check_choices(PolicyError, codec=(self.codec, ENCODE_CODECS))
         if self.crf is not None and (type(self.crf) is not int or not 1 <= self.crf <= MAX_CRF[self.codec]):
             raise PolicyError(
-                f"the crf of {self.codec} is a whole number in a range",
+                f"the crf of {self.codec} must be an integer in a range",
                 found=repr(self.crf),
                 allowed=f"1 to {MAX_CRF[self.codec]}",
             )
         _check_limits(self)
         if self.size is not None and any(side % EVEN for side in self.size):
             raise PolicyError(
-                "the sides of encoded pictures are even, because their chroma is 4:2:0",
+                "the height and width of encoded pictures must be even, because their chroma is 4:2:0",
                 found="{}x{}".format(*self.size),
                 remedy="give an even height and width",
             )
@@ -131,11 +131,13 @@ def _check_limits(options: ImageOptions | EncodeOptions) -> None:
     """Raise PolicyError if a side is not a positive integer, or if several of the three size options are given."""
     short_side, size, box = options.short_side, options.size, options.box
     if size is not None and (not isinstance(size, tuple | list) or len(size) != 2):
-        raise PolicyError("a size is (height, width)", found=repr(size))
+        raise PolicyError("a size must be (height, width)", found=repr(size))
     given = [side for side in (short_side, box, *(size or ())) if side is not None]
     wrong = [side for side in given if type(side) is not int or side < 1]
     if wrong:
-        raise PolicyError("an image's side is a whole number above zero", found=repr(wrong[0]))
+        raise PolicyError(
+            "the height and width of pictures, and limits of them, must be positive integers", found=repr(wrong[0])
+        )
     if sum(value is not None for value in (short_side, size, box)) > 1:
         raise PolicyError("give one of short_side, size and box")
 

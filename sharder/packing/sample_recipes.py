@@ -131,7 +131,7 @@ def _stored_recipe(content: Mapping[str, Any], where: str) -> Row:
             where=where,
             found=f"version {version!r}",
             allowed=VERSION,
-            remedy="pack the clips again with this framedex, or install the framedex that packed them",
+            remedy="pack the clips again with this version of framedex, or install the version that packed them",
         )
     return dict(stored)
 

@@ -390,7 +390,7 @@ def policy_pieces(units: Units, policy: Policy) -> Iterator[Piece]:
     if units.scenes is not None:
         frames = frames // np.maximum(
             np.bincount(table.media_row)[table.media_row], 1
-        )  # divided by the number of rows per medium
+        )  # the frames of a medium are divided among its rows
 
     def together(unit: Unit) -> object:
         return min(unit.mentions) if units.scenes is not None else table.media_row[min(unit.mentions)]

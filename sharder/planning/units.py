@@ -364,7 +364,9 @@ def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = (), *, may_b
     check_ranges(index, file)
     views = file.policy.views
     if views is not None:
-        check_there(views.columns, index.listing, where="views", remedy="index a listing that names scenes and views")
+        check_there(
+            views.columns, index.listing, where="views", remedy="index a listing with columns for scenes and views"
+        )
     table = all_mentions(index, file.filter, file.policy.split, facts)
     skipped = LeftOut() if may_be_empty else left_out(index, file, table)
     if views is None:

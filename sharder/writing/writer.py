@@ -49,7 +49,9 @@ FAILURES_PER_CHECKPOINT = 65_536
 # after an interruption.
 MAX_ITEMS_A_TAR = 65_536
 KEY_DIGITS = 9
-COPIES_IN_FLIGHT = 4  # enough clips to keep the copying thread busy while others are planned
+COPIES_IN_FLIGHT = (
+    4  # number of clips that are copied in the background at a time, so that the copying thread is always busy
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -281,7 +283,9 @@ class DatasetWriter:
         self.settle(COPIES_IN_FLIGHT - 1)
         if self._current.items + self._filling.waiting >= MAX_ITEMS_A_TAR or not self._filling.has_room(members):
             self.settle()
-        if not self._filling.has_room(members):  # asked again: a stale clip may have been dropped
+        if not self._filling.has_room(
+            members
+        ):  # asked again, because there is room if a stale clip was dropped from the tar
             self._checkpoint()
         number = self._progress.clips + len(self._tables.clips) + self._filling.waiting
         self._filling.add(f"{number:0{KEY_DIGITS}d}", clip, members)
