@@ -104,7 +104,7 @@ def test_views_of_a_scene_are_in_one_split() -> None:
 
 def test_a_listing_without_the_columns_is_an_error(index: Index) -> None:
     document = {"policy": "stride", "stride": 1, "frames": 1, "views": VIEWS}
-    with pytest.raises(PolicyError, match=r"the listing has no such column(.|\n)*index a listing with columns for scenes"):
+    with pytest.raises(PolicyError, match=r"the listing has no such column(.|\n)*a listing with columns for scenes"):
         ClipDataset.from_index(index.path, document)
 
 
