@@ -1,4 +1,4 @@
-"""Building of a dataset: index and policy (or explicit clips) → wanted clips → planned clips → packed clips → files."""
+"""Building of a dataset: clips are selected by a policy or given explicitly, then planned, packed and written."""
 
 import functools
 import os
@@ -62,26 +62,26 @@ SHARD_BYTES = 512_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOptions:
-    """The options of `framedex.shard` and its command that concern all clips.
+    """The options of `framedex.shard` and `framedex shard` that apply to all clips.
 
     Attributes:
-        overwrite: Replace an existing dataset.
-        keep_damaged: Plan frames of damaged GOPs, too.
-        pack: The content of tars; None for no tars.
-        shard_bytes: A new tar begins if a clip would make the tar larger than this.
-        images: Format and size of stored frames.
-        encode: Codec, quality and size of encoded clips; None copies their packets.
-        workers: Number of processes that plan, decode and encode clips. They run on this machine unless `engine` is a
-            cluster.
-        engine: The engine that runs these processes.
-        audio: The clips' audio; None for no audio.
-        audio_format: Format in which tars store audio.
-        labels: The column whose values the dataset numbers; None for none.
-        scratch: The local folder into which a dataset of object storage is written first; None for the system's
-            temporary folder.
-        part: Plan only this slice of the run. If None, do the whole run.
-        finish: Write the clips that the slices of the run planned.
-        on_progress: Called with (done, total).
+        overwrite: Whether an existing dataset may be replaced.
+        keep_damaged: Whether clips may have frames of damaged GOPs.
+        pack: The data to copy into tars. None if nothing is copied.
+        shard_bytes: The maximum size of a tar in bytes. A clip that would exceed it goes into a new tar.
+        images: The format, quality and size of stored images.
+        encode: The codec, quality and size of encoded clips. If None, packets are copied.
+        workers: The number of processes that plan, decode and encode clips. They run on this machine unless `engine` is
+            a cluster.
+        engine: The engine that runs the processes.
+        audio: The options of the clips' audio. None if clips carry no audio.
+        audio_format: The format of audio files in tars.
+        labels: The column of labels, and the numbers of its values. None if the dataset records no labels.
+        scratch: The local folder in which a dataset for object storage is written first. If None, a folder in the
+            system's temporary folder is used.
+        part: The slice of the run to plan. If None, the run is not divided.
+        finish: Whether to write the dataset from the clips that the slices of the run planned.
+        on_progress: A function that is called with (done, total), counted in steps of the progress bar.
     """
 
     overwrite: bool = False
@@ -111,7 +111,8 @@ class ShardOptions:
 
     def planning(self, index: Index) -> PlanningOptions:
         """Return the options of planning."""
-        # Only a file that is a copy of packets must decode as one stream. Decoding here can take several runs.
+        # Only clips whose packets are copied into a tiny file must decode as one stream. For clips that are decoded
+        # here, the recipe may have several runs.
         copied = self.pack == "clips" and self.encode is None
         return PlanningOptions(
             access=index.access,
@@ -125,12 +126,12 @@ DEFAULTS = ShardOptions()
 
 
 def build_from_policy(index: Index, out: Place, file: PolicyFile, options: ShardOptions = DEFAULTS) -> ShardReport:
-    """Write a dataset of the clips that a policy selects from every usable medium. Raises OutputError, PolicyError.
+    """Write a dataset of the clips that a policy selects from all usable media. Raises OutputError, PolicyError.
 
     A clip that cannot be planned or packed becomes a row of failures.parquet.
     """
-    # `_build` looks for a finished dataset, too. Here it saves reading the listing, but only without a filter: the
-    # report names the media that a filter leaves out.
+    # `_build` also looks for a finished dataset. Looking here already saves reading the listing. With a filter, the
+    # listing is needed anyway, because the report contains the media that the filter leaves out.
     if file.filter is None and (before := _finished(index, out, file.resolved, options)) is not None:
         return before
     schema = user_columns(index, file.policy.split)
@@ -146,7 +147,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
         names, total = units.scenes.names, len(units)
         if len(names) > MAX_VIEWS:
             raise PolicyError(
-                "there are more views than a clip may have",
+                "there are too many views for one clip",
                 where=f"column {views.view!r}",
                 found=f"{len(names):,}",
                 allowed=f"at most {MAX_VIEWS}",
@@ -165,7 +166,7 @@ def build_from_requests(
     outside: Outside = "error",
     options: ShardOptions = DEFAULTS,
 ) -> ShardReport:
-    """Write a dataset of explicitly requested clips, in the order requested. Raises OutputError, PolicyError.
+    """Write a dataset of explicit clips, in the order of the requests. Raises OutputError, PolicyError.
 
     A clip that cannot be planned or packed becomes a row of failures.parquet.
     """
@@ -191,20 +192,23 @@ def _build(
     options: ShardOptions,
     facts: Row,
 ) -> ShardReport:
-    """Write a dataset.
+    """Write a dataset, or plan one slice of it.
 
     Args:
+        index: The index.
+        out: The folder or uri of the dataset.
         resolved: The policy, with all defaults filled in.
-        user_schema: The user's columns of `clips`.
-        pieces: The plan.
-        total: Number of steps of the progress bar.
+        user_schema: The schema of the user's columns of `clips`.
+        pieces: The pieces of the plan.
+        total: The number of steps of the progress bar.
+        options: The options of the run.
         facts: Further keys of the dataset's header.
     """
     index.check_locations()
     clash = SAMPLE_KEYS & set(user_schema.names)
     if options.pack is not None and clash:
         raise PolicyError(
-            "a user column has a name that the JSON of packed clips uses",
+            "the name of a user column is reserved in the JSON of packed clips",
             found=", ".join(sorted(clash)),
             remedy="rename the column",
         )
@@ -243,7 +247,7 @@ def _build(
         else:
             with open_writer(out, overwrite=options.overwrite) as writer:
                 report = write(writer)
-    except NoClipsError:  # then the slices are complete, too
+    except NoClipsError:  # raised only after all slices were read, so they are not needed any more
         if options.finish:
             slices.remove_slices(out)
         raise
@@ -253,7 +257,7 @@ def _build(
 
 
 def _add_planned(writer: DatasetWriter, planned: Iterable[PlannedRows], options: ShardOptions, total: int) -> None:
-    """Write planned rows, and raise the error that ends them, if any."""
+    """Add planned rows to a dataset. If they end with an error, it is raised after the rows before it are added."""
     for rows in planned:
         writer.add_planned(rows)
         if rows.error is not None:
@@ -274,7 +278,10 @@ def _job(index: Index, resolved: Row, options: ShardOptions) -> Row:
 
 
 def _finished(index: Index, out: Place, resolved: Row, options: ShardOptions) -> ShardReport | None:
-    """Return the report of a run that has finished before; None if it has not, or is done again."""
+    """Return the report of the dataset if an earlier run of the same job has finished it.
+
+    Otherwise, and with `overwrite`, return None.
+    """
     before = None if options.overwrite else finished_report(out, _job(index, resolved, options), index)
     return None if before is None else with_labels(before, options.labels)
 
@@ -286,7 +293,15 @@ def _ship(
     write: Callable[[DatasetWriter], ShardReport],
     options: ShardOptions,
 ) -> ShardReport:
-    """Write a dataset into object storage."""
+    """Write a dataset into a local folder, and upload it to object storage.
+
+    Args:
+        out: The uri of the dataset.
+        job: The values that two runs share if they write the same dataset.
+        open_writer: A function that opens the writer of the local dataset.
+        write: A function that writes the whole dataset with that writer, and returns the report.
+        options: The options of the run.
+    """
     with shipped(out, job, overwrite=options.overwrite, scratch=options.scratch) as shipment:
         row = shipment.noted()
         if row is None:
@@ -300,14 +315,14 @@ def _ship(
             except NoClipsError:
                 shipment.withdraw()
                 raise
-            del row["out"], row["filtered"]  # the local folder, and media that `build_from_policy` fills in
+            del row["out"], row["filtered"]  # the local folder, and a value that `build_from_policy` fills in
             shipment.note(row)
         shipment.deliver()
         return ShardReport(out=out, **row)
 
 
 def _pack_facts(options: ShardOptions) -> Row:
-    """Return the options that determine the content of tars, as dataset.json records them."""
+    """Return the options that determine the content of tars, in the form in which dataset.json records them."""
     facts: Row = {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
     if options.encode is not None:
         facts["encode"] = options.encode.facts() | {"encoder": encoder_version(options.encode)}
@@ -318,7 +333,7 @@ def _pack_facts(options: ShardOptions) -> Row:
 
 
 def _steps(index: Index, groups: Iterable[ReadGroup], spools: Spools, options: ShardOptions) -> Iterator[Step]:
-    """Yield planned clips, packed according to the options."""
+    """Plan the clips of groups, pack them according to the options, and yield their steps."""
     if options.pack is None:
         return plan(groups, None)
     recoding = options.images if options.pack == "images" else options.encode

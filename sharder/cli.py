@@ -65,7 +65,7 @@ RULES = (
         options=["task", "finish"],
         when=lambda values: values["pack"] is None,
         beside="--pack",
-        why="one run writes the tars of a dataset, with several --workers or a cluster",
+        why="a single run must write all tars of a dataset; it can use several --workers or a cluster",
     ),
     OptionRule(options=["choose", "outside"], when=lambda values: values["clips"] is not None, needs="--clips"),
     OptionRule(options=["shard_size"], when=lambda values: values["pack"] is not None, needs="--pack"),
@@ -80,40 +80,41 @@ RULES = (
 
 @click.command("shard", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("index", type=PLACE_THAT_IS_THERE)
-@out_folder_option("Folder or uri of the dataset. It must be new or empty.")
+@out_folder_option("The folder or uri of the dataset. It must be new or empty.")
 @click.option(
     "--policy",
     type=POLICY,
     metavar="POLICY",
-    help="Which frames make a clip: a YAML file, a policy that comes with framedex (fps, windows, uniform …), "
-    "or YAML itself.",
+    help="The policy that says which frames make clips: a YAML file, the name of a policy that is included in framedex "
+    "(fps, windows, uniform …), or YAML text.",
 )
 @click.option(
     "--clips",
     type=FILE,
-    help="File with the frames or seconds of every clip: JSON Lines, .json, .csv or .parquet. `framedex audit --sql … "
-    "--out FILE` writes the last three.",
+    help="A file with the frames or seconds of every clip: JSON Lines, .json, .csv or .parquet. `framedex audit "
+    "--sql … --out FILE` can write .json, .csv and .parquet.",
 )
 @click.option(
     "--choose",
     type=click.Choice(CHOICES),
     default="nearest",
     show_default=True,
-    help="With --clips: which frame is taken for a time in seconds.",
+    help="With --clips: the frame that is taken for a time in seconds.",
 )
 @click.option(
     "--outside",
     type=click.Choice(OUTSIDE),
     default="error",
     show_default=True,
-    help="With --clips: what happens to frames and times outside of a video. `error`: the clip is not made. `pad`: "
-    "they are padding. `edge`: they are padding that shows the first or last frame. `drop`: they are left out.",
+    help="With --clips: the treatment of frames and times outside of the video. `error`: the clip is not made. `pad`: "
+    "such frames become padding. `edge`: such frames become padding that repeats the first or last frame of the video. "
+    "`drop`: such frames are left out.",
 )
 @click.option(
     "--labels",
     metavar="COLUMN",
-    help="Number the values of this column from 0, sorted, and record the numbers in the dataset, so that all of its "
-    "readers and splits have the same ones. Every clip must have a value.",
+    help="The column of labels. Its sorted values are numbered from 0, and the dataset records the numbers, so that "
+    "all readers and splits use the same ones. Every clip must have a value.",
 )
 @max_failures_option("impossible clips")
 @click.option(
@@ -121,30 +122,31 @@ RULES = (
     type=click.Choice(["avoid", "keep"]),
     default="avoid",
     show_default=True,
-    help="Whether clips may have frames of damaged GOPs.",
+    help="`avoid`: clips with frames of damaged GOPs are left out. `keep`: such clips are made.",
 )
 @click.option(
     "--pack",
     type=click.Choice(PACKS),
-    help="What is copied into tars. `clips`: every clip as a tiny video. `images`: its frames as images. `needed`: "
-    "only clips of media whose packets are not byte ranges of their file.  "
-    "[default: nothing; clips point into the sources]",
+    help="The data to copy into tars. `clips`: every clip as a tiny video. `images`: the frames of every clip as "
+    "images. `needed`: as `clips`, but only for media whose packets are not byte ranges of their file.  "
+    "[default: nothing is copied; clips refer to the sources]",
 )
 @click.option(
     "--shard-size",
     type=BYTE_COUNT,
     default="512MB",
     show_default=True,
-    help="With --pack: a new tar begins when a clip would make it larger than this.",
+    help="With --pack: the maximum size of a tar. A clip that would exceed it goes into a new tar.",
 )
 @image_options
-@workers_option("Processes that plan; with --pack, also those that cut, decode and encode.")
+@workers_option("The number of processes that plan clips and, with --pack, also cut, decode and encode them.")
 @engine_options
 @audio_options
 @click.option(
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False),
-    help="With --out in object storage: where the dataset is written first.  [default: the system's temporary folder]",
+    help="With --out in object storage: the local folder in which the dataset is written first.  "
+    "[default: the system's temporary folder]",
 )
 @allow_remote_option()
 @slice_options("dataset")
@@ -166,14 +168,15 @@ def shard(
     as_json: bool,
     **named_as_fields: Any,
 ) -> None:
-    """Plan clips from an INDEX and write a dataset: byte ranges, frame numbers and timestamps of every clip.
+    """Plan clips from an INDEX, and write a dataset with the byte ranges, frame numbers and timestamps of every clip.
 
-    No video is opened: the index knows where every packet lies and which ones a frame needs. With --pack, what clips
-    need is copied into webdataset tars, and the sources are not needed any more. Clips that a policy finds in damaged
-    GOPs are left out, with a row in failures.parquet that does not count as a failure.
+    Videos are not opened, because the index has the offset of every packet and the packets that each frame needs. With
+    --pack, these packets are copied into webdataset tars, so that the sources are not needed any more. If a policy
+    selects a clip with frames of a damaged GOP, the clip is left out. It has a row in failures.parquet, but does not
+    count as a failure.
 
-    Exit codes: 0 done, 1 failed, or framedex itself failed at some clips (the rest is there), 2 usage, 3 done but more
-    clips were impossible than --max-failures.
+    Exit codes: 0: success. 1: the run failed, or an internal error of framedex affected some clips (all others are in
+    the dataset). 2: wrong usage. 3: the dataset is complete, but more than --max-failures clips were impossible.
     """
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
@@ -218,26 +221,27 @@ def shard(
 
 
 def _kept(out: Place, task: Slice | None) -> str:
-    """Return what an interrupted run leaves, and how to go on."""
+    """Return a message about the results that an interrupted run keeps, and about how to continue it."""
     folder = local_of(out)
     if task is not None:
-        return "slices that are complete are kept; run this one again"
+        return "the complete groups of this slice are kept; run the same command again to continue"
     if folder is None:
-        return "what was written is kept; the same command goes on from there"
+        return "all written files are kept; run the same command again to continue"
     unfinished = unfinished_of(folder)
     items = kept_items(unfinished)
     if not items:
-        return "no clip was written yet; run the same command again"
+        return "no clips were written yet; run the same command again"
     clips = f"{counted(items, 'clip')} in {printable(str(unfinished))} {'is' if items == 1 else 'are'} kept"
-    return f"{clips}; the same command goes on from there"
+    return f"{clips}; run the same command again to continue"
 
 
 def _print_summary(report: ShardReport, skipped: int, reasons: list[str]) -> None:
-    """Print the result of a run.
+    """Print a summary of a run.
 
     Args:
-        skipped: Number of unusable media.
-        reasons: Remarks about them.
+        report: The report of the run.
+        skipped: The number of unusable media, which the run skipped.
+        reasons: Remarks about the unusable media.
     """
     media = counted(report.media, "medium", "media")
     parts = [

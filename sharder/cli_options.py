@@ -1,4 +1,4 @@
-"""Options of `framedex shard`: their types, and groups of them that are passed as one record."""
+"""Options of `framedex shard`: types of option values, and groups of options that become one record."""
 
 import functools
 import re
@@ -25,25 +25,25 @@ from framedex.storage.uris import is_uri
 
 
 class Seconds(click.ParamType[Fraction]):
-    """A duration, exactly as it is written."""
+    """The type of a duration, which keeps the exact value as a fraction."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
-        """Return the seconds that `2`, `0.5` or `1/3` means."""
+        """Parse a duration such as `2`, `0.5` or `1/3`."""
         text = str(value).strip()
         if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?|\d{1,6}/[1-9]\d{0,5}", text) or not Fraction(text):
-            self.fail(f"{value!r} is no duration; write 2, 0.5 or 1/3", param, ctx)
+            self.fail(f"{value!r} is not a duration; write 2, 0.5 or 1/3", param, ctx)
         return Fraction(text)
 
 
 class PolicyType(FileType):
-    """A policy as `find_policy` takes it: a file, which may be an object, or text."""
+    """The type of a policy: a file, the uri of an object, or any other text that `find_policy` understands."""
 
     name = "policy"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path of what a uri names, and any other text unchanged: `find_policy` reads it."""
+        """Return the path of the file for a uri, and any other text unchanged."""
         return super().convert(value, param, ctx) if is_uri(value) else value
 
 
@@ -56,61 +56,64 @@ IMAGE_OPTIONS = (
         type=click.Choice(list(FORMATS)),
         default="jpeg",
         show_default=True,
-        help="With --pack images: the format of stored frames.",
+        help="With --pack images: the format of the stored images.",
     ),
     click.option(
         "--quality",
         type=click.IntRange(1, 100),
         default=90,
         show_default=True,
-        help="With --pack images: the quality of JPEG and WebP.",
+        help="With --pack images: the quality of JPEG and WebP, from 1 to 100.",
     ),
     click.option(
         "--encode",
         type=click.Choice(ENCODE_CODECS),
-        help="With --pack clips: decode each clip, scale the frames that it wants, and encode them alone, as one "
-        "closed GOP. Frames lose a little; decoding costs exactly the wanted frames.  "
+        help="With --pack clips: decode each clip, scale its wanted frames, and encode only these frames as one closed "
+        "GOP. This loses some quality, but the loader then decodes no other frames.  "
         "[default: packets are copied]",
     ),
     click.option(
         "--crf",
         type=click.IntRange(1, max(MAX_CRF.values())),
-        help="With --encode: the constant rate factor. A lower one gives better pictures and more bytes.  "
+        help="With --encode: the constant rate factor. A lower value gives better quality and larger files.  "
         f"[default: {', '.join(f'{crf} for {codec}' for codec, crf in DEFAULT_CRF.items())}]",
     ),
-    click.option("--short-side", type=click.IntRange(1), help=f"{SCALED}: greatest length of the shorter side."),
-    click.option("--box", type=click.IntRange(1), help=f"{SCALED}: greatest length of the longer side."),
-    click.option("--size", type=FRAME_SIZE, metavar="HxW", help=f"{SCALED}: exact height and width."),
+    click.option(
+        "--short-side", type=click.IntRange(1), help=f"{SCALED}: maximum length of the shorter side in pixels."
+    ),
+    click.option("--box", type=click.IntRange(1), help=f"{SCALED}: maximum length of the longer side in pixels."),
+    click.option("--size", type=FRAME_SIZE, metavar="HxW", help=f"{SCALED}: exact height and width in pixels."),
 )
 AUDIO_OPTIONS = (
     click.option(
         "--audio",
         is_flag=True,
-        help="Store the sound of each clip, from its first frame's time to its last frame's end.",
+        help="Add audio to each clip, from the time of its first frame to the end of its last frame.",
     ),
     click.option(
         "--audio-rate",
         type=click.IntRange(1000, 768_000),
         metavar="HZ",
-        help="With --audio: resample to this rate.  [default: the source's]",
+        help="With --audio: the sample rate.  [default: the rate of the source]",
     ),
     click.option(
         "--audio-channels",
         type=click.IntRange(1, 8),
-        help="With --audio: mix to this many channels.  [default: the source's]",
+        help="With --audio: the number of channels.  [default: the channels of the source]",
     ),
     click.option(
         "--audio-seconds",
         type=DURATION,
         metavar="SECONDS",
-        help="With --audio: length of the sound, from each clip's first frame on.  [default: the clip's]",
+        help="With --audio: the duration of the audio, from the first frame of each clip on.  "
+        "[default: the duration of the clip]",
     ),
     click.option(
         "--audio-format",
         type=click.Choice(AUDIO_FORMATS),
         default="flac",
         show_default=True,
-        help="With --audio and --pack: the format of stored sound.",
+        help="With --audio and --pack: the format of the audio files.",
     ),
 )
 
@@ -129,7 +132,7 @@ IMAGE_RULES = (
         options=["quality"],
         when=lambda values: values["image_format"] != "png",
         beside="--image-format png",
-        why="PNG loses nothing",
+        why="PNG is lossless",
     ),
 )
 AUDIO_RULES = (
@@ -143,10 +146,10 @@ AUDIO_RULES = (
 
 
 def image_options(command: Command) -> Command:
-    """Add to a command the options for storing frames.
+    """Add the options for images and encoded clips to a command.
 
-    The command receives them as `images`, an ImageOptions, and `encode`, an EncodeOptions or None. IMAGE_RULES must be
-    used with them.
+    The command gets two arguments: `images`, an ImageOptions, and `encode`, an EncodeOptions or None. Its rules must
+    include IMAGE_RULES.
     """
 
     @functools.wraps(command)
@@ -170,10 +173,10 @@ def image_options(command: Command) -> Command:
 
 
 def audio_options(command: Command) -> Command:
-    """Add to a command the options for the clips' audio.
+    """Add the options for the clips' audio to a command.
 
-    The command receives them as `audio`, which is None without audio, and `audio_format`. AUDIO_RULES must be used with
-    them.
+    The command gets two arguments: `audio`, an AudioOptions or None, and `audio_format`. Its rules must include
+    AUDIO_RULES.
     """
 
     @functools.wraps(command)

@@ -1,4 +1,4 @@
-"""CONTRACT: the tables of a dataset's manifest. docs/format.md is generated from the schemas below."""
+"""CONTRACT: the tables of a dataset's manifest. docs/format.md is generated from these schemas."""
 
 import re
 from typing import Literal
@@ -15,18 +15,20 @@ from framedex.records.medium import MediumRecord
 
 FORMAT = "framedex-dataset"
 SCHEMA_VERSION = "3.6"
-PROVES = (3, 6)  # the version from which on all media were proven whose codec needs it (`indexer.schema.SCANNED`)
+# Since this version, a dataset has proven media only, except for codecs that need no proof (`indexer.schema.SCANNED`).
+# A proof compares, at index time, frames as clips reach them with the same frames of a decode from further back.
+PROVES = (3, 6)
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "fields.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
-# A dataset has no other entries: replacing one removes these, and refuses a folder that has others.
+# The files and folders of a dataset. A dataset is replaced only if its folder has no other entries.
 FILE_NAMES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME)
 FOLDER_NAMES = (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER)
 
 MAX_VIEWS = 256
-Missing = Literal["error", "skip", "mask"]  # how a clip is treated if a view has no frame for it
+Missing = Literal["error", "skip", "mask"]  # treatment of a clip if a view has no frames for it
 
-# `clips` has these columns, and then the user's own, with their original types.
+# The columns of `clips`. The user's columns follow after them, with their original types.
 CLIPS = schema_of(clip.ClipRecord)
 RECIPES = pa.schema(
     [
@@ -42,9 +44,10 @@ MEDIA = schema_of(MediumRecord, also_in=IN_MEDIA)
 
 FAILURES, SHARDS = schema_of(clip.Failure), schema_of(clip.Shard)
 
-# Columns of `media` that all clips of a medium share.
+# Columns of `fields` that come from the clip's medium.
 MEDIUM_FIELDS = ("media_id", "uri", "member", "kind", "codec", "width", "height", "rotation_degrees", "color_transfer")
-# One value for each clip, in few row groups, so that a column of all clips is one read. From version 3.5 on.
+# The table `fields` (since version 3.5) has one row per clip and large row groups, so that a column of all clips can be
+# read at once.
 FIELDS = pa.schema(
     [
         *schema_of(clip.ClipRecord, also_in=IN_FIELDS),
@@ -73,8 +76,8 @@ MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA
 SHARD_RULES = rules_of(clip.Shard)
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
-# Reading a clip reads one row group and the footer of its part, so both are small. Measured on 100 000 clips of 400
-# packets (benchmarks/manifest.py).
+# To read one clip, a reader fetches one row group and the footer of the part, so both must be small. The values are
+# chosen by measurements on 100 000 clips of 400 packets (benchmarks/manifest.py).
 CLIPS_PER_PART, CLIPS_PER_ROW_GROUP, MEDIA_PER_ROW_GROUP = 4096, 32, 256
 DELTA_COLUMNS = (
     "range_offset",

@@ -1,4 +1,4 @@
-"""`framedex.shard`: the Python function for the command `framedex shard`."""
+"""The function `framedex.shard`, which does the same as the command `framedex shard`."""
 
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -52,55 +52,59 @@ def shard(
     allow_remote: bool = False,
     progress: bool = True,
 ) -> ShardReport:
-    """Plan clips from an index and write a dataset, as `framedex shard` does.
+    """Plan clips from an index and write a dataset, as the command `framedex shard` does.
 
     Args:
-        index: The output of `framedex.index`.
-        out: The dataset: a folder that is new or empty, or a uri of object storage.
-        policy: Which frames make a clip: a YAML file, the name of a policy that comes with framedex ("fps"), or the
-            content of such a file, as a mapping or as YAML. Give either this or `clips`.
-        clips: Frames or seconds of every clip: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a file of
-            them: JSON Lines, .json, .csv or .parquet.
-        choose: With `clips`, which frame a time means: "nearest", "previous" or "next".
-        outside: With `clips`, what happens to frames and times outside of a video. "error": the clip is not made.
-            "pad": they are padding. "edge": they are padding that shows the first or last frame. "drop": they are left
-            out. A clip's own key `outside` takes precedence.
-        overwrite: Replace an existing dataset.
-        keep_damaged: Allow clips with frames of damaged GOPs.
-        pack: What is copied into tars. "clips": every clip as a tiny video. "images": its frames as images. "needed":
-            as "clips", but only clips of media that are not byte ranges of their file. None copies nothing; clips point
-            into the sources.
-        shard_bytes: Target size of a tar. A new tar begins when the next clip would exceed it.
-        images: With pack="images", how frames are stored.
-        encode: With pack="clips", encode the wanted frames of each clip again, alone and as one closed GOP: "h264",
-            "hevc" or "av1", or EncodeOptions with a size and a quality. None copies packets.
-        audio: Whether clips carry audio; AudioOptions sets its rate, channels and length.
-        audio_format: With `pack` and `audio`, "flac" or "wav".
-        labels: Numbers for the values of a column, which the dataset records, so that all of its readers and splits
-            have the same ones: "label", {"run": 0, "walk": 1} or {"action": {"run": 0, "walk": 1}}, as for
-            `ClipDataset`.
-        workers: Number of processes that plan, and with `pack` cut and encode. None: one per core.
-        engine: "local", or "ray" for a cluster.
-        ray_address: Address of the cluster. None: Ray finds it.
-        scratch: A local folder where a dataset for object storage is written first. None: the system's temporary
-            folder.
-        allow_remote: Whether media may lie in another store than the index (docs/storage.md).
-        progress: Show a progress bar on a terminal.
+        index: The folder, uri or opened index that `framedex.index` wrote.
+        out: The folder or uri of the dataset. It must be new or empty.
+        policy: The policy that says which frames make clips: a YAML file, the name of a policy that is included in
+            framedex (such as "fps"), or the content of a policy as a mapping or as YAML text. Give either `policy` or
+            `clips`.
+        clips: The frames or seconds of every clip: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a JSON
+            Lines, .json, .csv or .parquet file of such records.
+        choose: With `clips`, the frame that is taken for a time: "nearest", "previous" or "next".
+        outside: With `clips`, the treatment of frames and times outside of the video. "error": the clip is not made.
+            "pad": such frames become padding. "edge": such frames become padding that repeats the first or last frame
+            of the video. "drop": such frames are left out. The key `outside` of a single clip takes precedence.
+        overwrite: Whether an existing dataset may be replaced.
+        keep_damaged: Whether clips may have frames of damaged GOPs.
+        pack: The data to copy into tars. "clips": every clip as a tiny video. "images": the frames of every clip as
+            images. "needed": as "clips", but only for media whose packets are not byte ranges of their file. If None,
+            nothing is copied, and clips refer to the sources.
+        shard_bytes: The maximum size of a tar in bytes. A clip that would exceed it goes into a new tar.
+        images: With pack="images", the format, quality and size of the images.
+        encode: With pack="clips", the codec with which the wanted frames of each clip are encoded again as one closed
+            GOP: "h264", "hevc" or "av1". EncodeOptions also sets a quality and a size. If None, packets are copied.
+        audio: Whether clips carry audio. AudioOptions also sets the rate, the channels and the duration.
+        audio_format: With `pack` and `audio`, the format of the audio files: "flac" or "wav".
+        labels: The column of labels, and optionally the number that is assigned to each value: "label",
+            {"run": 0, "walk": 1} or {"action": {"run": 0, "walk": 1}}, as for `ClipDataset`. The dataset records the
+            numbers, so that all readers and splits use the same ones.
+        workers: The number of processes that plan clips and, with `pack`, cut, decode and encode them. If None, one per
+            core.
+        engine: The engine that runs the processes: "local", or "ray" for a Ray cluster.
+        ray_address: The address of the Ray cluster. If None, Ray finds the cluster.
+        scratch: The local folder in which a dataset for object storage is written first. If None, a folder in the
+            system's temporary folder is used.
+        allow_remote: Whether media may be in other stores than the index (docs/storage.md).
+        progress: Whether to show a progress bar if the output is a terminal.
 
     Returns:
-        What the dataset holds. If some clips cannot be made, that is not an error; they are listed in `failures`.
+        The report of the dataset. Clips that cannot be made do not raise an error. They are listed in `failures`.
 
     Raises:
-        FramedexError: An argument is wrong, `index` is not an index, or `out` holds something else.
-        NoClipsError: No clip could be made. Nothing is written.
-        StorageError: Media lie in another store than the index, and `allow_remote` is False.
+        FramedexError: An argument is wrong, `index` is not an index, or `out` has other files than those of a dataset.
+        NoClipsError: No clip could be made. No dataset is written.
+        StorageError: Media are in another store than the index, and `allow_remote` is False.
     """
     if (policy is None) == (clips is None):
         raise PolicyError("give either policy or clips")
     check_choices(PolicyError, outside=(outside, OUTSIDE), choose=(choose, CHOICES))
     check_choices(pack=(pack, (None, *PACKS)), audio_format=(audio_format, get_args(AudioFormat)))
     if policy is not None and (outside, choose) != ("error", "nearest"):
-        raise PolicyError("choose and outside are for clips", found="policy", remedy="a policy has the key `choose`")
+        raise PolicyError(
+            "the arguments choose and outside need clips", found="policy", remedy="use the policy's own key `choose`"
+        )
     written = place(out)
     check_writable(written)
     if isinstance(index, Index):
@@ -132,7 +136,11 @@ def shard(
 
 
 def _clips_file(clips: str | Path | Iterable[Mapping[str, object]], folder: Path) -> Path:
-    """Return a JSONL file of clips, in a folder if they are mappings. Raises PolicyError for non-JSON values."""
+    """Return the path of a file of clips. Mappings are first written to a JSON Lines file in `folder`.
+
+    Raises:
+        PolicyError: A mapping has a value that JSON does not support.
+    """
     if isinstance(clips, str | Path):
         return Path(clips)
     path = folder / "clips.jsonl"
@@ -147,9 +155,9 @@ def _clips_file(clips: str | Path | Iterable[Mapping[str, object]], folder: Path
 
 
 def _check_finite(seconds: object, where: str) -> None:
-    """Raise PolicyError for times that are no numbers, which JSON would write as padding."""
+    """Raise PolicyError if a time is NaN or infinite. In JSON, it would become null, which means padding."""
     if not isinstance(seconds, Iterable) or isinstance(seconds, str | bytes):
         return
     for second in seconds:
         if isinstance(second, float | np.floating) and not np.isfinite(second):
-            raise PolicyError("seconds must be finite", where=where, found=second, remedy="None is padding")
+            raise PolicyError("seconds must be finite", where=where, found=second, remedy="use None for padding")

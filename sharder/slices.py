@@ -1,10 +1,11 @@
-"""Planning of clips by reference in several processes, and in several slices of a run on different machines.
+"""Planning of clips that are not packed: in several processes, and in slices of a run on different machines.
 
-Worker processes return finished rows, and this process writes them in order.
+Worker processes return manifest rows, and this process writes them in the order of the plan.
 
-For slices, the plan is cut into groups of pieces, which depend only on the index and the policy. Slice i of n plans the
-groups i, i + n, i + 2 n, …, and writes the rows of each into a file of the folder `OUT.slices`. If a slice runs again,
-it skips the groups whose files exist. The last step writes the dataset, with the same bytes as an undivided run.
+If a run is divided into slices, the pieces of the plan form groups that depend only on the index and the policy. Slice
+i of n plans the groups i, i + n, i + 2 n, …, and writes the rows of each group into a file in the folder `OUT.slices`.
+If a slice runs again, groups whose files exist are skipped. The last step (`--finish`) writes the dataset. It is
+byte-identical to the dataset of an undivided run.
 """
 
 import functools
@@ -34,26 +35,31 @@ from framedex.storage.places import Place, Stored, names_in
 
 Row = dict[str, Any]
 
-# A piece's weight is its number of frames, because a policy takes at most one clip per frame. Usually it takes far
-# fewer: windows of 16 frames give a sixteenth.
+# Limits of the total weight of pieces. The weight of a piece is its number of frames, because a policy selects at most
+# one clip per frame. Usually there are far fewer clips: for windows of 16 frames, one per 16 frames.
 MAX_CLIPS_A_TASK = 20_000
-MAX_FRAMES_A_GROUP = 1_000_000  # a group of a slice has more only if it consists of a single medium
-STEPS_AT_ONCE = 4096  # steps of this process that become one table; bounds memory
-MAX_CLIPS_SENT = 400_000  # a medium with more would return too large a table, so this process plans it in portions
-TASKS_AT_FIRST = 8  # this process plans them, because starting workers would take longer
-TASKS_IN_FLIGHT = 3  # per worker
-MEDIA_IN_MEMORY = 256  # explicit clips may switch between media; workers keep fewer (KEPT_OPEN)
-SECONDS_A_TASK = 3600.0  # planning is aborted after this time
+MAX_FRAMES_A_GROUP = 1_000_000  # only a group that consists of a single piece may exceed this limit
+STEPS_AT_ONCE = 4096  # number of steps per portion that this process plans; it limits the memory
+# Maximum weight of a piece that is sent to a worker. The result of a heavier piece could be too large to send back, so
+# this process plans it in portions.
+MAX_CLIPS_SENT = 400_000
+TASKS_AT_FIRST = 8  # number of tasks that this process plans itself before any workers are started
+TASKS_IN_FLIGHT = 3  # number of tasks that are submitted at a time, per worker
+MEDIA_IN_MEMORY = 256  # explicit clips may alternate between media, so many stay open; workers keep fewer (KEPT_OPEN)
+SECONDS_A_TASK = 3600.0  # timeout of a task in seconds
 PLAN_NAME = "slices.json"
 ROWS_FOLDER = "rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningRun:
-    """How and where the clips of an index are planned.
+    """The common arguments for planning the clips of a run.
 
     Attributes:
-        schema: Schema of the dataset's `clips`.
+        index: The index.
+        options: The options of planning.
+        schema: The schema of the dataset's `clips`.
+        workers: The processes that plan.
     """
 
     index: Index
@@ -64,11 +70,14 @@ class PlanningRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningTask:
-    """The unit of work of one worker.
+    """Consecutive pieces of a plan that one worker plans, or groups that this process plans itself.
 
     Attributes:
-        schema: Schema of the dataset's `clips`.
-        own: The groups that this process plans instead; None if a worker plans `pieces`.
+        index: The folder of the index.
+        options: The options of planning.
+        schema: The schema of the dataset's `clips`.
+        pieces: The pieces that a worker plans. Empty if `own` is given.
+        own: The groups of items that this process plans itself. None if a worker plans `pieces`.
     """
 
     index: Place
@@ -79,12 +88,15 @@ class PlanningTask:
 
 
 def plan_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int = 0) -> Iterator[PlannedRows]:
-    """Yield the rows of a plan in its order, up to the first error.
+    """Plan pieces in worker processes, and yield the rows in the order of the plan, up to the first error.
 
-    If a process dies, the clips of the medium or the explicit clip at which it died become failures.
+    If a worker dies, the clips of the medium that it was planning become failures. With explicit clips, only the single
+    clip becomes a failure.
 
     Args:
-        done: Number of items of the plan to skip.
+        run: The common arguments for planning.
+        pieces: The pieces of the plan.
+        done: The number of items of the plan to skip.
     """
     media = OpenMedia(run.index, run.options, kept=MEDIA_IN_MEMORY)
     calls = Calls(
@@ -103,7 +115,10 @@ def plan_in_workers(run: PlanningRun, pieces: Iterable[Piece], *, done: int = 0)
 
 
 def _skip_items(pieces: Iterable[Piece], media: OpenMedia, done: int) -> Iterator[Piece | ReadGroup]:
-    """Yield the pieces without the first `done` items of the plan; a piece that is partly done as its other items."""
+    """Yield the pieces of a plan without its first `done` items.
+
+    A piece of which some items are skipped is replaced by the list of its other items.
+    """
     for piece in pieces:
         if not done:
             yield piece
@@ -114,7 +129,7 @@ def _skip_items(pieces: Iterable[Piece], media: OpenMedia, done: int) -> Iterato
 
 
 def _tasks(run: PlanningRun, pieces: Iterable[Piece | ReadGroup], media: OpenMedia) -> Iterator[PlanningTask]:
-    """Yield the plan in tasks, up to the first error, which the last task raises."""
+    """Group the pieces of a plan into tasks. If an error occurs, the last task raises it when it is planned."""
     numbers = itertools.count()
     task = PlanningTask(index=run.index.path, options=run.options, schema=run.schema, pieces=[])
     gathered: list[Piece] = []
@@ -141,7 +156,7 @@ def _tasks(run: PlanningRun, pieces: Iterable[Piece | ReadGroup], media: OpenMed
                     yield from flush()
                 gathered.append(piece)
         yield from flush()
-    except ENDING as error:  # raised here, it would overtake the results of earlier tasks
+    except ENDING as error:  # if raised here, it would come before the results of earlier tasks
         yield from flush()
         yield replace(task, own=map(_raise, [error]))
 
@@ -151,7 +166,7 @@ def _raise(error: Exception) -> ReadGroup:
 
 
 def _in_portions(steps: Iterator[Step], schema: pa.Schema) -> Iterator[PlannedRows]:
-    """Yield the rows of steps, STEPS_AT_ONCE at a time, up to the first error."""
+    """Convert steps to rows, STEPS_AT_ONCE steps at a time, up to the first error."""
     while True:
         rows = planned_rows(itertools.islice(steps, STEPS_AT_ONCE), schema)
         if len(rows.is_clip) or rows.error is not None:
@@ -161,7 +176,10 @@ def _in_portions(steps: Iterator[Step], schema: pa.Schema) -> Iterator[PlannedRo
 
 
 def _results(outcome: Outcome[PlanningTask, PlannedRows], media: OpenMedia) -> Iterator[PlannedRows]:
-    """Yield the result of a task. If it has none, yield the results of its smallest pieces one by one."""
+    """Yield the rows of a task. If the worker gave no result, run the smallest pieces of the task one by one.
+
+    The clips of a piece that gives no result even alone become failures.
+    """
     if outcome.result is not None:
         yield outcome.result
         return
@@ -182,7 +200,7 @@ def _results(outcome: Outcome[PlanningTask, PlannedRows], media: OpenMedia) -> I
 
 
 def plan_task(task: PlanningTask) -> PlannedRows:
-    """Return the rows of a task. Runs in a worker."""
+    """Plan the pieces of a task, and return their rows. Runs in a worker."""
     media = _open_media(task.index, task.options)
     return planned_rows(plan((piece.items(media) for piece in task.pieces), None), task.schema)
 
@@ -193,16 +211,26 @@ def _open_media(path: Place, options: PlanningOptions) -> OpenMedia:
 
 
 def slices_of(out: Place) -> Place:
-    """Return the folder of the slices of a dataset."""
+    """Return the folder or uri for the files of a dataset's slices."""
     return Stored(uri=f"{out.uri}.slices") if isinstance(out, Stored) else out.with_name(f"{out.name}.slices")
 
 
 def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], run: PlanningRun, part: Slice) -> ShardReport:
-    """Plan one slice of a dataset, and return the report of this slice alone.
+    """Plan one slice of a dataset.
+
+    Args:
+        out: The folder or uri of the dataset.
+        job: The values that two runs share if they write the same dataset.
+        pieces: The pieces of the whole plan.
+        run: The common arguments for planning.
+        part: The slice to plan.
+
+    Returns:
+        The report of this slice alone.
 
     Raises:
-        OutputError: Other slices belong to another job, or another run is planning this slice.
-        PolicyError: As for a run that is not divided.
+        OutputError: Earlier slices belong to another job, or another run is planning the same slice.
+        PolicyError: The policy does not fit the index.
     """
     place = slices_of(out)
     clips = frames = resumed = 0
@@ -236,7 +264,7 @@ def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], run: PlanningRun, 
 
 
 def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield the pieces of each group. All slices and the last step must find the same groups."""
+    """Divide the pieces of a plan into groups. The groups must be the same in all slices and in the last step."""
     group: list[Piece] = []
     weight = 0
     for piece in pieces:
@@ -250,7 +278,11 @@ def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def _agree(output: Output, plan: Row) -> None:
-    """Write the plan of the slices, or check that another slice wrote the same plan. Raises OutputError."""
+    """Record the job and the number of slices. If another slice has recorded them, compare them.
+
+    Raises:
+        OutputError: The recorded values differ.
+    """
     with opened_output(output.where, lock=f"{LOCK_NAME}-plan", wait=True):
         stored = written_plan(output.where, PLAN_NAME) or agreed_plan(output, PLAN_NAME, plan)
     _check_same(output.where, stored, plan)
@@ -262,11 +294,11 @@ def _check_same(place: Place, stored: Row, plan: Row) -> None:
     same_count = stored["slices"] == plan["slices"]
     difference = "index, policy and options" if same_count else "number of slices"
     raise OutputError(
-        f"the slices of this dataset have another {difference}",
+        f"other slices of this dataset were planned with another {difference}",
         where=str(place / PLAN_NAME),
         found=None if same_count else plan["slices"],
         allowed=None if same_count else stored["slices"],
-        remedy=f"give each slice and --finish the same command, or delete {place} to begin again",
+        remedy=f"use the same command for all slices and for --finish, or delete {place} to begin again",
     )
 
 
@@ -282,10 +314,10 @@ def read_slices(out: Place, job: Row, pieces: Iterable[Piece], *, done: int) -> 
     """Yield the rows that the slices of a dataset planned, in the order of the plan.
 
     Args:
-        out: The dataset.
+        out: The folder or uri of the dataset.
         job: The values that two runs share if they write the same dataset.
-        pieces: The plan.
-        done: Number of items of the plan to skip.
+        pieces: The pieces of the whole plan.
+        done: The number of items of the plan to skip.
 
     Raises:
         OutputError: Slices are missing, or belong to another job.
@@ -293,7 +325,7 @@ def read_slices(out: Place, job: Row, pieces: Iterable[Piece], *, done: int) -> 
     place = slices_of(out)
     stored = written_plan(place, PLAN_NAME)
     if stored is None:
-        raise OutputError("there are no slices to finish", where=str(place), remedy="run them with --task I/N")
+        raise OutputError("there are no slices to finish", where=str(place), remedy="run each slice with --task I/N")
     _check_same(place, stored, stored | {"job": _digest(job)})
     present = set(names_in(place / ROWS_FOLDER))
     names = [_group_name(number) for number, _ in enumerate(_groups(pieces))]

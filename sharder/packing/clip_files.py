@@ -1,4 +1,4 @@
-"""Clips as tiny files: a clip's packets are copied, with headers around them, and decode as one stream anywhere."""
+"""Cutting of clips into tiny files: headers and a copy of the clip's packets, which any decoder can decode."""
 
 import collections
 import itertools
@@ -19,32 +19,34 @@ from framedex.sharder.clips.samples import FileRanges, Member, Piece
 from framedex.sharder.packing import mp4
 from framedex.sharder.reading import SourceFiles
 
-# `mp4.movie_header` writes the headers of these codecs, because their packets can then stay where they are. libavformat
-# writes all others, with the packets.
+# Codecs for which `mp4.movie_header` writes the headers of the file. The packets are then copied directly from the
+# source. For all other codecs, libavformat writes the whole file.
 OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})
 NAL_CODECS = frozenset({"h264", "hevc"})
 LENGTH_SIZE = 4
-DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # decoders drop a picture where its size changes
-# Matroska changes the packets of these codecs, or loses properties that their decoders need.
+DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # codecs whose decoders drop a picture at a size change
+# Codecs that are stored in MOV: Matroska would change their packets, or lose properties that their decoders need.
 MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "h263", "gif"})
-AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1", "msmpeg4v2"})  # libavformat's Matroska muxer refuses them
-MATROSKA_TICKS = 1000  # Matroska's times count milliseconds
-MAX_STEP = 1 << 31  # a movie's tables have 32 bits for the time between two packets, half of them for signed offsets
-OPEN_MEDIA = 16  # each may keep a file open
+AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1", "msmpeg4v2"})  # codecs that libavformat's Matroska muxer rejects
+MATROSKA_TICKS = 1000  # time base of Matroska files in units per second
+# Limit of the time between two packets in units of the timescale. An MP4 has unsigned 32-bit fields for this time, and
+# signed 32-bit fields for the offsets between decoding and presentation times.
+MAX_STEP = 1 << 31
+OPEN_MEDIA = 16  # number of media whose tracks are kept; each track may keep a file open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipFile:
-    """A clip's tiny file.
+    """A tiny file that holds one clip.
 
     Attributes:
-        clip: The clip with ranges in the file. Its medium has the properties of the file's stream.
-        member: The file's bytes.
-        frames: int64 [wanted], the place of each wanted frame among the frames that a decoder outputs, -1 where padded.
-        seconds: float64 [wanted], the presentation time of each wanted frame in the file, NaN where padded.
-        unshown: Number of packets for which a decoder does not output a frame.
-        real_times: Whether the timestamps are those of the source, counted from the first one. Otherwise the file plays
-            at 30 frames per second.
+        clip: The clip with byte ranges in the tiny file. Its medium has the properties of the file's stream.
+        member: The content of the file, as a member of a tar.
+        frames: int64 [wanted], the index of each wanted frame in a decoder's output for the file, -1 for padding.
+        seconds: float64 [wanted], the presentation time of each wanted frame in the file, NaN for padding.
+        unshown: The number of packets for which a decoder does not output a frame.
+        real_times: Whether the file has the timestamps of the source, shifted to begin at 0. Otherwise the timestamps
+            are presentation ranks, and the file plays at 30 frames per second.
     """
 
     clip: Clip
@@ -57,13 +59,13 @@ class ClipFile:
 
 @dataclass(slots=True, kw_only=True)
 class Track:
-    """The properties that all files of a medium's clips share.
+    """Properties that the tiny files of all clips of a medium share.
 
     Attributes:
-        packed: The medium with the properties of the files' streams.
-        rewritten: Whether packets with start codes get length fields instead.
-        configuration: Configuration record of the sample entry.
-        template: The stream as libavformat's muxers need it; None if the headers are written here.
+        packed: The medium with the properties of the stream in its tiny files.
+        rewritten: Whether packets are rewritten: from start codes (Annex B) to length prefixes.
+        configuration: The decoder configuration record in the sample entry.
+        template: The source stream, which libavformat's muxers copy. None if `mp4.movie_header` writes the headers.
     """
 
     packed: Medium
@@ -73,14 +75,14 @@ class Track:
 
 
 class ClipFiles:
-    """Cutting of clips of many media into files. Raises StaleError and UncuttableError."""
+    """Cutter of clips of any number of media into tiny files. Raises StaleError and UncuttableError."""
 
     def __init__(self) -> None:
         self._sources = SourceFiles()
         self._tracks: collections.OrderedDict[str, Track] = collections.OrderedDict()
 
     def cut(self, clip: Clip) -> ClipFile:
-        """Return a clip's file. The clip must be planned for one stream."""
+        """Cut a clip into a tiny file. The clip must have been planned with `one_stream`."""
         recipe, medium = clip.recipe, clip.medium
         _check_cuttable(clip)
         track = self._track(medium)
@@ -98,7 +100,7 @@ class ClipFiles:
         else:
             suffix = _suffix(medium.codec)
             contents = list(self._packets(clip))
-            if suffix == "avi":  # which has a frame rate instead of timestamps
+            if suffix == "avi":  # AVI stores a frame rate, but no timestamps
                 times, real = _rank_times(clip, mp4.TIMESCALE), False
             else:
                 times, real = packet_times(clip, MATROSKA_TICKS if suffix == "mkv" else medium.time_base_den)
@@ -123,13 +125,16 @@ class ClipFiles:
         )
 
     def _packets(self, clip: Clip) -> Iterator[bytes]:
-        """Yield a clip's packets. The first packet of a run includes the state that its decoder needs."""
+        """Yield the contents of a clip's packets.
+
+        The first packet of each run begins with the state (parameter sets) that the decoder needs.
+        """
         encoded = self._sources.read(clip)
         for first, end in itertools.pairwise(encoded.packet_first.tolist()):
             yield encoded.payload[first:end].tobytes()
 
     def _track(self, medium: Medium) -> Track:
-        """Return a medium's track. The tracks of the media that were used last are kept."""
+        """Return the track of a medium. The tracks of the OPEN_MEDIA most recently used media are cached."""
         found = self._tracks.get(medium.media_id)
         if found is None:
             found = self._tracks[medium.media_id] = _track_of(medium)
@@ -142,12 +147,12 @@ class ClipFiles:
 
 
 def copies_ranges(medium: Medium) -> bool:
-    """Return whether the files of a medium's clips consist of headers and ranges of its own file."""
+    """Return whether the tiny files of a medium's clips consist only of headers and byte ranges of the source."""
     return medium.kind == VIDEO and medium.codec in OWN_HEADERS and not _is_rewritten(medium)
 
 
 def _is_rewritten(medium: Medium) -> bool:
-    """Return whether a medium's packets have start codes, which an MP4 replaces by lengths."""
+    """Return whether a medium's packets have start codes (Annex B), so that an MP4 needs length prefixes instead."""
     extradata = medium.extradata or b""
     return medium.codec in NAL_CODECS and (not extradata or extradata.startswith((START_CODE, b"\0" + START_CODE)))
 
@@ -166,7 +171,7 @@ def _track_of(medium: Medium) -> Track:
         configuration = mp4.configuration_record(template, mp4.SAMPLE_ENTRIES[codec].configuration)
     except ValueError as error:
         raise UncuttableError(
-            "no file holds the stream", where=medium.path, found=error, remedy="pass --pack images"
+            "the stream cannot be stored in a tiny file", where=medium.path, found=error, remedy="pass --pack images"
         ) from error
     finally:
         template.close()
@@ -180,18 +185,21 @@ def _length_prefixed(packet: bytes) -> bytes:
 
 
 def _sizes(clip: Clip) -> NDArray[np.int64]:
-    """Return int64 [packets]: the sizes of packets, including the states before the first packets of runs."""
+    """Return int64 [packets]: the size of each packet in bytes. The first packet of a run includes its state."""
     size = clip.recipe.packet_size.astype(np.int64)
     size[clip.recipe.run_first] += [len(clip.medium.states[state]) for state in clip.recipe.run_state.tolist()]
     return size
 
 
 def _copied(clip: Clip) -> Iterator[Piece]:
-    """Yield the bytes of all packets: states before runs, and ranges of the source, joined if they are contiguous."""
+    """Yield the pieces that make up a clip's packets: the state before each run, and byte ranges of the source.
+
+    Contiguous ranges are joined.
+    """
     recipe = clip.recipe
     begins = np.append(0, np.cumsum(recipe.packet_size))[recipe.run_first].tolist()
     states = dict(zip(begins, (clip.medium.states[state] for state in recipe.run_state.tolist()), strict=True))
-    at = 0  # position in the payload
+    at = 0  # number of payload bytes before the current range
     ranges: list[tuple[int, int]] = []
     for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):
         state = states.get(at)
@@ -209,15 +217,15 @@ def _copied(clip: Clip) -> Iterator[Piece]:
 
 
 def _check_cuttable(clip: Clip) -> None:
-    """Raise UncuttableError for clips that other readers would not play as framedex does."""
+    """Raise UncuttableError if other players would show a clip's tiny file differently from framedex."""
     what = None
     if clip.medium.codec in IN_NO_FILE:
-        what = f"no tiny file holds {clip.medium.codec}"
+        what = f"{clip.medium.codec} cannot be stored in a tiny file"
     elif clip.medium.codec in DROP_AT_CHANGES and clip.medium.varying_shape:
-        what = "the pictures change their size, where decoders drop some"
+        what = "the picture size changes within the medium, and decoders drop a picture at each change"
     elif clip.medium.codec in NAL_CODECS and _count_unshown(clip.recipe):
-        # FFmpeg 5 stops at the end of such a file before it has output the last frames.
-        what = "the clip begins with pictures that no decoder shows"
+        # FFmpeg 5 does not output the last frames of such a file.
+        what = "the clip needs pictures that decoders do not show"
     if what is not None:
         raise UncuttableError(what, where=clip.medium.path, remedy="pass --pack images, or choose later frames")
 
@@ -232,13 +240,17 @@ def _rank_times(clip: Clip, timescale: int) -> mp4.SampleTimes:
 
 
 def packet_times(clip: Clip, timescale: int) -> tuple[mp4.SampleTimes, bool]:
-    """Return the times of packets, and whether they are those of the source, or ranks because those do not ascend."""
+    """Return the presentation times of packets, and whether they are the timestamps of the source.
+
+    If the timestamps do not ascend with the presentation ranks, the times are the ranks instead.
+    """
     recipe, medium = clip.recipe, clip.medium
     tick = Fraction(medium.time_base_num, medium.time_base_den)
     time = _real_times(recipe, tick * timescale)
     if time is None:
         return _rank_times(clip, timescale if timescale == MATROSKA_TICKS else mp4.TIMESCALE), False
-    # The last frame lasts as long as others. The mean of the medium bounds it, because a clip may skip frames.
+    # The last frame gets the median duration of the clip's packets. Because a clip may skip frames, its duration is at
+    # most the mean frame duration of the medium.
     mean = float(medium.duration_pts * tick * timescale / medium.frame_count)
     usual = float(np.median(np.diff(np.sort(time)))) if len(time) > 1 else mean
     last = max(1, round(min(usual, mean) if mean > 0 else usual))
@@ -246,18 +258,19 @@ def packet_times(clip: Clip, timescale: int) -> tuple[mp4.SampleTimes, bool]:
 
 
 def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
-    """Return the packets' timestamps, counted from the first one, or None if they do not ascend with the ranks.
+    """Return the timestamps of packets, shifted to begin at 0, or None if they do not ascend with the ranks.
 
-    A packet without a timestamp, or one that is not shown and shares a timestamp, gets a time directly after the
-    previous packet.
+    A packet without a timestamp gets the time of the previous packet plus 1. The same applies to a packet that is not
+    shown and has the timestamp of a shown packet.
 
     Args:
-        tick: Units of the result per unit of the packets' timestamps.
+        recipe: The recipe of the clip.
+        tick: The number of time units of the result per unit of the packets' timestamps.
 
     Returns:
-        int64 [packets].
+        int64 [packets], or None.
     """
-    assert recipe.packet_pts is not None  # known when a clip is planned
+    assert recipe.packet_pts is not None  # set for every planned clip
     assert recipe.packet_shown is not None
     pts, shown = recipe.packet_pts, recipe.packet_shown
     known = (pts != NO_PTS) & (shown | ~np.isin(pts, pts[shown]))
@@ -287,10 +300,12 @@ def file_header(
     """Return the bytes of an MP4 up to its first packet. Raises UncuttableError.
 
     Args:
-        size: int64 [packets], in bytes.
-        rank: int32 [packets], presentation ranks.
-        sync: int64 [starts], the numbers of the sync samples.
-        remedy: The remedy of the error.
+        track: The properties of the stream.
+        size: int64 [packets], the size of each packet in bytes.
+        rank: int32 [packets], the presentation rank of each packet.
+        sync: int64 [starts], the indices of the sync samples in decode order.
+        times: The presentation times of the packets.
+        remedy: The remedy that the error message suggests.
     """
     medium = track.packed
     aspect = Fraction(medium.sample_aspect_ratio or 1).limit_denominator(1 << 15)
@@ -316,42 +331,49 @@ def file_header(
 
 
 def _sync(clip: Clip) -> NDArray[np.int64]:
-    """Return the numbers of the sync samples: packets where a player may start."""
+    """Return int64 [starts]: the indices of the sync samples (packets where a player may start), in decode order."""
     first, start = clip.recipe.run_first.astype(np.int64), clip.recipe.packet_start
-    assert start is not None  # known when a clip is planned
-    # With several decoder states, a random access point inside of a run may need a state that only the run's start has.
+    assert start is not None  # set for every planned clip
+    # If the medium has several decoder states, a random access point within a run may need a state that is stored only
+    # at the start of the run. Then only the starts of runs are sync samples.
     return np.union1d(first, np.flatnonzero(start)) if len(clip.medium.states) == 1 else first
 
 
 def _muxed(
     suffix: str, template: mp4.Template, packets: list[bytes], times: mp4.SampleTimes, sync: list[int]
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return a file, and the offsets and lengths of its packets' bytes, int64 [packets] each."""
+    """Mux packets into a file.
+
+    Returns:
+        The content of the file, and the offset and the length of each packet in it (two arrays, int64 [packets]).
+    """
     where, remedy = template.path, "pass --pack images"
     try:
         content = mp4.mux(suffix, template, packets, times, sync)
     except ValueError as error:
-        raise UncuttableError("no file holds the stream", where=where, found=error, remedy=remedy) from error
+        raise UncuttableError(
+            "the stream cannot be stored in a tiny file", where=where, found=error, remedy=remedy
+        ) from error
     offset, at = [], 0
     for packet in packets:
         at = content.find(packet, at)
         if at < 0:
-            raise UncuttableError("the file would not hold the packets as they are", where=where, remedy=remedy)
+            raise UncuttableError("the muxer does not store the packets unchanged", where=where, remedy=remedy)
         offset.append(at)
         at += len(packet)
     return content, np.array(offset, np.int64), np.array([len(packet) for packet in packets], np.int64)
 
 
 def output_places(recipe: Recipe) -> NDArray[np.int64]:
-    """Return int64 [wanted]: the place of each wanted frame among the frames of a decoder's output, -1 where padded."""
-    assert recipe.packet_shown is not None  # known when a clip is planned
+    """Return int64 [wanted]: the index of each wanted frame in a decoder's output, -1 for padding."""
+    assert recipe.packet_shown is not None  # set for every planned clip
     shown = np.empty(len(recipe.packet_rank), np.int64)
     shown[recipe.packet_rank] = recipe.packet_shown
     return np.where(recipe.position == PAD, PAD, (np.cumsum(shown) - 1)[recipe.position])
 
 
 def _count_unshown(recipe: Recipe) -> int:
-    assert recipe.packet_shown is not None  # known when a clip is planned
+    assert recipe.packet_shown is not None  # set for every planned clip
     return int(np.count_nonzero(~recipe.packet_shown))
 
 

@@ -1,11 +1,12 @@
-"""Encoding of a clip's wanted frames as one closed GOP in a tiny MP4, with the encoders that PyAV contains.
+"""Encoding of a clip's wanted frames as one closed GOP in a tiny MP4, with the encoders that PyAV includes.
 
-The encoders use one thread, a constant rate factor, one key frame and no scene cuts, so that the same pictures give the
-same bytes. Packets contain only coded pictures; parameter sets are in the configuration record.
+The encoders use one thread, a constant rate factor, one key frame and no scene cut detection, so that the same pictures
+always give the same bytes. Packets contain only coded pictures. Parameter sets are in the decoder configuration record.
 
-RGB is converted to 8-bit 4:2:0 with integers, so that the samples do not depend on the machine or the version of
-FFmpeg. The matrix is BT.601 and the range is limited, because both decoders of the loader convert exactly this back to
-RGB without a correction. Chroma is sited in the middle of its four pixels, as the loader expects.
+RGB is converted to 8-bit 4:2:0 in integer arithmetic, so that the result does not depend on the machine or on the
+version of FFmpeg. The matrix is BT.601 and the range is limited, because both decoders of the loader convert this
+combination to RGB without a correction. Chroma samples are sited in the centre of their 2 × 2 pixels, as the loader
+expects.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from framedex.sharder.packing.clip_files import ClipFile, Track, file_header, ou
 from framedex.sharder.packing.pack_options import EncodeCodec, EncodeOptions, recoded_medium, recoded_recipe
 from framedex.sharder.reading import EncodedClip
 
-MATRIX, RANGE_NAME = 6, "limited"  # SMPTE 170M, BT.601 (ISO/IEC 23091-2 table 4)
-SHIFT = 16  # bits behind the binary point
+MATRIX, RANGE_NAME = 6, "limited"  # matrix SMPTE 170M, which is BT.601 (ISO/IEC 23091-2 table 4)
+SHIFT = 16  # number of fractional bits of the fixed-point weights
 LUMA_ZERO, CHROMA_ZERO = 16, 128
 KR, KB = 0.299, 0.114
 LUMA_STEPS, CHROMA_STEPS = 219 / 255, 224 / 255  # limited range, ITU-T H.273 8.3
-PIXELS = 4  # pixels that share a chroma sample
+PIXELS = 4  # number of pixels that share a chroma sample
 
 
 def _fixed_point(weights: tuple[float, float, float], scale: float) -> tuple[int, int, int]:
@@ -52,17 +53,20 @@ def _fixed_point(weights: tuple[float, float, float], scale: float) -> tuple[int
     return red, green, blue
 
 
-# The weights of red, green and blue in each plane.
+# Fixed-point weights of red, green and blue in the luma plane and in the two chroma planes.
 LUMA = _fixed_point((KR, 1 - KR - KB, KB), LUMA_STEPS)
 BLUE = _fixed_point((-KR, KR + KB - 1, 1 - KB), CHROMA_STEPS / (2 * (1 - KB)) / PIXELS)
 RED = _fixed_point((1 - KR, KR + KB - 1, -KB), CHROMA_STEPS / (2 * (1 - KR)) / PIXELS)
 
 
 def planes_of(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return uint8 [3 * H / 2, W]: the three planes of a picture one after another, as PyAV takes `yuv420p`.
+    """Convert a picture from RGB to YUV 4:2:0.
 
     Args:
-        rgb: uint8 [H, W, 3]; H and W are even.
+        rgb: uint8 [H, W, 3]. H and W must be even.
+
+    Returns:
+        uint8 [3 * H / 2, W], the three planes one after another, which is PyAV's layout of `yuv420p`.
     """
     height, width = rgb.shape[:2]
     wide = rgb.astype(np.int32)
@@ -77,32 +81,33 @@ def _samples(rgb: NDArray[np.int32], weights: tuple[int, int, int], zero: int) -
     return ((total + (zero << SHIFT) + (1 << (SHIFT - 1))) >> SHIFT).astype(np.uint8)
 
 
-RATE = 30  # frames per second; the encoders' rate control counts frames, so the number does not matter
+RATE = 30  # nominal frames per second; the value has no effect, because the encoders' rate control counts frames
 LENGTH_SIZE = 4
 PIXEL_FORMAT = "yuv420p"
-PROBE_SIZE = (128, 128)  # all encoders take it
+PROBE_SIZE = (128, 128)  # (height, width) of the picture that tests an encoder; all encoders support this size
 RANGE_NUMBER = next(number for number, name in COLOR_RANGES.items() if name == RANGE_NAME)
-CHROMA_420 = 1  # of `chroma_format`
+CHROMA_420 = 1  # value of `chroma_format` for 4:2:0
 CONTAINER = "mp4"
-# The greatest code points that all three encoders know (ISO/IEC 23091-2 tables 2 and 3).
+# The largest code points that all three encoders support (ISO/IEC 23091-2 tables 2 and 3).
 MAX_PRIMARIES, MAX_TRANSFER = 12, 18
-TEMPORAL_DELIMITER = b"\x12\x00"  # an OBU that ISO media files leave out (AV1 in ISOBMFF 2.4)
+TEMPORAL_DELIMITER = b"\x12\x00"  # an OBU that is omitted in ISO media files (AV1 in ISOBMFF 2.4)
 VERSIONS = re.compile(rb"x264 - (core \d+(?: r\w+)?)|x265 (\(build \d+\) - [\w.+-]+)")
-QUIET_SVT = ("SVT_LOG", "1")  # SVT-AV1 prints its settings to stderr otherwise, whatever FFmpeg's log level is
+# Environment variable that keeps SVT-AV1 from printing its settings to stderr. FFmpeg's log level does not affect that.
+QUIET_SVT = ("SVT_LOG", "1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """An encoder and the properties of its streams.
+    """An encoder's settings, and the properties of the streams that it gives.
 
     Attributes:
         name: FFmpeg's name of the encoder.
-        preset: Preset of the encoder.
-        parameters: The name of the option for the encoder's own parameters, and its value.
-        version_parameters: Further parameters with which the encoder writes its version into the stream.
-        least_side: Least width and height in pixels.
-        profile: Profile of the streams, as FFmpeg names it.
-        reorder_depth: Greatest number of pictures by which a decoder's output is delayed.
+        preset: The preset of the encoder.
+        parameters: The name and the value of the FFmpeg option that passes parameters to the encoder library.
+        version_parameters: Parameters to append to `parameters` so that the encoder writes its version into the stream.
+        least_side: The minimum width and height in pixels.
+        profile: FFmpeg's name of the profile of the streams.
+        reorder_depth: The maximum number of pictures by which a decoder's output is delayed.
     """
 
     name: str
@@ -114,9 +119,9 @@ class Encoder:
     reorder_depth: int
 
 
-# x264's macroblock tree gives other bytes each time (measured with core 165), so it is off. x265 4.2 writes beyond its
-# memory where a side has at most one coding tree unit, 64 pixels. SVT-AV1 documents 64 as its least size.
-# B-frames save a fifth to a third of the bytes at nearly the same PSNR (docs/decisions/0035-encoded-clips.md).
+# x264's macroblock tree is off, because with it, the output differs between runs (measured with core 165). x265 4.2
+# writes out of bounds if a side is at most one coding tree unit (64 pixels) long. SVT-AV1 documents 64 pixels as its
+# minimum size. B-frames reduce the size by 20 % to 33 % at nearly the same PSNR (docs/decisions/0035-encoded-clips.md).
 ENCODERS: dict[EncodeCodec, Encoder] = {
     "h264": Encoder(
         name="libx264",
@@ -154,7 +159,7 @@ ENCODERS: dict[EncodeCodec, Encoder] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Colour:
-    """Code points of a stream besides its matrix and range (ISO/IEC 23091-2)."""
+    """Code points of a stream's colour primaries and transfer characteristics (ISO/IEC 23091-2)."""
 
     primaries: int = mp4.UNSPECIFIED
     transfer: int = mp4.UNSPECIFIED
@@ -162,13 +167,13 @@ class Colour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedStream:
-    """A clip's frames as packets, in decode order.
+    """The encoded frames of a clip: packets in decode order.
 
     Attributes:
         configuration: The decoder configuration record.
-        packets: The packets as samples of an MP4.
-        rank: int32 [packets], presentation ranks.
-        version: The version that the encoder writes into the stream; "" if it does not.
+        packets: The contents of the packets in the form of MP4 samples.
+        rank: int32 [packets], the presentation rank of each packet.
+        version: The encoder version that was found in the stream. "" if the encoder does not write its version.
     """
 
     configuration: bytes
@@ -178,7 +183,7 @@ class EncodedStream:
 
 
 def colour_of(primaries: int, transfer: int) -> Colour:
-    """Return the code points that all encoders know; others become unspecified."""
+    """Return colour code points for an encoder. Code points that not all encoders support become unspecified."""
     return Colour(
         primaries=primaries if 0 < primaries <= MAX_PRIMARIES else mp4.UNSPECIFIED,
         transfer=transfer if 0 < transfer <= MAX_TRANSFER else mp4.UNSPECIFIED,
@@ -193,13 +198,17 @@ def encode(
     *,
     encoder: Encoder | None = None,
 ) -> EncodedStream:
-    """Return pictures, uint8 [H, W, 3] RGB of `size`, as one closed GOP.
+    """Encode pictures as one closed GOP.
 
     Args:
-        encoder: The encoder; None for the usual one of the codec.
+        pictures: The pictures in presentation order, each uint8 [H, W, 3] RGB.
+        size: The (height, width) of all pictures.
+        options: The codec and the quality.
+        colour: The colour code points of the stream.
+        encoder: The encoder to use. If None, the encoder that `ENCODERS` has for the codec.
 
     Raises:
-        UncuttableError: The encoder refuses the size, or does not keep one packet per picture.
+        UncuttableError: The encoder does not support the size, or does not give exactly one packet per picture.
     """
     encoder = encoder or ENCODERS[options.codec]
     if min(size) < encoder.least_side:
@@ -221,8 +230,8 @@ def encode(
         with _refusals(encoder, size):
             packets += stream.encode(None)
             contents = [bytes(packet) for packet in packets]
-            # One packet makes the muxer write the configuration record. It gets times of its own, because for short
-            # clips, x265 at times gives decoding times that muxers refuse.
+            # The muxer writes the configuration record as soon as it gets a packet. The packet's timestamps are
+            # replaced, because the decoding times that x265 gives for short clips are sometimes rejected by muxers.
             first = packet_with(contents[0])
             first.stream, first.time_base, first.is_keyframe = stream, Fraction(1, RATE), True
             first.pts = first.dts = 0
@@ -240,7 +249,7 @@ def encode(
 
 @contextlib.contextmanager
 def _refusals(encoder: Encoder, size: Size) -> Iterator[None]:
-    """Turn the errors of an encoder into UncuttableError."""
+    """Raise UncuttableError instead of the errors of an encoder."""
     try:
         yield
     except (av.error.FFmpegError, ValueError, OverflowError, IndexError) as error:
@@ -248,7 +257,7 @@ def _refusals(encoder: Encoder, size: Size) -> Iterator[None]:
 
 
 def _check_closed(packets: Sequence[av.Packet[VideoStream]], pictures: int, encoder: Encoder, size: Size) -> None:
-    """Raise UncuttableError unless there is a packet for each picture, and the first alone is a key frame."""
+    """Raise UncuttableError unless each picture has one packet, and only the first packet is a key frame."""
     shown = sorted(packet.pts if packet.pts is not None else -1 for packet in packets)
     starts = [packet.is_keyframe for packet in packets]
     if shown != list(range(pictures)) or starts != [True] + [False] * (pictures - 1):
@@ -256,10 +265,10 @@ def _check_closed(packets: Sequence[av.Packet[VideoStream]], pictures: int, enco
 
 
 def encoder_version(options: EncodeOptions) -> str:
-    """Encode a picture, and return the name and version of the encoder as dataset.json records them.
+    """Encode a test picture, and return the name and version of the encoder for the header dataset.json.
 
     Raises:
-        PolicyError: FFmpeg has no such encoder here, or it does not work.
+        PolicyError: The FFmpeg in PyAV lacks the encoder, or the encoder does not work.
     """
     encoder = ENCODERS[options.codec]
     name, parameters = encoder.parameters
@@ -270,7 +279,7 @@ def encoder_version(options: EncodeOptions) -> str:
     except (UnknownCodecError, UncuttableError) as error:
         raise PolicyError(
             f"the FFmpeg in PyAV cannot encode {options.codec}",
-            found=f"no working {encoder.name} in FFmpeg {ffmpeg_version()}: {error}",
+            found=f"FFmpeg {ffmpeg_version()} has no working {encoder.name}: {error}",
             remedy="install PyAV's own wheels (pip install --force-reinstall av), or choose another codec",
         ) from error
     return " ".join(filter(None, [encoder.name, stream.version, f"in FFmpeg {ffmpeg_version()}"]))
@@ -282,7 +291,7 @@ def _stream(
     name, parameters = encoder.parameters
     own = {"preset": encoder.preset, "crf": str(options.quality), name: parameters}
     stream = out.add_stream(encoder.name, rate=RATE, options=own)
-    assert isinstance(stream, VideoStream)  # all of these are encoders of video
+    assert isinstance(stream, VideoStream)  # all encoders in ENCODERS are video encoders
     context = stream.codec_context
     stream.height, stream.width = size
     stream.pix_fmt = PIXEL_FORMAT
@@ -296,7 +305,7 @@ def _stream(
 def _refused(encoder: Encoder, size: Size, found: str, allowed: str | None = None) -> UncuttableError:
     height, width = size
     return UncuttableError(
-        f"{encoder.name} does not encode pictures of {width} × {height}",
+        f"{encoder.name} cannot encode pictures of {width} × {height} pixels",
         found=found,
         allowed=allowed,
         remedy="choose another size or codec, or pass --pack images",
@@ -304,7 +313,7 @@ def _refused(encoder: Encoder, size: Size, found: str, allowed: str | None = Non
 
 
 def _mp4_sample(codec: EncodeCodec, packet: bytes) -> bytes:
-    """Return a packet as a sample of an MP4, without parameter sets and without the encoder's version."""
+    """Convert a packet to an MP4 sample. Parameter sets and the encoder's version (an SEI message) are removed."""
     if codec == "av1":
         return packet.removeprefix(TEMPORAL_DELIMITER)
     units = [packet[start:end] for start, end in split_annex_b(packet)]
@@ -312,22 +321,22 @@ def _mp4_sample(codec: EncodeCodec, packet: bytes) -> bytes:
 
 
 def _is_slice(codec: EncodeCodec, unit: bytes) -> bool:
-    """Return whether a NAL unit is coded slice data (H.264 table 7-1, HEVC table 7-1)."""
+    """Return whether a NAL unit contains a coded slice (H.264 table 7-1, HEVC table 7-1)."""
     return 1 <= unit[0] & 31 <= 5 if codec == "h264" else unit[0] >> 1 & 63 < 32
 
 
 def encode_clip(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> EncodedStream:
-    """Return the wanted frames of a clip, each once and in presentation order, as an encoded stream.
+    """Decode the wanted frames of a clip, and encode each of them once, in presentation order.
 
     Raises:
-        DecodeError: The clip does not decode.
-        UncuttableError: The encoder does not take pictures of this size.
+        DecodeError: The clip cannot be decoded.
+        UncuttableError: The encoder does not support the size of the frames.
     """
     medium = clip.medium
     size = options.stored_size(medium.height, medium.width)
     scaled: Iterable[tuple[int, NDArray[np.uint8]]]
     scaled = ((rank, resize_rgb(rgb, *size)) for rank, rgb in decode_unique(clip, encoded))
-    if clip.recipe.damaged or medium.hidden_unordered:  # then pictures may not be in presentation order
+    if clip.recipe.damaged or medium.hidden_unordered:  # decoded pictures may be out of order
         scaled = sorted(scaled, key=lambda ranked: ranked[0])
     colour = colour_of(medium.color_primaries, medium.color_transfer)
     try:
@@ -339,10 +348,10 @@ def encode_clip(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> Enc
 
 
 def encoded_file(clip: Clip, stream: EncodedStream, options: EncodeOptions) -> ClipFile:
-    """Return the tiny file of a clip's encoded frames, with the timestamps of the source, counted from the first frame.
+    """Return the tiny file of a clip's encoded frames. Its timestamps are those of the source, shifted to begin at 0.
 
     Raises:
-        UncuttableError: The clip is larger than a file may be.
+        UncuttableError: The clip is too large for an MP4 file.
     """
     medium = encoded_medium(clip.medium, options, stream.configuration)
     size = np.array([len(packet) for packet in stream.packets], np.int64)
@@ -385,7 +394,13 @@ def encoded_medium(medium: Medium, options: EncodeOptions, configuration: bytes)
 
 
 def _recipe(clip: Clip, rank: NDArray[np.int32], size: NDArray[np.int64]) -> Recipe:
-    """Return the recipe of a clip's file, whose packets follow each other from byte 0."""
+    """Return the recipe of an encoded clip. Its packets are contiguous, and the first one has offset 0.
+
+    Args:
+        clip: The planned clip.
+        rank: int32 [packets], the presentation rank of each encoded packet.
+        size: int64 [packets], the size of each encoded packet in bytes.
+    """
     own = clip.recipe.position
     wanted, first = np.unique(own[own != PAD], return_index=True)
     return recoded_recipe(

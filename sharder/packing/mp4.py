@@ -1,8 +1,8 @@
-"""Tiny files in memory: the headers of an MP4 (ISO/IEC 14496-12) as bytes, and whole files from libavformat's muxers.
+"""Building of tiny files in memory: MP4 headers (ISO/IEC 14496-12), and complete files from libavformat's muxers.
 
-Timestamps are presentation ranks, 0, 1, 2, …, or real ones, counted from the first. They are never negative, because
-decoders that count frames (DALI among them) return wrong pictures without an error if a file has an edit list or
-negative timestamps.
+Timestamps are either presentation ranks (0, 1, 2, …) or the timestamps of the source, shifted to begin at 0. Files have
+no edit lists and no negative timestamps: with these, decoders that count frames (such as DALI) return wrong pictures
+without an error.
 """
 
 import io
@@ -20,19 +20,19 @@ from framedex.indexer.containers import demux_packets, memory_errors, open_conta
 from framedex.sharder.clips.clip import Medium, stale
 from framedex.sharder.reading import openable
 
-TIMESCALE = 30  # units per second if ranks are the times, so that players show 30 frames per second
-UNSPECIFIED = 2  # code point of colour primaries, transfer and matrix (ISO/IEC 23091-2)
+TIMESCALE = 30  # units per second of files whose timestamps are ranks, so that they play at 30 frames per second
+UNSPECIFIED = 2  # code point "unspecified" of colour primaries, transfer and matrix (ISO/IEC 23091-2)
 UINT32 = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleEntry:
-    """The four-character codes of a codec.
+    """Four-character codes with which an MP4 describes a codec.
 
     Attributes:
-        entry: The sample entry.
-        inband: The sample entry if packets may carry parameter sets (ISO/IEC 14496-15 5.4.2.1, 8.4.1.1).
-        configuration: The box around the codec's configuration record; empty for a codec without one.
+        entry: The type of the sample entry if packets contain no parameter sets.
+        inband: The type of the sample entry if packets may contain parameter sets (ISO/IEC 14496-15 5.4.2.1, 8.4.1.1).
+        configuration: The type of the box that contains the decoder configuration record. Empty if the codec has none.
     """
 
     entry: bytes
@@ -45,9 +45,9 @@ class SampleTimes:
     """The presentation times of packets.
 
     Attributes:
-        packet_time: int64 [packets], all different, none below 0.
-        timescale: Units per second.
-        last: Duration of the frame that is shown last.
+        packet_time: int64 [packets], the presentation time of each packet. All times are distinct and at least 0.
+        timescale: The number of time units per second.
+        last: The duration, in time units, of the frame that is shown last.
     """
 
     packet_time: NDArray[np.int64]
@@ -62,27 +62,29 @@ SAMPLE_ENTRIES = {
     "vp9": SampleEntry(entry=b"vp09", inband=b"vp09", configuration=b"vpcC"),
     "mjpeg": SampleEntry(entry=b"jpeg", inband=b"jpeg", configuration=b""),
 }
-# VP codec configuration of 8-bit 4:2:0, level not stated, BT.709: libavformat assumes these if a file has none.
+# VP codec configuration record for 8-bit 4:2:0, unspecified level and BT.709. libavformat assumes these values if a
+# file has no such record.
 VP9_CONFIGURATION = bytes.fromhex("01000000 00 0a 82 01 01 01 0000")
 
 FILE_TYPE = b"isom" + struct.pack(">I", 0x200) + b"isomiso4"
 UNITY_MATRIX = struct.pack(">9I", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
-RESOLUTION = 0x480000  # 72 dpi, which 12.1.3 demands
+RESOLUTION = 0x480000  # 72 dpi, the value that ISO/IEC 14496-12 12.1.3 requires
 
-# With these options, the same packets give the same bytes (no version strings, no random numbers), and times stay.
+# With these options, muxers write no version strings and no random numbers, so that the same packets always give the
+# same bytes. They also leave the timestamps unchanged.
 OPTIONS = {"fflags": "+bitexact", "avoid_negative_ts": "disabled"}
 MOV_OPTIONS = {"use_editlist": "0", "movflags": "+negative_cts_offsets"}
-MUXERS = {"mkv": "matroska", "mov": "mov", "mp4": "mp4", "avi": "avi"}  # by the extension of a file's name
+MUXERS = {"mkv": "matroska", "mov": "mov", "mp4": "mp4", "avi": "avi"}  # name of the muxer for each file name extension
 
 
 def box(kind: bytes, *payloads: bytes) -> bytes:
-    """Return a box around its payloads."""
+    """Return an MP4 box that contains the given payloads."""
     payload = b"".join(payloads)
     return struct.pack(">I4s", 8 + len(payload), kind) + payload
 
 
 def full_box(kind: bytes, version: int, flags: int, *payloads: bytes) -> bytes:
-    """Return a box with a version and flags."""
+    """Return an MP4 full box: a box with a version and flags before its payloads."""
     return box(kind, struct.pack(">I", version << 24 | flags), *payloads)
 
 
@@ -100,23 +102,27 @@ def movie_header(
     aspect: tuple[int, int] | None = None,
     colour: tuple[int, int, int, bool] | None = None,
 ) -> bytes:
-    """Return all bytes of the movie up to its first packet. The packets follow, in decode order, without gaps.
+    """Return the bytes of an MP4 up to its first packet. The packets must follow in decode order, without gaps.
 
     Args:
-        configuration: The codec's decoder configuration record.
-        packet_size: int [packets], in bytes.
-        packet_rank: int [packets], a permutation of 0 … packets - 1.
-        sync: int [starts], the numbers of packets where decoding may start.
-        times: Presentation times; None for ranks.
-        inband: Whether packets may carry parameter sets.
-        aspect: Width and height of a pixel, in the same unit; None for square ones.
-        colour: (primaries, transfer, matrix, full range) by their code points; None to leave them out.
+        codec: The name of the codec, a key of SAMPLE_ENTRIES.
+        width: The width of the pictures in pixels.
+        height: The height of the pictures in pixels.
+        configuration: The decoder configuration record of the codec.
+        packet_size: int [packets], the size of each packet in bytes.
+        packet_rank: int [packets], the presentation rank of each packet: a permutation of 0 … packets - 1.
+        sync: int [starts], the indices, in decode order, of the packets where decoding may start.
+        times: The presentation times of the packets. If None, the times are the ranks.
+        inband: Whether packets may contain parameter sets.
+        aspect: The pixel aspect ratio as (width, height). None for square pixels.
+        colour: Code points of the primaries, the transfer and the matrix, and whether the range is full. If None, the
+            file does not describe its colours.
 
     Raises:
-        ValueError: The codec is unknown here, the movie is larger than 4 GiB, or times do not fit.
+        ValueError: SAMPLE_ENTRIES does not have the codec, the file would exceed 4 GiB, or the times do not fit.
     """
     if codec not in SAMPLE_ENTRIES:
-        raise ValueError(f"no MP4 sample entry for codec {codec!r}; known are {', '.join(SAMPLE_ENTRIES)}")
+        raise ValueError(f"no MP4 sample entry for codec {codec!r}; supported: {', '.join(SAMPLE_ENTRIES)}")
     count, payload = len(packet_size), int(packet_size.sum())
     if times is None:
         times = SampleTimes(packet_time=packet_rank.astype(np.int64), timescale=TIMESCALE, last=1)
@@ -139,22 +145,23 @@ def movie_header(
     head = box(b"ftyp", FILE_TYPE)
     first = len(head) + len(moov) + 8
     if first + payload > UINT32:
-        raise ValueError(f"a clip of {payload} bytes does not fit a movie of 4 GiB")
-    # moov ends with stco, and stco with the offset of the first packet, which depends on the size of moov.
+        raise ValueError(f"a clip of {payload} bytes is too large for an MP4 of at most 4 GiB")
+    # The last four bytes of moov are the offset of the first packet (in stco). It depends on the size of moov, so it is
+    # filled in here.
     return head + moov[:-4] + struct.pack(">II4s", first, 8 + payload, b"mdat")
 
 
 def _timing(times: SampleTimes) -> tuple[bytes, bytes, int]:
-    """Return stts entries (8.6.1.2), ctts entries (8.6.1.3, version 1: signed) and the duration.
+    """Return the entries of stts (8.6.1.2) and ctts (8.6.1.3, version 1 with signed offsets), and the duration.
 
-    The n-th packet is decoded at the n-th of all presentation times. Its own presentation time may differ from that in
-    either direction.
+    The decoding time of the n-th packet is the n-th smallest presentation time of all packets. The packet's
+    presentation time may be before or after its decoding time.
     """
     ascending = np.sort(times.packet_time)
     steps = np.diff(ascending, append=ascending[-1] + times.last)
     offsets = times.packet_time - ascending
     if ascending[0] < 0 or steps.max() > UINT32 or np.abs(offsets).max() >= 1 << 31:
-        raise ValueError("presentation times do not fit a movie")
+        raise ValueError("the presentation times do not fit into the 32-bit fields of an MP4")
     first = np.flatnonzero(np.diff(steps, prepend=-1))
     runs = np.stack([np.diff(first, append=len(steps)), steps[first]], axis=1).astype(">u4")
     entries = np.ones((len(offsets), 2), ">i4")
@@ -171,7 +178,7 @@ def _sample_entry(
     aspect: tuple[int, int] | None,
     colour: tuple[int, int, int, bool] | None,
 ) -> bytes:
-    """Return a VisualSampleEntry (12.1.3) with boxes of the configuration, pixel aspect ratio and colours."""
+    """Return a VisualSampleEntry (12.1.3) with boxes for the configuration, the pixel aspect ratio and the colours."""
     codes = SAMPLE_ENTRIES[codec]
     if codec == "vp9" and not configuration:
         configuration = VP9_CONFIGURATION
@@ -186,9 +193,9 @@ def _sample_entry(
 
 
 def _moov(sample_tables: list[bytes], size: tuple[int, int], timescale: int, duration: int) -> bytes:
-    """Return the movie box. It ends with the last sample table."""
+    """Return the movie box (moov). Its last bytes are those of the last sample table."""
     width, height = size
-    version = int(duration > UINT32)  # in version 1, times have 64 bits
+    version = int(duration > UINT32)  # version 1 of the boxes has 64-bit times
     times, length = ("QQ", "Q") if version else ("II", "I")
     data_reference = box(b"dinf", full_box(b"dref", 0, 0, struct.pack(">I", 1), full_box(b"url ", 0, 1)))
     media = box(
@@ -218,7 +225,7 @@ def _moov(sample_tables: list[bytes], size: tuple[int, int], timescale: int, dur
 
 
 class Template:
-    """A medium's stream as libavformat opens it, from which muxers copy everything but the packets.
+    """A medium's video stream, opened with libavformat. Muxers copy its properties into tiny files.
 
     Raises:
         StaleError: The source is missing or changed.
@@ -231,9 +238,10 @@ class Template:
             stream = self._container.streams[medium.stream_index]
         except (av.error.FFmpegError, OSError, ValueError, IndexError) as error:
             raise stale(medium.path, str(error)) from error
-        assert isinstance(stream, VideoStream)  # a video stream, as when it was indexed
+        assert isinstance(stream, VideoStream)  # the indexer found a video stream at this position
         self.stream, self.path = stream, medium.path
-        # How decoders interpret ProRes depends on the tag; libavformat would write the tag of 4:2:2 HQ for all of it.
+        # Decoders of ProRes need the codec tag. By itself, libavformat would write the tag of 4:2:2 HQ for every
+        # profile.
         self.codec_tag = medium.codec_tag if medium.codec == "prores" else None
 
     def first_packet(self) -> bytes:
@@ -246,18 +254,22 @@ class Template:
         raise ValueError("the stream has no packets")
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the source file."""
         self._container.close()
 
 
 def mux(suffix: str, template: Template, packets: Sequence[bytes], times: SampleTimes, sync: Sequence[int]) -> bytes:
-    """Return a file of one stream.
+    """Mux packets into a file with one stream, and return its content.
 
     Args:
-        sync: Numbers of the packets where decoding may start.
+        suffix: The file name extension, a key of MUXERS.
+        template: The stream whose properties are copied.
+        packets: The contents of the packets, in decode order.
+        times: The presentation times of the packets.
+        sync: The indices of the packets where decoding may start.
 
     Raises:
-        ValueError: The muxer does not take the codec, or the packets.
+        ValueError: The muxer rejects the codec or the packets.
     """
     file = io.BytesIO()
     options = dict(OPTIONS)
@@ -288,7 +300,11 @@ def mux(suffix: str, template: Template, packets: Sequence[bytes], times: Sample
 
 
 def configuration_record(template: Template, box: bytes) -> bytes:
-    """Return the decoder configuration record (`avcC`, `hvcC`, `av1C`, `vpcC`) that libavformat writes for a stream.
+    """Return the decoder configuration record that libavformat writes for a stream.
+
+    Args:
+        template: The stream.
+        box: The type of the box that contains the record: `avcC`, `hvcC`, `av1C` or `vpcC`.
 
     Raises:
         ValueError: The stream is empty, or libavformat does not write such a record.
@@ -298,9 +314,17 @@ def configuration_record(template: Template, box: bytes) -> bytes:
 
 
 def configuration_box(movie: bytes, box: bytes) -> bytes:
-    """Return the content of a decoder configuration box of a movie that libavformat wrote. Raises ValueError."""
-    at = movie.rfind(box)  # the last match, because packets, which may have these bytes, come before moov
+    """Return the content of the decoder configuration box in an MP4 that libavformat wrote.
+
+    Args:
+        movie: The content of the MP4.
+        box: The type of the box.
+
+    Raises:
+        ValueError: The MP4 has no such box.
+    """
+    at = movie.rfind(box)  # the last match: packets are stored before moov and may contain these bytes by chance
     size = int.from_bytes(movie[at - 4 : at], "big") if at >= 4 else 0
     if size <= 8 or at - 4 + size > len(movie):
-        raise ValueError(f"libavformat writes no {box.decode()} for the stream")
+        raise ValueError(f"libavformat writes no {box.decode()} box for the stream")
     return movie[at + 4 : at - 4 + size]

@@ -1,10 +1,10 @@
-"""Packing of clips: from planned clips to samples of tars, each with the clip's files and a JSON.
+"""Packing of clips: planned clips become samples of tars. A sample has the clip's files and a JSON file.
 
-A clip is copied into a tiny file, or decoded once and stored as images or as an encoded file. Worker processes do the
-work, and this process copies the results into tars.
+The packets of a clip are copied into a tiny file. Alternatively, the clip is decoded once, and its frames are stored as
+images or encoded again. Worker processes do this work, and this process copies the results into tars.
 
-A clip's packets do not pass between processes: a worker that cuts clips returns the places of ranges of files. If a
-medium's clips consist of anything else, this process cuts them.
+Copied packets are not sent from workers to this process. A worker that cuts clips into tiny files returns byte ranges
+of source files instead. Media whose tiny files are more than headers and such ranges are cut by this process.
 """
 
 from __future__ import annotations
@@ -62,21 +62,23 @@ PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
 AudioFormat = Literal["flac", "wav"]
 AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")
 
-CLIPS_IN_FLIGHT = 4  # per worker; each is in memory as packets, and then in its new form
-SECONDS_A_CLIP = 600.0  # decoding a clip is aborted after this time
-CLIPS_A_TASK = 64  # cutting a clip takes less time than passing a task to a worker
-TASKS_IN_FLIGHT = 4  # per worker
-TASKS_AT_FIRST = 4  # done in this process while workers start
-NICENESS = 10  # of workers that cut clips, because copying their results takes longer and must not wait
+CLIPS_IN_FLIGHT = 4  # number of clips to recode that are in memory at a time, per worker
+SECONDS_A_CLIP = 600.0  # timeout of a worker's task in seconds: recoding one clip, or cutting CLIPS_A_TASK clips
+CLIPS_A_TASK = 64  # number of clips per task; a single clip is cut faster than a task is sent to a worker
+TASKS_IN_FLIGHT = 4  # number of cutting tasks that are submitted at a time, per worker
+TASKS_AT_FIRST = 4  # number of cutting tasks that this process does itself while the workers start
+# Niceness of workers that cut clips. This process needs longer to copy the results, so the workers must not slow it
+# down.
+NICENESS = 10
 
-# `_json_value` converts dates and times of any type: pyarrow returns pandas's types if pandas is installed.
+# orjson passes dates and times to `_json_value`: if pandas is installed, pyarrow may return pandas types for them.
 JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 def attempt(
     clip: Clip, function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Result | Failure:
-    """Return the result of a function, or the failure of a clip if the function raises an error."""
+    """Call a function for a clip. Return its result, or a failure of the clip if the function raises an error."""
     try:
         return function(*arguments, **named)
     except DecodeError as error:
@@ -85,27 +87,27 @@ def attempt(
         return failure_of(clip, error)
     except MEDIUM_ERRORS:
         raise
-    except Exception as error:  # a bug at one clip must not end the run for the others
+    except Exception as error:  # a bug that one clip triggers must not end the run for all other clips
         return internal_failure(clip.clip_id, clip.medium.name, error)
 
 
 def as_step(made: Step | Failure, done: int) -> Step:
-    """Return a step, or the step of a failure."""
+    """Return a step unchanged, and wrap a failure in a step."""
     return Step(outcome=made, done=done) if isinstance(made, Failure) else made
 
 
 class ClipPacking:
-    """Copying of each clip's packets into a tiny file.
+    """Packer that copies the packets of each clip into a tiny file. Clips of images become image files instead.
 
     Args:
-        needed: Copy only clips of media whose packets are not byte ranges of their file.
+        needed: Whether to pack only clips of media whose packets are not byte ranges of their file.
     """
 
     def __init__(self, *, needed: bool) -> None:
         self._needed, self._files, self._sources = needed, ClipFiles(), SourceFiles()
 
     def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Yield every step, with clips as tiny files, or failures for clips that cannot be cut."""
+        """Yield every step. Clips become tiny files, and clips that cannot be cut become failures."""
         for step in steps:
             clip = step.outcome
             if isinstance(clip, Failure) or (self._needed and clip.source == clip.medium.source):
@@ -121,10 +123,12 @@ class ClipPacking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecodingTask:
-    """A step whose clip another process decodes and stores in a new form.
+    """A task for a worker: decode the clip of a step, and store its frames as images or encode them again.
 
     Attributes:
-        encoded: The clip's packets; None if the step is a failure.
+        step: The step of the plan.
+        encoded: The packets of the clip. None if the step is a failure.
+        options: The options of the images or of the encoded clips.
     """
 
     step: Step
@@ -136,10 +140,10 @@ Recoded = list[bytes] | EncodedStream
 
 
 def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, workers: Workers) -> Iterator[Step]:
-    """Yield every step, with clips as image files or encoded files, or failures for clips that cannot be recoded.
+    """Yield every step. Clips become image files or encoded files, and clips that cannot be recoded become failures.
 
-    Worker processes decode each clip once. All encoded clips of a medium have the configuration record of its first
-    clip, because the dataset describes a medium once.
+    Worker processes decode each clip once. A dataset has only one row per medium, so all encoded clips of a medium must
+    have the same decoder configuration record.
     """
     records: dict[str, bytes] = {}  # by media_id
 
@@ -149,7 +153,7 @@ def recode_clips(steps: Iterable[Step], options: ImageOptions | EncodeOptions, w
             return image_step(clip, recoded, options, done)
         assert isinstance(recoded, EncodedStream)
         if records.setdefault(clip.medium.media_id, recoded.configuration) != recoded.configuration:
-            raise ValueError(f"{options.codec} streams of one medium with several configuration records")
+            raise ValueError(f"encoded {options.codec} clips of one medium have different configuration records")
         return file_step(encoded_file(clip, recoded, options), done)
 
     calls = Calls(
@@ -185,7 +189,10 @@ def _recoding_tasks(steps: Iterable[Step], options: ImageOptions | EncodeOptions
 
 
 def recode(task: _RecodingTask) -> Recoded | Failure | None:
-    """Return a clip in its new form, or the reason why it does not decode or has no such form. Runs in a worker."""
+    """Return the recoded clip of a task, or a failure if it cannot be decoded or recoded. Runs in a worker.
+
+    Returns None if the step of the task is already a failure.
+    """
     clip, options = task.step.outcome, task.options
     if task.encoded is None or isinstance(clip, Failure):
         return None
@@ -195,16 +202,19 @@ def recode(task: _RecodingTask) -> Recoded | Failure | None:
 
 
 def file_step(file: ClipFile, done: int) -> Step:
-    """Return the step of a clip that is a tiny file, with its members."""
+    """Return the step of a clip that was cut into a tiny file. The step has the members of the sample."""
     members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
     return Step(outcome=file.clip, done=done, members=members)
 
 
 def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, done: int) -> Step:
-    """Return the step of a clip whose frames are image files, with its members.
+    """Return the step of a clip whose frames are image files. The step has the members of the sample.
 
     Args:
-        options: Format and size of the images; None if the files are copies.
+        clip: The planned clip.
+        files: The contents of the image files: one per distinct wanted frame, in order of first appearance.
+        options: The format and size of the images. None if the files are copies of the source's images.
+        done: Progress of the plan after this clip.
     """
     copied = options is None or as_they_are(clip.medium, options)
     form = options.format if options else next(name for name, codec in CODECS.items() if codec == clip.medium.codec)
@@ -233,7 +243,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
 
 
 def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
-    """Return a medium with the properties of its stored frames."""
+    """Return a medium with the properties of its frames as stored images."""
     return recoded_medium(
         medium,
         options,
@@ -255,7 +265,7 @@ def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
 
 
 def clip_json(file: ClipFile) -> bytes:
-    """Return the JSON member of a clip's file; docs/shards.md explains its keys."""
+    """Return the content of the JSON member for a clip in a tiny file. docs/shards.md explains its keys."""
     return as_json(
         describe(file.clip)
         | {
@@ -270,7 +280,7 @@ def clip_json(file: ClipFile) -> bytes:
 
 
 def describe(clip: Clip) -> Row:
-    """Return the entries about a clip that the JSON of any sample has."""
+    """Return the entries that the JSON of every sample has, however its clip is stored."""
     medium, audio = clip.medium, clip.audio
     own = json_of(clip, SAMPLE)
     entries = {
@@ -297,19 +307,24 @@ def describe(clip: Clip) -> Row:
 
 
 def as_json(content: Row) -> bytes:
-    """Return one line of JSON, with null for NaN and infinity. Values may be numpy arrays."""
+    """Return a record as one line of JSON. Values may be numpy arrays; NaN and infinity become null."""
     return orjson.dumps(content, default=_json_value, option=JSON_OPTIONS)
 
 
 def _json_value(value: Any) -> Any:
-    """Return a JSON value for a value that orjson does not know. Users' columns may have values of any type."""
+    """Convert a value that orjson cannot serialize. The user's columns may have values of any type."""
     if isinstance(value, np.ndarray):  # an array that is not contiguous
         return value.tolist()
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
-    """Yield every step; packed clips that carry audio get an audio file, or become failures if it does not decode."""
+    """Yield every step. Packed clips with audio get an audio file, or become failures if the audio cannot be decoded.
+
+    Args:
+        steps: The steps of the plan.
+        form: The format of the audio files.
+    """
     sources = SourceFiles()
     for step in steps:
         clip = step.outcome
@@ -335,7 +350,7 @@ def _add_audio_file(step: Step, clip: Clip, plan: ClipAudioPlan, sources: Source
 
 
 def _describe_audio(member: Member, plan: ClipAudioPlan, present: NDArray[np.int64], form: AudioFormat) -> Member:
-    """Return a member of a sample. If it is the JSON, it describes the audio file."""
+    """Return a member of a sample. If the member is the JSON, the description of the audio file is added to it."""
     if member.suffix != "json":
         return member
     content = orjson.loads(b"".join(piece for piece in member.pieces if isinstance(piece, bytes)))
@@ -344,20 +359,24 @@ def _describe_audio(member: Member, plan: ClipAudioPlan, present: NDArray[np.int
 
 
 def _bits_of(clip: Clip, audio: ClipAudio) -> int:
-    """Return the bits per sample that keep a medium's own samples; 24 for mixed or resampled samples."""
+    """Return the number of bits per sample in which FLAC stores a clip's audio.
+
+    It is enough to keep the samples of the source unchanged. Mixed or resampled audio has 24 bits.
+    """
     facts = clip.medium.audio
     if facts is None:
-        return 16  # silence
+        return 16  # the medium has no audio, so the clip's audio is silence
     return flac_bits(facts) if (audio.rate, len(audio.samples)) == (facts.rate, facts.channels) else 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipFileOptions:
-    """How clips are planned and cut into files of their own.
+    """Options for planning clips and cutting them into tiny files.
 
     Attributes:
-        needed: Cut only clips of media whose packets are not byte ranges of their file.
-        audio_format: Format in which tars store audio.
+        planning: The options of planning.
+        needed: Whether to cut only clips of media whose packets are not byte ranges of their file.
+        audio_format: The format of audio files in tars.
     """
 
     planning: PlanningOptions
@@ -366,10 +385,12 @@ class ClipFileOptions:
 
 
 class ClipCutter:
-    """Plans and cuts clips in one process.
+    """Planner and cutter of clips within one process.
 
     Args:
-        spools: As for `plan`.
+        index: The index of the clips' media.
+        options: The options of planning and cutting.
+        spools: The spools of the run, as for `plan`.
     """
 
     def __init__(self, index: Index, options: ClipFileOptions, spools: Spools | None) -> None:
@@ -378,11 +399,11 @@ class ClipCutter:
         self._media = OpenMedia(index, options.planning)
 
     def steps(self, groups: Iterable[ReadGroup]) -> Iterator[Step]:
-        """Yield the steps of a plan, clips with their members."""
+        """Yield the steps of a plan. The steps of clips have members."""
         return with_audio(self._packing.pack(plan(groups, self._spools)), self._options.audio_format)
 
     def cut(self, sent: list[SentItem]) -> Iterator[Step]:
-        """Yield the steps of items of a plan."""
+        """Plan and cut items that were sent to this process, and yield their steps."""
         media = [None if item.media_id is None else self._media.of(item.media_id) for item in sent]
         pairs = zip(media, sent, strict=True)
         return self.steps([[PlanItem(medium=medium, wanted=item.wanted, done=item.done) for medium, item in pairs]])
@@ -390,10 +411,12 @@ class ClipCutter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentItem:
-    """An item of a plan, in the form that is sent to workers.
+    """An item of a plan in the form that is sent to workers.
 
     Attributes:
-        media_id: The clip's medium; None if it is not known.
+        media_id: The media_id of the clip's medium. None if the medium is not known.
+        wanted: The wanted clip, or the failure of a clip that cannot be made.
+        done: Progress of the plan after this item.
     """
 
     media_id: str | None
@@ -403,11 +426,15 @@ class SentItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CuttingTask:
-    """The unit of work of one worker.
+    """Consecutive items of a plan that one worker plans and cuts, or that this process handles itself.
 
     Attributes:
-        own: The items that this process cuts instead, because their files consist of more than ranges.
-        here: Whether this process does the task, because workers are still starting.
+        index: The folder of the index.
+        options: The options of planning and cutting.
+        sent: The items of the task. Empty if `own` is given.
+        own: The items that only this process can cut, because their tiny files are more than headers and byte ranges of
+            the sources. None for a task that a worker can do.
+        here: Whether this process does the task because the workers are still starting.
     """
 
     index: Place
@@ -420,7 +447,7 @@ class CuttingTask:
 def cut_in_workers(
     index: Index, options: ClipFileOptions, spools: Spools, groups: Iterable[ReadGroup], workers: Workers
 ) -> Iterator[Step]:
-    """Yield the same steps as `ClipCutter`, in the same order, from worker processes."""
+    """Plan and cut clips in worker processes. Yield the same steps as `ClipCutter.steps`, in the same order."""
     cutter = ClipCutter(index, options, spools)
     calls = Calls(
         function=cut,
@@ -465,14 +492,20 @@ def _cutting_tasks(index: Place, options: ClipFileOptions, groups: Iterable[Read
 
 
 def _can_be_sent(medium: IndexedMedium) -> bool:
-    """Return whether workers can cut a medium's clips, which they do only as ranges of the medium's own file."""
+    """Return whether workers can cut a medium's clips.
+
+    They can if the tiny files consist only of headers and byte ranges of the medium's file.
+    """
     if medium.is_spooled or not copies_ranges(medium.medium) or medium.packets.offset is None:
         return False
     return medium.audio_packets is None or medium.audio_packets.offset is not None
 
 
 def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
-    """Yield the result of a task. If it has none, yield the results of its clips one by one."""
+    """Yield the steps of a task. If the worker gave no result, run the items again one by one.
+
+    An item that gives no result even alone becomes a failure.
+    """
     if outcome.result is not None:
         yield from outcome.result
         return
@@ -492,7 +525,7 @@ def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
 
 
 def cut(task: CuttingTask) -> list[Step]:
-    """Return the steps of a task. Runs in a worker."""
+    """Plan and cut the items of a task, and return their steps. Runs in a worker."""
     return list(_cutter(task.index, task.options).cut(task.sent))
 
 

@@ -1,6 +1,6 @@
-"""Options of clips that are stored as images or encoded again, and encoding of images with Pillow.
+"""Options for storing clips as images or as newly encoded streams, and encoding of images with Pillow.
 
-The options include the size of stored frames, for which at most one of three limits is given.
+The options include the size of the stored frames. At most one of `short_side`, `size` and `box` may be given.
 """
 
 import io
@@ -24,33 +24,34 @@ from framedex.sharder.decoding.video import Size, decode_unique
 from framedex.sharder.reading import EncodedClip
 
 EncodeCodec = Literal["h264", "hevc", "av1"]
-EVEN = 2  # 4:2:0 has one chroma sample for two pixels in each direction
-# Constant rate factors. The defaults are measured (benchmarks/encoded_shards.py).
+EVEN = 2  # 4:2:0 has one chroma sample per 2 × 2 pixels, so width and height are multiples of 2
+# Default constant rate factor of each codec, chosen by measurements (benchmarks/encoded_shards.py).
 DEFAULT_CRF: dict[EncodeCodec, int] = {"h264": 23, "hevc": 23, "av1": 30}
-# The least is 1, because x264 is lossless at 0, which needs another profile than High.
+# Maximum constant rate factor of each codec. The minimum is 1: at 0, x264 is lossless and needs another profile than
+# High.
 MAX_CRF: dict[EncodeCodec, int] = {"h264": 51, "hevc": 51, "av1": 63}
 ENCODE_CODECS: tuple[EncodeCodec, ...] = tuple(DEFAULT_CRF)
-MAX_WEBP_SIDE = 16_383  # pixels (RFC 9649 2.5)
+MAX_WEBP_SIDE = 16_383  # maximum width and height of a WebP image in pixels (RFC 9649 2.5)
 
 ImageFormat = Literal["jpeg", "png", "webp"]
-FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # with the extensions of file names
-CODECS: dict[ImageFormat, str] = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}  # as FFmpeg names them
+FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # file name extension of each format
+CODECS: dict[ImageFormat, str] = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}  # FFmpeg's codec name of each format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeOptions:
-    """How clips are encoded.
+    """Options of encoded clips: codec, quality and frame size.
 
-    At most one of `short_side`, `size` and `box` may be given; without any, frames keep the medium's own size. Sides
-    are even: each is rounded to the nearest even number, and halfway down.
+    At most one of `short_side`, `size` and `box` may be given. Without any of them, frames keep the size of the medium.
+    Computed widths and heights are rounded to the nearest even number; an odd integer is rounded down.
 
     Attributes:
-        codec: "h264", "hevc" or "av1".
-        crf: The encoder's constant rate factor. A lower one gives better pictures and more bytes. If None, the codec's
-            default: 23 for H.264 and HEVC, 30 for AV1.
-        short_side: Greatest length of the shorter side. Nothing is enlarged.
-        size: Exact (height, width).
-        box: Greatest length of the longer side. Nothing is enlarged.
+        codec: The codec: "h264", "hevc" or "av1".
+        crf: The encoder's constant rate factor. A lower value gives better quality and larger files. If None, the
+            default of the codec: 23 for H.264 and HEVC, 30 for AV1.
+        short_side: The maximum length of the shorter side in pixels. Smaller frames are not enlarged.
+        size: The exact (height, width) in pixels.
+        box: The maximum length of the longer side in pixels. Smaller frames are not enlarged.
 
     Raises:
         PolicyError: A value is not allowed.
@@ -66,25 +67,25 @@ class EncodeOptions:
         check_choices(PolicyError, codec=(self.codec, ENCODE_CODECS))
         if self.crf is not None and (type(self.crf) is not int or not 1 <= self.crf <= MAX_CRF[self.codec]):
             raise PolicyError(
-                f"the crf of {self.codec} is a whole number in a range",
+                f"the crf of {self.codec} must be an integer in a range",
                 found=repr(self.crf),
                 allowed=f"1 to {MAX_CRF[self.codec]}",
             )
         _check_limits(self)
         if self.size is not None and any(side % EVEN for side in self.size):
             raise PolicyError(
-                "the sides of encoded pictures are even, because their chroma is 4:2:0",
+                "the height and width of encoded pictures must be even, because their chroma is 4:2:0",
                 found="{}x{}".format(*self.size),
                 remedy="give an even height and width",
             )
 
     @property
     def quality(self) -> int:
-        """The constant rate factor."""
+        """The constant rate factor: `crf`, or the default of the codec."""
         return DEFAULT_CRF[self.codec] if self.crf is None else self.crf
 
     def stored_size(self, height: int, width: int) -> Size:
-        """Return (height, width) in which a frame of this size is encoded."""
+        """Return the (height, width) to which a frame of the given size is scaled before it is encoded."""
         return _limited_size(self, height, width, _even)
 
     def facts(self) -> dict[str, Any]:
@@ -94,15 +95,16 @@ class EncodeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageOptions:
-    """How frames are stored.
+    """Options of clips that are stored as images: format, quality and frame size.
 
-    At most one of `short_side`, `size` and `box` may be given; without any, frames keep the medium's own size.
+    At most one of `short_side`, `size` and `box` may be given. Without any of them, frames keep the size of the medium.
 
     Attributes:
-        quality: 1 to 100, for JPEG and WebP.
-        short_side: Greatest length of the shorter side. Nothing is enlarged.
-        size: Exact (height, width).
-        box: Greatest length of the longer side. Nothing is enlarged.
+        format: The image format: "jpeg", "png" or "webp".
+        quality: The quality of JPEG and WebP, from 1 to 100.
+        short_side: The maximum length of the shorter side in pixels. Smaller frames are not enlarged.
+        size: The exact (height, width) in pixels.
+        box: The maximum length of the longer side in pixels. Smaller frames are not enlarged.
 
     Raises:
         PolicyError: A value is not allowed.
@@ -121,19 +123,21 @@ class ImageOptions:
         _check_limits(self)
 
     def stored_size(self, height: int, width: int) -> Size:
-        """Return (height, width) in which a frame of this size is stored."""
+        """Return the (height, width) to which a frame of the given size is scaled before it is stored."""
         return _limited_size(self, height, width, lambda side: max(1, round(side)))
 
 
 def _check_limits(options: ImageOptions | EncodeOptions) -> None:
-    """Raise PolicyError for an impossible side, or for more than one limit."""
+    """Raise PolicyError if a side is not a positive integer, or if several of the three size options are given."""
     short_side, size, box = options.short_side, options.size, options.box
     if size is not None and (not isinstance(size, tuple | list) or len(size) != 2):
-        raise PolicyError("a size is (height, width)", found=repr(size))
+        raise PolicyError("a size must be (height, width)", found=repr(size))
     given = [side for side in (short_side, box, *(size or ())) if side is not None]
     wrong = [side for side in given if type(side) is not int or side < 1]
     if wrong:
-        raise PolicyError("an image's side is a whole number above zero", found=repr(wrong[0]))
+        raise PolicyError(
+            "the height and width of pictures, and limits of them, must be positive integers", found=repr(wrong[0])
+        )
     if sum(value is not None for value in (short_side, size, box)) > 1:
         raise PolicyError("give one of short_side, size and box")
 
@@ -141,7 +145,7 @@ def _check_limits(options: ImageOptions | EncodeOptions) -> None:
 def _limited_size(
     options: ImageOptions | EncodeOptions, height: int, width: int, round_side: Callable[[Fraction], int]
 ) -> Size:
-    """Return (height, width) of a frame within the limits. Only an exact size enlarges a frame."""
+    """Return the (height, width) of a frame after scaling. A frame is enlarged only if `size` asks for that."""
     if options.size is not None:
         return options.size
     longer = options.box is not None
@@ -151,12 +155,15 @@ def _limited_size(
 
 
 def _even(side: Fraction) -> int:
-    """Return the even number nearest to a side; the smaller of two, so that nothing is enlarged. At least 2."""
+    """Round a side to the nearest even number, at least 2. An odd integer is rounded down, so that it does not grow."""
     return max(EVEN, EVEN * math.ceil(side / EVEN - Fraction(1, 2)))
 
 
 def recoded_medium(medium: Medium, options: ImageOptions | EncodeOptions, **properties: Any) -> Medium:
-    """Return a medium with the properties of its clips in a new form. Special cases of its own stream do not apply."""
+    """Return a medium with the properties of its recoded clips.
+
+    Properties that describe peculiarities of the original stream are reset.
+    """
     height, width = options.stored_size(medium.height, medium.width)
     aspect = medium.sample_aspect_ratio
     if options.size is not None:  # pictures are stretched, and their samples with them
@@ -181,12 +188,12 @@ def recoded_medium(medium: Medium, options: ImageOptions | EncodeOptions, **prop
 def recoded_recipe(
     size: NDArray[np.int64], rank: NDArray[np.int32], position: NDArray[np.int32], **fields: Any
 ) -> Recipe:
-    """Return the recipe of new packets, which follow each other and are decoded in one run.
+    """Return the recipe of recoded packets, which are contiguous and are decoded in one run.
 
     Args:
-        size: int64 [packets], in bytes.
-        rank: int32 [packets], presentation ranks.
-        position: int32 [wanted], the rank of each wanted frame, -1 where padded.
+        size: int64 [packets], the size of each packet in bytes.
+        rank: int32 [packets], the presentation rank of each packet.
+        position: int32 [wanted], the rank of each wanted frame, -1 for padding.
         fields: The other fields of the recipe.
     """
     start = np.zeros(1, np.int32)
@@ -202,7 +209,7 @@ def recoded_recipe(
 
 
 def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
-    """Return a picture, uint8 [H, W, 3] RGB, as an image file of the stored size.
+    """Scale a picture, uint8 [H, W, 3] RGB, to the stored size, and return it as the bytes of an image file.
 
     Raises:
         DecodeError: The picture is too large for the format.
@@ -226,7 +233,10 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
 
 
 def as_they_are(medium: Medium, options: ImageOptions | None) -> bool:
-    """Return whether a medium's images are stored byte for byte: there are no options, or they change nothing."""
+    """Return whether a medium consists of images that are copied byte for byte.
+
+    They are copied if there are no options, or if the options change neither their size nor their format.
+    """
     if medium.kind != IMAGES or options is None:
         return medium.kind == IMAGES
     size = medium.height, medium.width
@@ -234,14 +244,14 @@ def as_they_are(medium: Medium, options: ImageOptions | None) -> bool:
 
 
 def unique_ranks(clip: Clip) -> NDArray[np.int64]:
-    """Return int64 [unique]: the ranks of wanted frames in order of first appearance."""
+    """Return int64 [unique]: the ranks of the wanted frames without repeats, in order of first appearance."""
     ranks, first = np.unique(clip.recipe.position, return_index=True)
     ordered = ranks[np.argsort(first)].astype(np.int64)
     return ordered[ordered >= 0]
 
 
 def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions | None) -> list[bytes]:
-    """Return an image file for every frame that a clip wants, in order of first appearance. Raises DecodeError."""
+    """Return one image file per distinct wanted frame of a clip, in order of first appearance. Raises DecodeError."""
     ranks = unique_ranks(clip).tolist()
     if as_they_are(clip.medium, options):
         edges = encoded.packet_first.tolist()

@@ -1,7 +1,8 @@
-"""The recipe in the JSON of each sample of a tar, with which the sample decodes without the manifest.
+"""Recipes that the JSON of each tar sample contains, so that a sample can be decoded without the manifest.
 
-It has the clip's recipe within the sample's files, and the properties of the medium that a decoder needs. The recipe is
-JSON in one text value, because a text has the same type in every sample, on which readers of tables rely.
+Such a recipe has the clip's byte ranges within the sample's files, and the properties of the medium that a decoder
+needs. The whole recipe is stored as one string of JSON. Readers that turn samples into table rows need a value that has
+the same type in every sample.
 """
 
 import base64
@@ -30,8 +31,8 @@ from framedex.sharder.clips.rows import check_audio_file, check_recipe, check_wa
 Row = dict[str, Any]
 
 KEY = "framedex"  # the key of the recipe in a sample's JSON
-VERSION = 1  # the version of the recipe's layout; readers refuse others
-# The columns of the medium that decoders and items need.
+VERSION = 1  # the version of the recipe's layout; readers reject any other version
+# The columns of the medium that decoders and the items of a loader need.
 STORED_COLUMNS = {name: one for name, one in columns_of(MediumRecord).items() if SAMPLE in one.also_in}
 MISSING_DEFAULTS: Row = dict.fromkeys(schema.MEDIA.names) | {"states": [b""]}
 REMEDY = "fetch the tar again from where it came, or pack the clips again"
@@ -39,11 +40,11 @@ REMEDY = "fetch the tar again from where it came, or pack the clips again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleClip:
-    """A clip of a sample.
+    """A clip that was read from a sample of a tar.
 
     Attributes:
-        clip: The clip. Its ranges lie in the joined content of its files.
-        files: The names of these files after the sample's key and a dot.
+        clip: The clip. Its ranges are offsets into the concatenated contents of `files`.
+        files: The names of the sample's files that hold the clip, without the sample's key and the dot after it.
     """
 
     clip: Clip
@@ -51,11 +52,11 @@ class SampleClip:
 
 
 def recipe_text(clip: Clip, files: Sequence[str]) -> str:
-    """Return the recipe of a packed clip as text.
+    """Return the recipe of a packed clip as a string of JSON.
 
     Args:
-        clip: The clip. Its ranges lie in the joined content of its files.
-        files: The names of these files after the sample's key and a dot.
+        clip: The clip. Its ranges are offsets into the concatenated contents of `files`.
+        files: The names of the sample's files that hold the clip, without the sample's key and the dot after it.
     """
     medium = clip.medium
     return _as_text(
@@ -72,13 +73,13 @@ def recipe_text(clip: Clip, files: Sequence[str]) -> str:
 
 
 def with_audio_text(text: str, plan: ClipAudioPlan, present: NDArray[np.int64], suffix: str) -> str:
-    """Return a recipe with the clip's audio file, whose content follows the other files.
+    """Add the clip's audio file to a recipe. Its content comes after the contents of the other files.
 
     Args:
         text: The recipe without the audio file.
-        plan: The clip's audio.
+        plan: The plan of the clip's audio.
         present: int64 [2 × stretches], as in `AudioFile`.
-        suffix: The audio file's name after the sample's key and a dot.
+        suffix: The name of the audio file, without the sample's key and the dot after it.
     """
     audio = {AUDIO + name: value for name, value in json_of(plan, SAMPLE).items()} | {"audio_present": present}
     stored = orjson.loads(text)
@@ -86,7 +87,7 @@ def with_audio_text(text: str, plan: ClipAudioPlan, present: NDArray[np.int64], 
 
 
 def _as_text(stored: Row) -> str:
-    # orjson itself takes only contiguous arrays; `tolist` raises TypeError for anything but an array.
+    # orjson serializes only contiguous arrays by itself. For anything that is not an array, `tolist` raises TypeError.
     return orjson.dumps(stored, option=orjson.OPT_SERIALIZE_NUMPY, default=np.ndarray.tolist).decode()
 
 
@@ -94,12 +95,12 @@ def sample_clip(content: Mapping[str, Any], sizes: Mapping[str, int], where: str
     """Return the clip of a sample.
 
     Args:
-        content: The sample's JSON.
-        sizes: The size of each file in bytes, by its name after the sample's key and a dot.
-        where: The sample's name for errors.
+        content: The parsed JSON of the sample.
+        sizes: The size of each file in bytes. Keys are the files' names without the sample's key and the dot after it.
+        where: The name of the sample in error messages.
 
     Raises:
-        FormatError: The JSON has no recipe, is damaged, is of another version, or does not fit the files.
+        FormatError: The JSON is damaged, its recipe is missing or of another version, or the files do not match it.
     """
     stored = _stored_recipe(content, where)
     try:
@@ -109,11 +110,11 @@ def sample_clip(content: Mapping[str, Any], sizes: Mapping[str, int], where: str
 
 
 def _stored_recipe(content: Mapping[str, Any], where: str) -> Row:
-    """Return the parsed recipe of a sample's JSON."""
+    """Return the parsed recipe that a sample's JSON contains."""
     text = content.get(KEY)
     if text is None:
         raise FormatError(
-            f"the sample's JSON does not say how its files are decoded (key {KEY!r})",
+            f"the sample's JSON has no recipe for decoding its files (key {KEY!r})",
             where=where,
             found=f"keys {', '.join(list(content)[:5])} …" if content else "no keys",
             allowed="samples of framedex shard --pack, from dataset schema 3.4 on",
@@ -126,11 +127,11 @@ def _stored_recipe(content: Mapping[str, Any], where: str) -> Row:
     version = stored.get("version") if isinstance(stored, dict) else None
     if version != VERSION:
         raise FormatError(
-            "the sample is of another version",
+            "the recipe in the sample's JSON has an unsupported version",
             where=where,
             found=f"version {version!r}",
             allowed=VERSION,
-            remedy="pack the clips again with this framedex, or install the framedex that packed them",
+            remedy="pack the clips again with this version of framedex, or install the version that packed them",
         )
     return dict(stored)
 
@@ -147,7 +148,7 @@ def _clip(content: Mapping[str, Any], stored: Row, sizes: Mapping[str, int], whe
     wanted = values_of_json(ClipRecord, content, SAMPLE, at)
     check_wanted(wanted, medium, at)
     recipe = values_of_json(Recipe, stored["recipe"], SAMPLE, at)
-    recipe["run_state"] = np.zeros(len(recipe["run_first"]), np.int32)  # the packets of files include all states
+    recipe["run_state"] = np.zeros(len(recipe["run_first"]), np.int32)  # packets in files already include the states
     check_recipe(recipe, wanted["frames"], medium, source, at)
     audio = None if stored.get("audio") is None else _audio(stored["audio"], sizes[files[-1]], source, at)
     columns = {name: content[name] for name in stored["columns"]}
@@ -157,11 +158,13 @@ def _clip(content: Mapping[str, Any], stored: Row, sizes: Mapping[str, int], whe
 
 def _check_files(files: Sequence[str], sizes: Mapping[str, int], where: str) -> None:
     if len(set(files)) < len(files):
-        raise FormatError("the sample names a file twice", where=where, found=", ".join(files)[:80], remedy=REMEDY)
+        raise FormatError(
+            "the sample's recipe lists a file twice", where=where, found=", ".join(files)[:80], remedy=REMEDY
+        )
     missing = [name for name in files if name not in sizes]
     if missing or not files:
         raise FormatError(
-            "the sample lacks a file",
+            "a file of the sample is missing",
             where=where,
             found=f"no {', '.join(missing)} among {', '.join(sizes) or 'no files'}",
             allowed=", ".join(files),
@@ -170,7 +173,7 @@ def _check_files(files: Sequence[str], sizes: Mapping[str, int], where: str) -> 
 
 
 def _medium(stored: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
-    # A tar of an earlier version may lack a later column.
+    # A tar that an earlier version wrote may lack columns that were added later.
     facts = MISSING_DEFAULTS | {
         name: stored[name] if one.is_needed else stored.get(name) for name, one in STORED_COLUMNS.items()
     }
@@ -188,7 +191,7 @@ def _medium(stored: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
 
 
 def _audio(stored: Row, length: int, source: ByteSource, at: RowAt) -> ClipAudioPlan:
-    """Return a clip's audio, whose file has `length` bytes and is the last one of the sample."""
+    """Return the plan of a clip's audio. The audio file is the last file of the sample and has `length` bytes."""
     plan = values_of_json(ClipAudioPlan, stored, SAMPLE, at, prefix=AUDIO)
     file = values_of_json(AudioFile, stored, SAMPLE, at, prefix=AUDIO) | {
         "range_offset": np.array([source.size_bytes - length], np.int64),

@@ -1,6 +1,6 @@
-"""Tars of samples as webdataset reads them, each with an index for DALI. The same samples give the same bytes.
+"""Writing of tars that webdataset can read, each with an index file for DALI. Equal samples give byte-identical tars.
 
-A tar is written under a temporary name, and gets its name once it is complete and on disk.
+A tar is written under a temporary name, and renamed once it is complete and on disk.
 """
 
 import collections
@@ -17,16 +17,18 @@ from framedex.files.outputs import ASIDE, fingerprint, write_aside
 from framedex.sharder.clips.samples import FileRanges, Member
 from framedex.sharder.reading import SourceFiles, read_some
 
-BLOCK = 512  # tar's unit (POSIX.1-2017, pax, "ustar Interchange Format")
+BLOCK = 512  # bytes per block of a tar (POSIX.1-2017, pax, "ustar Interchange Format")
 TAR_END = bytes(2 * BLOCK)
-INDEX_VERSION = "v1.2"  # of DALI's index: one line per sample, with (extension, offset, size, name) of each file
-BUFFER_BYTES = 256 << 10  # larger buffers do not fit into the processor's cache
-LARGE_BYTES = 32 << 10  # the kernel copies ranges of at least this size
-KERNEL_BYTES = 8 << 20  # per call
-MAX_FETCHED = 64 << 20  # of an object at a time
+# Version of DALI's index format. An index has one line per sample, with (extension, offset, size, name) of each file.
+INDEX_VERSION = "v1.2"
+BUFFER_BYTES = 256 << 10  # size of the write buffer; a larger one would not fit into the processor's cache
+LARGE_BYTES = 32 << 10  # ranges of at least this many bytes are copied by the kernel (copy_file_range)
+KERNEL_BYTES = 8 << 20  # maximum number of bytes per call of copy_file_range
+MAX_FETCHED = 64 << 20  # maximum number of bytes that are fetched from an object at once
 MODE = 0o644
-# Errors of copy_file_range(2) if it cannot copy between two files (other file systems on old kernels, special files),
-# or if one of the files has a fault. Reading and writing then show which file it is.
+# Errors of copy_file_range(2) after which the range is copied by read and write instead. Some mean that the kernel
+# cannot copy between these two files (different file systems on old kernels, special files). The others mean that one
+# of the files has an I/O error: then the error of read or write shows which file.
 NOT_IN_KERNEL = frozenset(
     [
         errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.ETXTBSY, errno.EIO, errno.ESTALE,
@@ -35,38 +37,42 @@ NOT_IN_KERNEL = frozenset(
 
 
 def sample_bytes(members: Sequence[Member]) -> int:
-    """Return how many bytes a sample takes in a tar."""
+    """Return the number of bytes that a sample occupies in a tar."""
     return sum(BLOCK + _padded(len(member)) for member in members)
 
 
 def index_path(tar: Path) -> Path:
-    """Return the path of a tar's index."""
+    """Return the path of the index file of a tar."""
     return tar.with_suffix(".idx")
 
 
 class Tar:
-    """A tar that is being written to `path`. A thread of its own copies the samples, in order. Raises OSError."""
+    """A tar that is being written to `path`. A background thread copies the samples in order. Raises OSError."""
 
     def __init__(self, path: Path, sources: SourceFiles) -> None:
         self.path, self._sources = path, sources
-        self.size = 0  # bytes of the added samples, without the end of the tar
+        self.size = 0  # number of bytes of the added samples, without the end marker of the tar
         self._aside = path.with_name(ASIDE + path.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._filled = self._written = 0  # bytes in the buffer, and bytes in the file before them
+        # `_filled`: number of bytes in the buffer. `_written`: number of bytes that are already in the file.
+        self._filled = self._written = 0
         self._lines: list[str] = []
         self._copier = ThreadPoolExecutor(1)
         self._copying: collections.deque[Future[None]] = collections.deque()
-        self._stopped = False  # by a sample that could not be written
+        self._stopped = False  # whether no more samples are written, because one failed or the tar was abandoned
 
     @property
     def samples(self) -> int:
-        """Number of samples that were added."""
+        """The number of samples that were added."""
         return len(self._lines)
 
     def add(self, key: str, members: Sequence[Member]) -> list[int]:
-        """Append a sample, and return the offset of each member's content. `settle` tells whether it was written."""
+        """Start to append a sample, and return the offset of each member's content.
+
+        The sample is written in the background. `settle` waits for that, and raises an error if writing failed.
+        """
         offsets, line, at = [], [], self.size
         for member in members:
             length, at = len(member), at + BLOCK
@@ -79,17 +85,17 @@ class Tar:
         return offsets
 
     def settle(self) -> None:
-        """Wait until the first sample that is being copied is written.
+        """Wait until the earliest sample that is still being copied is written.
 
         Raises:
-            StaleError: One of the sample's files is missing or changed. Then neither this sample nor any that was added
-                after it is part of the tar.
+            StaleError: A source of the sample is missing or changed. The tar then contains neither this sample nor any
+                sample that was added later.
         """
-        error = self._copying[0].exception()  # interrupting the wait changes nothing
+        error = self._copying[0].exception()  # Ctrl-C during this wait leaves the state unchanged
         if error is None:
             self._copying.popleft()
             return
-        for copying in self._copying:  # the samples after it do nothing
+        for copying in self._copying:  # `_write` returns at once for the samples after the failed one
             copying.exception()
         del self._lines[-len(self._copying) :]
         self._copying.clear()
@@ -98,7 +104,7 @@ class Tar:
         raise error
 
     def _write(self, key: str, members: Sequence[Member]) -> None:
-        """Write a sample completely or not at all. After a sample that could not be written, nothing is written."""
+        """Write a sample completely or not at all. After a failed sample, later samples are not written."""
         if self._stopped:
             return
         written, filled = self._written, self._filled
@@ -129,7 +135,7 @@ class Tar:
                 self._flush()
 
     def _copy(self, piece: FileRanges) -> None:
-        """Copy a source's bytes into the tar."""
+        """Copy byte ranges of a source into the tar."""
         with self._sources.opened(piece.source) as descriptor:
             if descriptor is None:
                 self._fetch(piece)
@@ -137,13 +143,13 @@ class Tar:
                 self._copy_file(piece, descriptor)
 
     def _fetch(self, piece: FileRanges) -> None:
-        """Copy ranges of an object."""
+        """Copy byte ranges of an object in object storage into the tar."""
         for part in _parted(piece.ranges):
             offset, length = np.array(part, np.int64).T
             self._put(self._sources.read_ranges(piece.source, offset, length).data)
 
     def _copy_file(self, piece: FileRanges, descriptor: int) -> None:
-        """Copy ranges of a file; the kernel copies large ones."""
+        """Copy byte ranges of a local file into the tar. The kernel copies large ranges."""
         for at, left in piece.ranges:
             if left >= LARGE_BYTES:
                 copied = self._copy_in_kernel(descriptor, at, left)
@@ -155,7 +161,11 @@ class Tar:
                     self._flush()
 
     def _copy_in_kernel(self, descriptor: int, offset: int, length: int) -> int:
-        """Let the kernel copy a range of a file, and return how many bytes were copied; 0 if the kernel cannot."""
+        """Let the kernel copy a range of a file.
+
+        Returns:
+            The number of copied bytes. It is less than `length`, possibly 0, if the kernel cannot copy the rest.
+        """
         self._flush()
         left = length
         while left:
@@ -178,9 +188,9 @@ class Tar:
         self._written, self._filled = self._written + self._filled, 0
 
     def close(self) -> str:
-        """Finish the tar and its index, give them their names, and return the tar's fingerprint.
+        """Complete the tar, rename it to its final name, write its index, and return the tar's fingerprint.
 
-        All samples must be settled.
+        All samples must have been settled before.
         """
         self._put(TAR_END)
         self._flush()
@@ -193,7 +203,7 @@ class Tar:
         return mark
 
     def abandon(self) -> None:
-        """Remove the unfinished tar. Samples that still wait to be written are dropped."""
+        """Delete the unfinished tar. Samples that are not written yet are dropped."""
         self._stopped = True
         self._close()
         self._aside.unlink(missing_ok=True)
@@ -206,9 +216,9 @@ class Tar:
 
 
 def _parted(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Yield ranges in groups that are fetched together, in order.
+    """Yield (offset, length) ranges in order, in groups that are fetched together.
 
-    A group has at most MAX_FETCHED bytes, unless it consists of a single longer range.
+    A group has at most MAX_FETCHED bytes, unless it consists of one longer range.
     """
     part: list[tuple[int, int]] = []
     for offset, length in ranges:
@@ -225,7 +235,7 @@ def _padded(size: int) -> int:
 
 
 def _header(name: str, size: int) -> bytes:
-    """Return a member's header, without anything that differs between machines or over time."""
+    """Return the tar header of a member, without values that depend on the machine or the time (owner, mtime)."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime, info.uid, info.gid, info.uname, info.gname = size, MODE, 0, 0, 0, "", ""
     return info.tobuf(tarfile.USTAR_FORMAT)

@@ -1,4 +1,4 @@
-"""One medium of an index, ready for planning clips. Further packet headers are read if plans need them."""
+"""One medium of an index with its packets, for planning clips. Missing packet headers are read on demand."""
 
 import contextlib
 import functools
@@ -34,14 +34,15 @@ KEPT_OPEN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningOptions:
-    """How clips are planned.
+    """Options of planning.
 
     Attributes:
-        access: Which sources may be read.
-        keep_damaged: Plan frames of damaged GOPs, too.
-        one_stream: Which clips are planned so that a decoder that takes a clip's packets as one stream gives the same
-            frames: all, those of media whose packets are not byte ranges of a file, or none.
-        audio: The clips' audio; None for no audio.
+        access: The rule that says which sources may be read.
+        keep_damaged: Whether clips may have frames of damaged GOPs.
+        one_stream: The clips that must decode correctly in one decoder session, which gets all packets as one stream:
+            all clips, those of media whose packets are not byte ranges of a file, or none. Other clips may consist of
+            several runs that need a decoder session each.
+        audio: The options of the clips' audio. None if clips carry no audio.
     """
 
     access: Access = OWN_STORE
@@ -54,10 +55,10 @@ DEFAULTS = PlanningOptions()
 
 
 class IndexedMedium:
-    """A usable row of `videos` with its packets, ready for planning clips.
+    """A usable medium of an index (a row of `videos`) with its packets, for planning clips.
 
     Raises:
-        StorageError: The source must not be read.
+        StorageError: The source is in a store that may not be read.
     """
 
     def __init__(self, index: Index, video: Row, options: PlanningOptions = DEFAULTS) -> None:
@@ -72,7 +73,7 @@ class IndexedMedium:
             **{name: video[name] for name in MEDIA.names},
         )
         self._indexed = self._packets = index.packets(video["media_id"])
-        self._shows_damage = False  # among the headers read so far
+        self._shows_damage = False  # whether the headers that were read so far contain damage
         self._source = self.medium.source
         self._headers: UnreadHeaders | None = None
         self.planner = _planner(video, self._packets, keep_damaged=options.keep_damaged)
@@ -83,7 +84,7 @@ class IndexedMedium:
 
         Raises:
             PolicyError: The frames are not available.
-            StaleError: The source has to be read and is not what was indexed.
+            StaleError: The source had to be read, and it has changed since it was indexed.
         """
         self.read_headers(wanted.frames)
         recipe = self.planner.plan(wanted.frames, one_stream=self._one_stream)
@@ -111,7 +112,11 @@ class IndexedMedium:
         )
 
     def _plan_audio(self, frames: NDArray[np.int64], options: AudioOptions) -> ClipAudioPlan:
-        """Return the plan of a clip's audio, silence if the medium has none. Raises PolicyError if this fails."""
+        """Return the plan of a clip's audio. The audio is silence if the medium has no audio.
+
+        Raises:
+            PolicyError: The audio is not available.
+        """
         if self.video["audio_problem"] is not None:
             raise PolicyError(
                 "the clip's audio is not available", found=self.video["audio_problem"], remedy="leave out --audio"
@@ -123,28 +128,30 @@ class IndexedMedium:
             return plan_silence(*interval, options)
         if self._audio_packets.offset is None:
             raise PolicyError(
-                "the audio's packets are not byte ranges of their file",
+                "the audio packets are not byte ranges of the file",
                 remedy="pass --pack clips, which copies them into the dataset",
             )
         return plan_clip_audio(facts, self._audio_packets, *interval, options)
 
     def prepare(self, clips: list[WantedClip]) -> None:
-        """Read in one pass what planning some clips needs.
+        """Read the packet headers that planning of some clips needs in one pass.
 
-        Errors are raised later, when the affected clip is planned.
+        Errors are not raised here, but later, when an affected clip is planned.
         """
         if not self._packets.read.all():
             with contextlib.suppress(PolicyError, StaleError):
                 self.read_headers(np.concatenate([clip.frames for clip in clips]))
 
     def read_headers(self, frames: NDArray[np.int64]) -> None:
-        """Read the packet headers that the index skipped, between the start points and the last targets of some frames.
+        """Read the packet headers that the index skipped and that planning of some frames needs.
 
-        Damage applies to all of a GOP that is read. As soon as damage is found, a clip's headers are read as if it were
-        the first clip: whether it is refused must depend on its own frames alone.
+        For each wanted frame, these are the headers from its random access point up to its own packet. Damage in one
+        header affects all packets of the GOP whose headers were read. Therefore, once any damage is found, headers that
+        were read for earlier clips are forgotten, and the headers for these frames are read as if this were the first
+        clip. Whether a clip is refused then depends only on its own frames.
 
         Raises:
-            PolicyError: Frames do not exist, or the pictures contradict the sample tables.
+            PolicyError: Frames do not exist, or the headers of pictures contradict the sample tables.
         """
         if self._indexed.read.all():
             return
@@ -160,14 +167,14 @@ class IndexedMedium:
         self._read(frames)
 
     def _forget(self) -> None:
-        """Return to the state of the index, without headers that were read later."""
+        """Forget all headers that were read since the medium was opened."""
         self._headers = None
         self._renew(self._indexed)
 
     def _read(self, frames: NDArray[np.int64]) -> None:
         targets = self.planner.packet_of(frames[frames != PAD])
         ends = settled(self._packets.pts, targets, self.medium.reorder_depth)
-        # Read beyond the second field of the last one, too, if it has one.
+        # The last wanted picture may have its second field in the next packet, so that packet must be read, too.
         end = max(ends.max(initial=0), targets.max(initial=0) + 2)
         if self._packets.read[:end].all():
             return
@@ -183,7 +190,7 @@ class IndexedMedium:
             self._headers.read(targets)
             self._renew(self._headers.packets)
             while self._one_stream and self._headers.read_between(*self.planner.joined(frames)):
-                self._renew(self._headers.packets)  # the new headers may join runs further
+                self._renew(self._headers.packets)  # new headers may lead to further joins of runs
         finally:
             self._renew(self._headers.packets)
 
@@ -194,31 +201,39 @@ class IndexedMedium:
 
     @property
     def is_spooled(self) -> bool:
-        """Whether clips are planned with a file of this process, instead of the source or in addition to it."""
+        """Whether plans refer to a spool (a file that this process wrote) for the video packets, the audio, or both."""
         own = self.medium.source
         return self._source != own or (self._audio_source is not None and self._audio_source != own)
 
     @property
     def packets(self) -> Packets:
-        """All packets, with the flags read so far."""
+        """All packets of the medium, with the flags that were read so far."""
         return self._packets
 
     def spooled(self, source: ByteSource) -> None:
-        """Plan from now on with a file that holds all packets, one after the other, instead of the source."""
+        """Let later plans refer to a spool instead of the source.
+
+        Args:
+            source: The spool. It contains all packets one after the other.
+        """
         size = self._packets.size
         if self._audio_source is None and self._source is not source:
-            self._audio_source = self._source  # the audio packets stay in the source
+            self._audio_source = self._source  # audio packets are still read from the source
         self._source = source
         self._renew(replace(self._packets, offset=np.cumsum(size) - size))
 
     @property
     def audio_packets(self) -> AudioPackets | None:
-        """All audio packets; None if clips carry no audio or the medium has none."""
+        """All audio packets. None if clips carry no audio, or if the medium has none."""
         return self._audio_packets
 
     def audio_spooled(self, source: ByteSource) -> None:
-        """Plan from now on with a file that holds all audio packets, one after the other."""
-        assert self._audio_packets is not None  # otherwise there is nothing to spool
+        """Let later plans refer to a spool for the audio.
+
+        Args:
+            source: The spool. It contains all audio packets one after the other.
+        """
+        assert self._audio_packets is not None  # a medium without audio packets has no spool for them
         size = self._audio_packets.size
         self._audio_packets = replace(self._audio_packets, offset=np.cumsum(size) - size)
         self._audio_source = source
@@ -230,7 +245,7 @@ class IndexedMedium:
             self.planner.renew(packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
-        """Return the hashes of wanted frames, None for padding; None as a whole if the index has no hashes."""
+        """Return the MD5 hash of each wanted frame, None for padding. If the index has no hashes, return None alone."""
         hashes = self._packets.md5
         if hashes is None:
             return None
@@ -242,10 +257,12 @@ class IndexedMedium:
 
 
 class OpenMedia:
-    """The media of an index, ready for planning clips. The last ones that were used stay open.
+    """The media of an index, for planning clips. The most recently used media stay open.
 
     Args:
-        kept: How many stay open. Their packets are in memory.
+        index: The index.
+        options: The options of planning.
+        kept: The number of media that stay open. Their packets are in memory.
     """
 
     def __init__(self, index: Index, options: PlanningOptions = DEFAULTS, *, kept: int = KEPT_OPEN) -> None:
@@ -253,19 +270,24 @@ class OpenMedia:
         self.of = functools.lru_cache(kept)(self.open)
 
     def open(self, media_id: str) -> IndexedMedium:
-        """Open a medium. Raises PolicyError if it is not usable, and StorageError."""
+        """Open a medium.
+
+        Raises:
+            PolicyError: The medium is not usable.
+            StorageError: The source is in a store that may not be read.
+        """
         video = self._index.video(media_id)
         if video["status"] != OK:
             raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
         return IndexedMedium(self._index, video, self._options)
 
     def timeline(self, media_id: str) -> Timeline:
-        """Return the frames' times of a medium. Raises as `open`."""
+        """Return the times of a medium's frames. Raises the errors of `open`."""
         return self.of(media_id).timeline
 
 
 def timeline(index: Index, media_id: str) -> Timeline:
-    """Return the frames' times of a medium, damaged frames included. Does not read the source."""
+    """Return the times of a medium's frames, damaged frames included. The source is not read."""
     video = index.video(media_id)
     return _timeline(video, _planner(video, index.packets(media_id), keep_damaged=True))
 

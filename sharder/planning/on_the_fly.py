@@ -1,9 +1,8 @@
-"""The clips of an index by a policy, by number. Each is planned when it is requested; no dataset is written to disk.
+"""Access by number to the clips that a policy selects from an index, without writing a dataset.
 
-Opening counts clips and samples none. For most policies, a medium's duration and number of frames determine its number
-of clips. Media that need more than that (damage, audio, a policy that looks at timestamps) are planned at that point.
-
-Counts the clips of a policy without planning them, where that is possible.
+A clip is planned when it is requested. When the clips are opened, they are only counted. For most policies, the number
+of a medium's clips follows from its duration and its number of frames. Media for which that is not enough (because of
+damage, audio, or a policy that depends on timestamps) are planned already when the clips are opened.
 """
 
 import bisect
@@ -45,15 +44,15 @@ FACTS = ("uri", "media_id", *LENGTHS, "damaged_gop_count", "byte_addressable", "
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedClips:
-    """The clips of all units in epoch 0.
+    """The numbers of clips of all units in epoch 0. A unit is a row of the listing, or a scene.
 
     Attributes:
-        first: int64 [units + 1], the number of each unit's first clip, and behind them the number of all clips.
-        incomplete: int64, the units of which the policy wants more clips.
-        planned: For units of which not all clips can be planned: int64, the places of those that can, among the sampled
-            ones.
-        mention: For scenes: int64 [clips], the row of each clip.
-        views: For scenes: which clips belong together.
+        first: int64 [units + 1], the number of each unit's first clip. The last element is the total number of clips.
+        incomplete: int64, the numbers of the units for which the policy wants more clips than can be made.
+        planned: For each unit with clips that cannot be planned: int64, the indices of the clips that can be planned,
+            among all sampled clips of the unit.
+        mention: int64 [clips], the row of the listing of each clip. None if the policy has no scenes.
+        views: The assignment of clips to clips of several views. None if the policy has no scenes.
     """
 
     first: NDArray[np.int64]
@@ -66,15 +65,18 @@ class CountedClips:
 def count_clips(units: Units, policy: Policy, media: OpenMedia, *, audio: bool) -> CountedClips:
     """Count the clips of all units.
 
-    Only planning shows which clips a medium has if GOPs are damaged, if its packets are not byte ranges of a file, or
-    if clips carry audio and it has some. Of other media, the number of clips may depend on their lengths alone.
+    Some media have to be planned to find out which of their clips are possible: media with damaged GOPs, media whose
+    packets are not byte ranges of a file, and, if clips carry audio, media with audio. For all other media, the number
+    of clips may follow from the length of the medium alone.
 
     Args:
-        units: With the columns FACTS of `videos`.
+        units: The units of the policy. Their table must have the columns FACTS of `videos`.
+        policy: The policy.
+        media: The media of the index.
         audio: Whether clips carry audio.
 
     Raises:
-        PolicyError: The policy forbids a medium.
+        PolicyError: The policy does not allow a medium.
     """
     facts = units.table.facts
     sound = pc.and_(pa.scalar(audio), pc.is_valid(facts["audio_stream_index"])).to_numpy()
@@ -88,7 +90,7 @@ def count_clips(units: Units, policy: Policy, media: OpenMedia, *, audio: bool) 
     planned: dict[int, NDArray[np.int64]] = {}
     names = [] if units.scenes is None else units.scenes.names
     place_of = {name: place for place, name in enumerate(names)}
-    rows = [np.zeros((0, 4), np.int64)]  # of each clip of a scene: unit, number, row, view
+    rows = [np.zeros((0, 4), np.int64)]  # for each clip of a scene: (unit, number, row, view)
     for number, unit in zip(sampled.tolist(), units.some(sampled.tolist()), strict=True):
         found = unit.sample(policy, media.timeline)
         places = _plannable(found.clips, media, sound, broken)
@@ -114,13 +116,17 @@ def count_clips(units: Units, policy: Policy, media: OpenMedia, *, audio: bool) 
 
 
 def _count_by_length(facts: pa.Table, policy: Policy) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return int64 [rows] and bool [rows]: the number of clips by a video's length, and whether more are wanted."""
+    """Count the clips of each row from the length of its medium alone.
+
+    Returns:
+        int64 [rows], the number of clips, and bool [rows], whether the policy wants more clips than it found.
+    """
     lengths = np.stack([facts[name].to_numpy() for name in LENGTHS], axis=1)
     different, first, place = np.unique(lengths, axis=0, return_index=True, return_inverse=True)
     clips, more = np.zeros(len(different), np.int64), np.zeros(len(different), np.bool_)
-    for row in np.argsort(first).tolist():  # an error is about the first of the media that have it
+    for row in np.argsort(first).tolist():  # ascending, so that an error names the first affected medium
         frames, duration_pts, *time_base = different[row].tolist()
-        pts = np.broadcast_to(np.int64(0), frames)  # timestamps do not matter here
+        pts = np.broadcast_to(np.int64(0), frames)  # this policy uses only the number of frames, not their timestamps
         try:
             sampling = policy.sample(Timeline(pts=pts, duration_pts=duration_pts, time_base=Fraction(*time_base)), {})
         except PolicyError as error:
@@ -132,7 +138,14 @@ def _count_by_length(facts: pa.Table, policy: Policy) -> tuple[NDArray[np.int64]
 def _plannable(
     clips: list[UnitClip], media: OpenMedia, sound: NDArray[np.bool_], broken: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the places of the clips that can be planned. `sound`, `broken`: bool [rows], what is to be doubted."""
+    """Return the indices of the clips of a unit that can be planned.
+
+    Args:
+        clips: All sampled clips of the unit.
+        media: The media of the index.
+        sound: bool [rows], whether clips carry audio and the row's medium has audio.
+        broken: bool [rows], whether the row's medium has damaged GOPs or packets that are not byte ranges of a file.
+    """
     doubtful: dict[int, list[int]] = {}
     for position, clip in enumerate(clips):
         if sound[clip.mention.number] or broken[clip.mention.number]:
@@ -142,7 +155,7 @@ def _plannable(
         medium = media.of(clips[places[0]].mention.media_id)
         wanted = [wanted_clip(clips[place]) for place in places]
         if not broken[row] and isinstance(plan_clip(medium, wanted[0]), Clip):
-            continue  # the audio of a medium is available for all clips or for none
+            continue  # audio is available either for all clips of a medium or for none
         medium.prepare(wanted)
         impossible |= {
             place for place, clip in zip(places, wanted, strict=True) if not isinstance(plan_clip(medium, clip), Clip)
@@ -150,25 +163,30 @@ def _plannable(
     return np.array([place for place in range(len(clips)) if place not in impossible], np.int64)
 
 
-SAMPLINGS = 64  # number of samplings that are kept, each of a unit in an epoch
+SAMPLINGS = 64  # number of cached samplings; a sampling has the clips of one unit in one epoch
 
 
 class ClipPlans(ClipSource):
-    """The clips of an index by a policy: the same, in the same order, as `framedex shard INDEX --policy …` writes.
+    """The clips that a policy selects from an index: the clips of `framedex shard INDEX --policy …` in the same order.
 
-    Random draws differ in each epoch. Epoch 0 has the draws of `framedex shard` and determines which clips there are.
-    If a clip's draw in a later epoch is not possible (too far from a frame, in a damaged GOP), the clip keeps its draw
-    of epoch 0.
+    Random draws differ between epochs. Epoch 0 has the same draws as `framedex shard`, and determines the number of
+    clips. If the frames that a clip draws in a later epoch are not available (no frame is near enough, or a frame is in
+    a damaged GOP), the clip keeps its frames of epoch 0.
 
-    Instances are picklable; cached data is not pickled.
+    Instances can be pickled. Cached data is left out.
 
-    For arguments, see PlanningOptions.
+    Args:
+        index: The folder of the index.
+        file: The policy.
+        access: The rule that says which sources may be read.
+        keep_damaged: Whether clips may have frames of damaged GOPs.
+        audio: The options of the clips' audio. None if clips carry no audio.
 
     Raises:
         FormatError: The index is not valid.
-        StorageError: Sources must not be read.
+        StorageError: A source is in a store that may not be read.
         PolicyError: The policy does not fit the index.
-        NoClipsError: The policy gives no clip.
+        NoClipsError: The policy selects no clip.
     """
 
     def __init__(
@@ -187,7 +205,7 @@ class ClipPlans(ClipSource):
         opened.check_locations()
         self._state = opened.state()
         self.ffmpeg = opened.ffmpeg
-        user_columns(opened, file.policy.split)  # raises for columns that clash
+        user_columns(opened, file.policy.split)  # raises PolicyError if a column of the user has a reserved name
         units = units_of(opened, file, FACTS)
         media = OpenMedia(opened, self._options)
         self._counted = count_clips(units, file.policy, media, audio=audio is not None)
@@ -197,7 +215,7 @@ class ClipPlans(ClipSource):
             raise no_clips(opened, self.failures())
 
     def _begin(self) -> None:
-        # Caches of this process alone; see __getstate__.
+        # Caches of this process, which are not pickled (see __getstate__).
         self._lock = threading.Lock()
         self._sampling = functools.lru_cache(SAMPLINGS)(self._sample)
 
@@ -213,18 +231,18 @@ class ClipPlans(ClipSource):
         return int(self._counted.first[-1])
 
     def clip(self, number: int, epoch: int = 0) -> Clip:
-        """Return clip `number` as drawn in an epoch.
+        """Return the clip with a number, with the frames that are drawn for it in an epoch.
 
         Raises:
-            IndexError: There is no such clip.
-            FormatError: The index was changed in the meantime.
-            StaleError: The source has to be read and is not what was indexed.
-            PolicyError: Reading the source shows that the clip is impossible.
+            IndexError: No clip has this number.
+            FormatError: The index was changed after it was opened.
+            StaleError: The source had to be read, and it has changed since it was indexed.
+            PolicyError: The source had to be read, and it does not contain the frames of the clip.
         """
         if not 0 <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
         unit = int(np.searchsorted(self._counted.first, number, side="right")) - 1
-        with self._lock:  # pyarrow's readers must not be shared by several threads at once
+        with self._lock:  # pyarrow's readers must not be used by several threads at once
             first = self._clips(unit)[number - int(self._counted.first[unit])]
             if epoch and self._policy.is_random:
                 drawn = self._drawn(unit, epoch, first)
@@ -240,15 +258,20 @@ class ClipPlans(ClipSource):
                 ) from error
 
     def _clips(self, unit: int) -> list[UnitClip]:
-        """Return the clips of a unit in epoch 0 that can be planned."""
+        """Return those clips of a unit in epoch 0 that can be planned."""
         clips, planned = self._sampling(unit, 0).clips, self._counted.planned.get(unit)
         return clips if planned is None else [clips[place] for place in planned.tolist()]
 
     def _drawn(self, unit: int, epoch: int, first: UnitClip) -> Clip | None:
-        """Return a clip as drawn in an epoch.
+        """Return a clip with the frames that are drawn for it in an epoch.
+
+        Args:
+            unit: The number of the clip's unit.
+            epoch: The epoch, from 1 on.
+            first: The clip in epoch 0.
 
         Returns:
-            The clip, or None if that draw is not possible, for it or for another view that belongs to it.
+            The clip. None if its frames are not available, or those of another view of the same clip of several views.
         """
         before = _numbered(self._sampling(unit, 0), first.sampled.number)
         drawn = _numbered(self._sampling(unit, epoch), first.sampled.number)
@@ -260,22 +283,25 @@ class ClipPlans(ClipSource):
         return None
 
     def locate(self, uri: str) -> str:
-        """Return where a source lies. Raises StorageError if it must not be read."""
+        """Return the path or uri of a source. Raises StorageError if the source is in a store that may not be read."""
         return self._index.locate(uri)
 
     @property
     def column_types(self) -> dict[str, pa.DataType]:
-        """The types of the columns of the listing and the split, which every clip has."""
+        """The types of the columns that clips have from the listing and the split, by name."""
         return {field.name: field.type for field in self._units.table.columns.schema if field.name not in KEPT_NAMES}
 
     def _user_column(self, name: str) -> pa.ChunkedArray:
         return self._units.table.columns[name].take(pa.array(self._rows()))
 
     def label_values(self, name: str) -> pa.ChunkedArray:
-        """Return the values of a column that are numbered: those of all rows that the policy samples.
+        """Return the values of a column that are numbered as labels.
+
+        A column of the listing gives the values of all rows that the policy's filter accepts, even of rows without
+        clips.
 
         Raises:
-            FramedexError: The clips have no such column.
+            FramedexError: The clips do not have this column.
         """
         return self._units.table.columns[name] if name in self.columns else self.column(name)
 
@@ -295,13 +321,13 @@ class ClipPlans(ClipSource):
         return pa.chunked_array([pa.array(texts, pa.string())])
 
     def _seconds(self, clip: UnitClip) -> NDArray[np.float64]:
-        """Return float64 [F]: the times of a clip's frames, NaN for padding by a constant."""
+        """Return float64 [F]: the time of each frame of a clip in seconds, NaN for padding by a constant."""
         medium, frames = self._medium_of(clip), clip.sampled.frames
         tick = medium.timeline.time_base
         return np.where(frames == PAD, np.nan, medium.planner.pts[frames] * tick.numerator / tick.denominator)
 
     def _sampled(self) -> Iterator[UnitClip]:
-        """Yield the clips of epoch 0 before they are planned. This reads the packets of all media."""
+        """Yield all clips of epoch 0, sampled but not planned. This reads the packets of all media."""
         for unit in np.flatnonzero(np.diff(self._counted.first)).tolist():
             yield from self._clips(unit)
 
@@ -311,9 +337,9 @@ class ClipPlans(ClipSource):
         return media.filter(pc.equal(media["status"], OK))
 
     def frame_counts(self) -> pa.ChunkedArray:
-        """Return how many frames each clip has in epoch 0, padding included.
+        """Return the number of frames of each clip in epoch 0, padding included.
 
-        If the policy's clips differ in their number of frames, all media are sampled, which reads their packets.
+        If clips of the policy can have different numbers of frames, the packets of all media are read.
         """
         policy = self._policy
         if policy.length is None or policy.last == "partial" or policy.views is not None:
@@ -322,24 +348,24 @@ class ClipPlans(ClipSource):
         return pa.chunked_array([np.full(len(self), policy.length, np.int32)])
 
     def media_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the number of every clip's medium."""
+        """Return int64 [clips]: the number of each clip's medium among the usable media of the index."""
         return self._units.table.media_row[self._rows()]
 
     def _rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the row of the listing of every clip."""
+        """Return int64 [clips]: the row of each clip in the table of mentions."""
         if self._counted.mention is not None:
             return self._counted.mention
         return np.repeat(np.arange(len(self._units)), np.diff(self._counted.first))
 
     def views(self) -> ViewsOfClips | None:
-        """Return which clips are views of one clip of several views; None if each clip stands alone."""
+        """Return the assignment of clips to clips of several views. None if the policy has no scenes."""
         return self._counted.views
 
     def failures(self) -> Iterator[Failure]:
-        """Yield why clips that the policy wants are missing, as in `failures.parquet` of a dataset.
+        """Yield a failure for each clip that the policy wants and that cannot be made, as in `failures.parquet`.
 
-        The reasons are determined again, medium by medium. Problems that only reading a source can show are not
-        included, unless its medium had to be planned when this was opened.
+        The failures are not stored, so the affected media are sampled and planned again. Problems that become visible
+        only when a source is read are included only for media that had to be planned when the clips were opened.
         """
         for unit in self._counted.incomplete.tolist():
             with self._lock:
@@ -370,13 +396,13 @@ class ClipPlans(ClipSource):
 
 
 def _own(clip: UnitClip) -> WantedClip:
-    """Return a clip as it is planned, with arrays and columns of its own: callers may write to them."""
+    """Return the wanted clip for a sampled clip. Arrays and columns are copied, so that callers may modify them."""
     wanted = wanted_clip(clip)
     return replace(wanted, frames=wanted.frames.copy(), mask=wanted.mask.copy(), columns=copy.deepcopy(wanted.columns))
 
 
 def _numbered(sampling: UnitSampling, number: int) -> list[UnitClip]:
-    """Return the clips with that number: one, or several views, or none."""
+    """Return the clips of a sampling that have a number: none, one, or the views of one clip of several views."""
     first = bisect.bisect_left(sampling.clips, number, key=lambda clip: clip.sampled.number)
     same = itertools.takewhile(lambda clip: clip.sampled.number == number, sampling.clips[first:])
     return list(same)

@@ -1,9 +1,9 @@
-"""From wanted frames to byte ranges: planning of a clip without reading the source. Pure functions over numpy columns.
+"""Planning of a clip: from wanted frames to byte ranges. Only columns of the index are used, never the source.
 
-1. The wanted frames determine packets.
-2. From each packet, the plan goes back to a packet where decoding may start.
+1. Each wanted frame is mapped to the packet that contains its picture.
+2. For each such packet, the random access point is found from which it is decoded.
 3. Packets that no wanted frame needs are removed.
-4. The rest is a list of byte ranges, in one or more runs.
+4. The remaining packets form one or more runs, stored as a list of byte ranges.
 """
 
 import numpy as np
@@ -18,12 +18,13 @@ from framedex.sharder.clips.clip import coalesce
 
 
 class Planner:
-    """Plans clips of one medium; data that all clips need is computed once.
+    """Planner for the clips of one medium. Data that all clips need is computed once.
 
     Args:
-        drop_leading: As `drops_leading` returns it.
-        keep_damaged: Plan clips that want frames of damaged GOPs, too.
-        hidden_unordered: As in `videos`.
+        packets: The packets of the medium.
+        drop_leading: The result of `drops_leading` for the codec.
+        keep_damaged: Whether clips may have frames of damaged GOPs.
+        hidden_unordered: The value of the column `hidden_unordered` of `videos`.
     """
 
     def __init__(
@@ -36,39 +37,46 @@ class Planner:
         self.pts: NDArray[np.int64] = packets.pts[self._order]
 
     def renew(self, packets: Packets) -> None:
-        """Replace the medium's packets after more flags were read or offsets changed.
+        """Replace the medium's packets, after more flags were read or offsets changed.
 
-        No additional packet may be shown.
+        The set of packets that are shown must be the same as before.
         """
         self._packets = packets
         self._reach = Reach(packets.flags, drop_leading=self._drop_leading)
 
     def start_frames(self) -> NDArray[np.int64]:
-        """Return int64, ascending: the presentation numbers of frames where decoding may start."""
+        """Return the numbers (int64, ascending, in presentation order) of the frames where decoding may start."""
         return np.flatnonzero((self._packets.flags[self._order] & timeline.START) != 0)
 
     def packet_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64 [frames]: the packet that presents each frame. Raises PolicyError for a number past the end."""
+        """Return int64 [frames]: the number of the packet that contains the picture of each frame.
+
+        Raises:
+            PolicyError: A frame number is out of range.
+        """
         wrong = frames[(frames < 0) | (frames >= len(self._order))]
         if len(wrong):
             raise PolicyError(
-                "a frame number past the end",
+                "a frame number is out of range",
                 found=int(wrong[0]),
                 allowed=f"0 to {len(self._order) - 1}, or -1 for padding",
             )
         return self._order[frames]
 
     def plan(self, frames: NDArray[np.int64], *, one_stream: bool = False) -> Recipe:
-        """Return the recipe for int64 [wanted] presentation numbers (-1 for padding, repeats allowed).
+        """Return the recipe of a clip.
 
         Args:
-            one_stream: Join runs so that a decoder that takes the packets as one stream gives the same frames.
+            frames: int64 [wanted], frame numbers in presentation order, -1 for padding. Numbers may repeat.
+            one_stream: Whether the packets must give the right frames when a decoder gets them as one stream. Runs are
+                then joined where necessary.
 
         Raises:
-            PolicyError: The medium does not have a frame of that number.
-            DamageError: A frame lies in a damaged GOP.
-            UncuttableError: No single stream gives the frames.
-            ValueError: Flags are needed that were not read.
+            PolicyError: A frame number is out of range, all frames are padding, or the packets are not byte ranges of
+                the file.
+            DamageError: A wanted frame is in a damaged GOP, and `keep_damaged` is False.
+            UncuttableError: With `one_stream`, no single stream gives the frames.
+            ValueError: The plan needs packets whose flags were not read.
         """
         real = frames != PAD
         if not real.any():
@@ -79,9 +87,9 @@ class Planner:
         if len(damaged) and not self._keep_damaged:
             unlike = self._packets.flags[damaged[0]] & timeline.NOT_REPRODUCIBLE
             raise DamageError(
-                "a wanted frame lies in a GOP that a clip's decoder does not give as a full decode does"
+                "a wanted frame is in a GOP whose frames differ between decoding a clip and decoding the whole video"
                 if unlike
-                else "a wanted frame lies in a damaged GOP",
+                else "a wanted frame is in a damaged GOP",
                 found=f"packet {int(damaged[0])}",
                 remedy="choose other frames, or pass --damaged keep",
             )
@@ -94,14 +102,14 @@ class Planner:
         if one_stream:
             run_begin, run_end = self._join(run_begin, run_end)
         if not self._packets.read[self._reach.within(run_begin, run_end)[0]].all():
-            raise ValueError("a plan over packets whose flags were not read")  # see UnreadHeaders
+            raise ValueError("the plan needs packets whose flags were not read")  # see UnreadHeaders
         kept, run = self._reach.needed(targets, run_begin, run_end)
         if one_stream:
             self._check_places(kept)
             if not len(damaged):
                 self._check_between(kept)
         offset, size = self._packets.offset[kept], self._packets.size[kept]
-        first = np.flatnonzero(~self._reach.continues[kept])  # where each picture's packets begin among the kept ones
+        first = np.flatnonzero(~self._reach.continues[kept])  # index in `kept` of each picture's first packet
         pictures, picture_run = kept[first], run[first]
         rank = np.empty(len(pictures), np.int32)
         rank[np.lexsort((self._packets.pts[pictures], picture_run))] = np.arange(len(pictures), dtype=np.int32)
@@ -129,36 +137,48 @@ class Planner:
         )
 
     def _check_places(self, kept: NDArray[np.int64]) -> None:
-        """Raise UncuttableError if the order in which a decoder outputs some packets is not known."""
+        """Raise UncuttableError if it is not known in which order a decoder outputs the pictures of these packets."""
         if self._hidden_unordered and (self._packets.flags[kept] & timeline.HIDDEN).any():
             raise UncuttableError(
-                "the clip needs pictures that an edit list hides, and their places in a file of its own are not known",
+                "the clip needs pictures that an edit list hides, and it is not known when a decoder outputs them",
                 found=f"packets {int(kept[0])} to {int(kept[-1])}",
                 remedy="pass --pack images",
             )
 
     def _check_between(self, kept: NDArray[np.int64]) -> None:
-        """Raise UncuttableError if some of these packets, which lead to frames outside of damage, are damaged."""
+        """Raise UncuttableError if any of these packets is damaged. The wanted frames themselves are undamaged."""
         if (self._packets.flags[kept] & timeline.DAMAGED).any():
             raise UncuttableError(
-                "the clip cannot be cut into a file of its own: a damaged GOP lies between its frames",
+                "the clip cannot be cut into a tiny file, because a damaged GOP lies between its frames",
                 found=f"packets {int(kept[0])} to {int(kept[-1])}",
                 remedy="pass --pack images",
             )
 
     def joined(self, frames: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (first, last) packets of each run of a plan for one stream. Raises as `plan` does."""
+        """Return the first and the last packet of each run that `plan` would make with `one_stream`.
+
+        Raises the errors of `plan`.
+        """
         targets = np.unique(self.packet_of(frames[frames != PAD]))
         return self._join(*self._reach.runs(targets)) if len(targets) else (targets, targets)
 
     def _join(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (first, last) packets of runs that may follow each other in one stream.
+        """Join runs, so that a decoder can decode them one after the other as one stream.
 
-        A run may follow if it begins at a closed start point. Any other run continues the one before it, with
-        everything in between. The first run begins where a decoder keeps no leading picture that it cannot decode.
+        A run that begins at a closed random access point stays a run. Any other run is joined to the previous run, with
+        all packets between the two. The first run begins at a random access point after which there are no leading
+        pictures that a decoder can neither decode nor drop.
+
+        Args:
+            begin: int64 [runs], the first packet of each run.
+            end: int64 [runs], the last packet of each run.
+
+        Returns:
+            The first and the last packet of each joined run.
 
         Raises:
-            UncuttableError: There is no such start point, or the decoder's configuration changes on the way.
+            UncuttableError: There is no such random access point, or the decoder's configuration changes within the
+                joined runs.
         """
         alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & timeline.CLOSED) != 0), 0)
         begin, end = begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
@@ -169,19 +189,21 @@ class Planner:
         inside = self._reach.starts[(self._reach.starts > begin[0]) & (self._reach.starts <= end[-1])]
         if self._leaves_undecodable(first, int(end[0])) or (self._packets.flags[inside] & timeline.RESET).any():
             raise UncuttableError(
-                "the clip cannot be cut into a file of its own: no single decoder session gives its frames",
+                "the clip cannot be cut into a tiny file, because no single decoder session gives its frames",
                 found=f"packets {int(begin[0])} to {int(end[-1])}",
                 remedy="pass --pack images",
             )
         return begin, end
 
     def _leaves_undecodable(self, start: int, end: int) -> bool:
-        """Return whether a run from this start point keeps leading pictures that a decoder can neither decode nor drop.
+        """Return whether a run has leading pictures that a decoder can neither decode nor drop.
 
-        Such pictures need packets before the start point, and no decoder drops them by itself.
+        Such pictures need packets from before the run's random access point, and decoders do not drop them by
+        themselves.
 
         Args:
-            start: Number of the start point.
+            start: The number of the random access point (among all random access points) where the run begins.
+            end: The number of the run's last packet.
         """
         if self._drop_leading:
             return False

@@ -1,11 +1,12 @@
-"""Wanted clips → planned clips, or the reason for each clip that cannot be planned.
+"""Planning of wanted clips. Each becomes a planned clip, or a failure with the reason why it cannot be planned.
 
-Spools: packets of media that are not addressable by bytes (TS, PS, ASF, Ogg …), demuxed once into a file.
+Some containers (TS, PS, ASF, Ogg …) do not store packets as byte ranges of the file. The packets of such a medium are
+demuxed once into a spool: a file in the folder of the unfinished dataset that has all packets of the stream, one after
+the other. Planning then works as for any other medium. A spool is removed if other spools need the disk space, or when
+the run ends.
 
-The file lies beside the dataset and holds all packets of the stream, one after the other, so that planning works as for
-any other medium. It is removed when other spools need its room, or when the run ends.
-
-A plan in pieces: what a policy wants of a medium or a scene, or some explicit clips. Any process can plan one.
+A plan is divided into pieces that any process can plan. A piece has the clips that a policy selects from one medium or
+one scene, or a group of explicit clips.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ from framedex.sharder.reading import local_copy
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver, frames_of
 from framedex.sharder.selection.mentions import Mention
 
-MAX_BYTES = 4 << 30  # of all spools at a time; the one in use may be larger
+MAX_BYTES = 4 << 30  # maximum total size of the spools that exist at a time; only a single spool may exceed it
 
 
 class Spools:
-    """The spools of a run, in a folder. A context manager that removes them at its end.
+    """The spools of a run. A context manager that removes all spools on exit.
 
     Args:
-        needed: Make no spools for media whose pictures are byte ranges of their file, since their clips stay by
-            reference.
-        settle: Waits until everything that was planned from spools is copied; called before a spool is removed.
+        folder: The folder of the spools.
+        needed: Whether only clips of media whose packets are not byte ranges of their file are packed. All other media
+            then need no spools.
+        settle: A function that waits until all planned clips are copied. It is called before a spool is removed.
     """
 
     def __init__(self, folder: Path, *, needed: bool, settle: Callable[[], None]) -> None:
@@ -70,11 +72,11 @@ class Spools:
         Path(self._made.popitem(last=False)[1].path).unlink(missing_ok=True)
 
     def make_addressable(self, medium: IndexedMedium) -> None:
-        """Let a medium plan with byte ranges of spools.
+        """Make spools for those streams of a medium that are not byte ranges of its file, so that it can be planned.
 
         Raises:
-            StaleError: The source is not what was indexed.
-            OSError: A file cannot be written.
+            StaleError: The source has changed since it was indexed.
+            OSError: A spool cannot be written.
         """
         if self._needed and medium.video["byte_addressable"]:
             return
@@ -82,11 +84,11 @@ class Spools:
         if not medium.addressable:
             medium.spooled(self._spool(facts.media_id, facts, facts.stream_index, medium.packets.size))
         if audio is not None and audio.offset is None:
-            assert facts.audio_stream_index is not None  # it has packets
+            assert facts.audio_stream_index is not None  # the medium has audio packets
             medium.audio_spooled(self._spool(f"{facts.media_id}-audio", facts, facts.audio_stream_index, audio.size))
 
     def _spool(self, identity: str, medium: Medium, stream: int, size: NDArray[np.int64]) -> ByteSource:
-        """Return the spool of a stream, and make it if it does not exist yet."""
+        """Return the spool of a stream. The spool is written if it does not exist."""
         if identity in self._failed:
             raise self._failed[identity]
         if identity not in self._made:
@@ -105,14 +107,17 @@ class Spools:
 
 
 def spool(medium: Medium, stream: int, size: NDArray[np.int64], path: Path) -> ByteSource:
-    """Write all packets of a stream of a medium into a file.
+    """Write all packets of one stream of a medium into a spool.
 
     Args:
-        size: int64 [packets], sizes in bytes as indexed.
+        medium: The medium.
+        stream: The index of the stream in the container.
+        size: int64 [packets], the size of each packet in bytes, according to the index.
+        path: The path of the spool.
 
     Raises:
-        StaleError: The source is not what was indexed.
-        OSError: The file cannot be written.
+        StaleError: The source has changed since it was indexed.
+        OSError: The spool cannot be written.
     """
     number = 0
     with local_copy(medium) as copy, open(path, "wb") as file:
@@ -124,7 +129,7 @@ def spool(medium: Medium, stream: int, size: NDArray[np.int64], path: Path) -> B
                     file.write(bytes(packet))
                     number += 1
         except av.error.FFmpegError as error:
-            if number != len(size):  # a file with a damaged end was indexed up to there
+            if number != len(size):  # a file with a damaged end is indexed up to the damage
                 raise stale(medium.path, f"{number} packets, then {error}") from error
         if number != len(size):
             raise stale(medium.path, f"{number} packets, not {len(size)}")
@@ -138,11 +143,12 @@ def _mark(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanItem:
-    """A clip of the plan, or the reason why it cannot be made.
+    """An item of a plan: a wanted clip, or the failure of a clip that cannot be made.
 
     Attributes:
-        medium: The clip's medium; None if that is not known.
-        done: Progress of the plan after this item.
+        medium: The medium of the clip. None if the medium is not known.
+        wanted: The wanted clip, or the failure.
+        done: Progress of the plan after this item, in steps of the progress bar.
     """
 
     medium: IndexedMedium | None
@@ -150,11 +156,11 @@ class PlanItem:
     done: int
 
 
-ReadGroup = list[PlanItem]  # what its clips need of their media is read together
+ReadGroup = list[PlanItem]  # items whose packet headers are read in one pass per medium
 
 
 def skip_items(groups: Iterable[ReadGroup], done: int) -> Iterator[ReadGroup]:
-    """Yield groups without the first `done` items of the plan."""
+    """Yield the groups of a plan without its first `done` items."""
     for group in groups:
         if done < len(group):
             yield group[done:]
@@ -162,7 +168,12 @@ def skip_items(groups: Iterable[ReadGroup], done: int) -> Iterator[ReadGroup]:
 
 
 def plan(groups: Iterable[ReadGroup], spools: Spools | None) -> Iterator[Step]:
-    """Yield the planned clips, and the reasons why others cannot be made. `spools`: as for `plan_clip`."""
+    """Plan the items of groups, and yield a step with the planned clip or the failure for each item.
+
+    Args:
+        groups: The groups of items.
+        spools: The spools of the run, as for `plan_clip`.
+    """
     for group in groups:
         broken = _prepare(group)
         for item in group:
@@ -180,10 +191,10 @@ def plan(groups: Iterable[ReadGroup], spools: Spools | None) -> Iterator[Step]:
 
 
 def _prepare(group: ReadGroup) -> dict[str, Exception]:
-    """Let each medium read in one pass what several of its clips need.
+    """Read the packet headers that the clips of a group need, in one pass for each medium with several clips.
 
     Returns:
-        The errors of media at which framedex itself failed, by media_id.
+        The internal errors of framedex that occurred, by media_id.
     """
     broken: dict[str, Exception] = {}
     together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
@@ -202,7 +213,7 @@ def _prepare(group: ReadGroup) -> dict[str, Exception]:
 
 
 def wanted_clip(clip: UnitClip) -> WantedClip:
-    """Return a clip that a policy selected, as it is planned."""
+    """Return the wanted clip for a clip that a policy selected."""
     sampled = clip.sampled
     return WantedClip(
         clip_id=f"{clip.mention.name}-{sampled.number:06d}",
@@ -216,25 +227,27 @@ def wanted_clip(clip: UnitClip) -> WantedClip:
 
 
 def missed_clip(uri: str, mention: Mention, missed: Missed) -> Failure:
-    """Return why a policy did not produce a clip of a mention."""
+    """Return the failure for a clip that a policy missed in a mention (a row of the listing)."""
     clip_id = mention.name if missed.number is None else f"{mention.name}-{missed.number:06d}"
     message = missed.message
-    if missed.kind == "row" and mention.file_row is not None:  # named as `framedex index` names rows that fail
+    if missed.kind == "row" and mention.file_row is not None:  # the same wording as in errors of `framedex index`
         message = f"row {mention.file_row} of the listing: {message}"
     return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=message, counts=missed.counts)
 
 
 def lost_clip(outcome: Outcome[Any, Any], clip_id: str, uri: str | None) -> Failure:
-    """Return the failure of a clip whose worker process gave no result."""
+    """Return the failure for a clip whose worker process gave no result."""
     kind, message = outcome.kind or "error", outcome.message or ""
     return Failure(clip_id=clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
 
 
 def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:
-    """Return a planned clip, or why it cannot be planned.
+    """Plan a clip. Return the planned clip, or a failure if it cannot be planned.
 
     Args:
-        spools: Where packets are written that are not byte ranges of their file; None if they need not be.
+        medium: The medium of the clip.
+        wanted: The wanted clip.
+        spools: The spools for packets that are not byte ranges of their file. If None, no spools are made.
     """
     try:
         if spools is not None:
@@ -253,7 +266,7 @@ def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None =
         )
     except MEDIUM_ERRORS:
         raise
-    except Exception as error:  # a bug at one clip must not end the run for the others
+    except Exception as error:  # a bug that one clip triggers must not end the run for all other clips
         return internal_failure(wanted.clip_id, medium.medium.name, error)
 
 
@@ -262,29 +275,31 @@ PIECE_FACTS = ("frame_count", "uri", "member")
 
 
 class Piece(Protocol):
-    """A piece of a plan. It can be pickled."""
+    """A piece of a plan. Pieces can be pickled."""
 
     @property
     def weight(self) -> int:
-        """About the most clips that it may have."""
+        """An estimate of the maximum number of clips of the piece."""
         ...
 
     def items(self, media: OpenMedia) -> ReadGroup:
-        """Return the wanted clips, and why others cannot be made. Raises PolicyError."""
+        """Return the items of the piece: wanted clips, and failures. Raises PolicyError."""
         ...
 
     def alone(self) -> list[Piece]:
-        """Return it in the smallest pieces, in order."""
+        """Return the smallest pieces into which this piece can be divided, in order."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPiece:
-    """What a policy wants of all rows about one medium, or of one scene.
+    """A piece with the clips that a policy selects from one scene, or from all rows of the listing for one medium.
 
     Attributes:
-        number: Its place in the plan, from 1 on.
-        weight: About the most clips that it may have.
+        policy: The policy.
+        units: The scene, or the rows.
+        number: The position of the piece in the plan, from 1 on.
+        weight: An estimate of the maximum number of clips of the piece.
     """
 
     policy: Policy
@@ -312,13 +327,14 @@ class PolicyPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplicitPiece:
-    """Some explicit clips.
+    """A piece with some explicit clips.
 
     Attributes:
-        requests: Each with the media_id of the medium that it means; None if the index has none.
-        choose: Which frame a time means.
-        outside: What happens to places outside of a video, unless a clip says so itself.
-        number: The place of the first one in the plan, from 1 on.
+        requests: The requested clips, each with the media_id of its medium. The media_id is None if the index does not
+            have the medium.
+        choose: The rule that maps a time to a frame.
+        outside: The treatment of frames and times outside of a video, unless a clip has its own.
+        number: The position of the first clip in the plan, from 1 on.
     """
 
     requests: list[tuple[str | None, ExplicitClip]]
@@ -339,7 +355,7 @@ class ExplicitPiece:
     def _find(
         self, identity: str | None, request: ExplicitClip, media: OpenMedia
     ) -> tuple[IndexedMedium | None, WantedClip | Failure]:
-        """Return the medium that a request means, and the frames that it wants, or why they are not available."""
+        """Return the medium of a request, and the wanted clip, or a failure if its frames are not available."""
         line = f"line {request.line}"
         medium: IndexedMedium | None = None
         try:
@@ -363,15 +379,18 @@ class ExplicitPiece:
 
 
 def policy_pieces(units: Units, policy: Policy) -> Iterator[Piece]:
-    """Yield what a policy wants, medium by medium or scene by scene.
+    """Yield the pieces of a policy's plan: one per medium, or one per scene.
 
     Args:
-        units: With the columns PIECE_FACTS of `videos`.
+        units: The units of the policy. Their table must have the columns PIECE_FACTS of `videos`.
+        policy: The policy.
     """
     table = units.table
     frames = table.facts["frame_count"].to_numpy()
     if units.scenes is not None:
-        frames = frames // np.maximum(np.bincount(table.media_row)[table.media_row], 1)  # rows share a medium's frames
+        frames = frames // np.maximum(
+            np.bincount(table.media_row)[table.media_row], 1
+        )  # the frames of a medium are divided among its rows
 
     def together(unit: Unit) -> object:
         return min(unit.mentions) if units.scenes is not None else table.media_row[min(unit.mentions)]
@@ -383,7 +402,7 @@ def policy_pieces(units: Units, policy: Policy) -> Iterator[Piece]:
 
 
 def explicit_pieces(index: Index, requests: ExplicitClips, choose: Choose, outside: Outside) -> Iterator[Piece]:
-    """Yield what explicit clips want, in the order requested."""
+    """Yield the pieces of explicit clips, in the order of the requests."""
     resolver, left, number = UriResolver(index), iter(requests), 1
     while chunk := list(itertools.islice(left, REQUESTS_AT_ONCE)):
         found = [(resolver.media_id(request.uri, request.stream), request) for request in chunk]

@@ -1,6 +1,7 @@
-"""The units of a policy over an index: what it is applied to at a time, and the clips that it selects there.
+"""The units of a policy over an index, and the clips that the policy selects from each unit.
 
-Groups the rows of a listing into scenes: the views that belong together.
+A policy is applied to one unit at a time. A unit is a row of the listing or, if the policy has `views`, a scene: the
+rows of the listing for all cameras that see the same thing at the same time.
 """
 
 import itertools
@@ -51,11 +52,12 @@ WITH_TEXT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The views of a scene.
+    """A scene: the rows of a listing for its views.
 
     Attributes:
-        first: Number of its first mention.
-        rows: For each view, the number of its mention, or what is wrong with its rows.
+        name: The name of the scene.
+        first: The number of the scene's first mention (row of the listing).
+        rows: The number of the mention of each view. If a view has no valid mention, a text with the reason instead.
     """
 
     name: str
@@ -64,17 +66,18 @@ class Scene:
 
     @property
     def mentions(self) -> list[int]:
-        """The mentions of the views."""
+        """The numbers of the mentions of all views that have a valid one."""
         return [row for row in self.rows.values() if isinstance(row, int)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenes:
-    """The scenes of a listing, in the order of their first rows.
+    """The scenes of a listing.
 
     Attributes:
-        names: The views that each scene should have.
-        strays: The mentions that belong to no scene, with the reason.
+        names: The names of the views that each scene should have.
+        scenes: The scenes, in the order of their first rows.
+        strays: The number of each mention that belongs to no scene, with the reason.
     """
 
     names: list[str]
@@ -83,11 +86,13 @@ class Scenes:
 
 
 def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) -> Scenes:
-    """Return the scenes of some mentions.
+    """Group mentions into scenes.
 
     Args:
         columns: The user's columns, one row per mention.
-        also: Rows of the listing of which no clip can be made, and which name views, too.
+        views: The key `views` of the policy.
+        also: Further rows of the listing, from which no clips can be made. They count when the names of all views are
+            collected.
 
     Raises:
         PolicyError: A view that the policy names does not exist, or the views of a scene belong to different splits.
@@ -110,7 +115,7 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
             continue
         first.setdefault(group, row)
         rows = found.setdefault(group, {})
-        rows[view] = row if view not in rows else "several rows of the listing are this view of the scene"
+        rows[view] = row if view not in rows else "several rows of the listing have this view of the scene"
     order = list(names)
     scenes = [
         Scene(name=group, first=first[group], rows={view: rows[view] for view in order if view in rows})
@@ -122,7 +127,10 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
 
 
 def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
-    """Return the name of each row's scene: a column's value, or several as JSON; None if one is empty."""
+    """Return the name of each row's scene: the value of the column, or a JSON array if there are several columns.
+
+    The name is None if one of the columns is empty.
+    """
     if len(names) == 1:
         return _texts(columns, names[0])
     rows = zip(*(_texts(columns, name) for name in names), strict=True)
@@ -134,11 +142,15 @@ def _is_there(columns: pa.Table, name: str, row: int) -> bool:
 
 
 def _texts(columns: pa.Table, name: str) -> list[str | None]:
-    """Return the cells of a column as text, None for empty ones. Raises PolicyError for values that have no text."""
+    """Return the values of a column as strings, None for empty ones.
+
+    Raises:
+        PolicyError: Values of the column's type cannot serve as names.
+    """
     column = columns[name]
     if not any(is_of(column.type) for is_of in WITH_TEXT):
         raise PolicyError(
-            "scenes and views cannot be named by a column of this type",
+            "a column of this type cannot name scenes or views",
             where=f"views, column {name!r}",
             found=str(column.type),
             allowed="text, numbers, booleans, dates and times",
@@ -148,7 +160,15 @@ def _texts(columns: pa.Table, name: str) -> list[str | None]:
 
 
 def _names(own: Sequence[str | None], views: Views) -> dict[str, None]:
-    """Return the names of the views in order. Raises PolicyError for names in the policy that no row has."""
+    """Return the names of the views in order, as keys of a dict.
+
+    Args:
+        own: The view of each row. None if the row has none.
+        views: The key `views` of the policy.
+
+    Raises:
+        PolicyError: No row has a view that the policy names.
+    """
     there = dict.fromkeys(sorted({name for name in own if name is not None}))
     wanted = [*(views.names or ()), *([] if views.clock is None else [views.clock]), *(views.each or ())]
     for name in wanted:
@@ -171,22 +191,23 @@ def _check_splits(splits: Sequence[object], scenes: Sequence[Scene], views: View
                 "the views of a scene belong to different splits",
                 where=f"scene {scene.name}",
                 found=", ".join(map(str, sorted(map(str, of_scene)))),
-                remedy=f"split the scenes: `by: {views.group[-1]}`",
+                remedy=f"let the policy split by scene: `by: {views.group[-1]}`",
             )
 
 
-TimelineOf = Callable[[str], Timeline]  # by media_id
+TimelineOf = Callable[[str], Timeline]  # takes a media_id
 
-UNITS_AT_ONCE = 1024  # whose rows are Python objects at a time
+UNITS_AT_ONCE = 1024  # number of units whose rows are converted to Python objects at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitClip:
-    """A clip of one medium that a policy selected.
+    """A clip of one medium that a policy selected from a unit.
 
     Attributes:
-        mention: The row of its medium.
-        multiview: What it is of a clip of several views; None if it stands alone.
+        mention: The mention (row of the listing) of the clip's medium.
+        sampled: The frames that the policy selected.
+        multiview: The clip's place in a clip of several views. None for policies without `views`.
     """
 
     mention: Mention
@@ -196,7 +217,12 @@ class UnitClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnitSampling:
-    """The clips of a unit, those of several views one after the other, and what was missed of which row."""
+    """The clips that a policy selects from a unit.
+
+    Attributes:
+        clips: The selected clips. The views of one clip of several views are consecutive.
+        missed: The clips that the policy wanted and did not get, each with its mention.
+    """
 
     clips: list[UnitClip]
     missed: list[tuple[Mention, Missed]]
@@ -204,14 +230,14 @@ class UnitSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What a policy is applied to at a time: a row of the listing, or the rows of a scene. It can be pickled.
+    """A unit to which a policy is applied at a time: a row of the listing, or the rows of a scene. It can be pickled.
 
     Attributes:
-        mentions: The rows, by their numbers.
-        scene: The scene that they are; None for a row that stands alone.
-        view_names: The views that each clip of a scene has.
-        stray: Why no clip can be made of a row: it belongs to no scene.
-        stray_uri: Name of the medium of such a row, if the table of rows knows it.
+        mentions: The rows of the unit, by their numbers.
+        scene: The scene that the rows form. None if the unit is a single row.
+        view_names: The names of the views that each clip of a scene has.
+        stray: The reason why the row belongs to no scene, so that no clip is made from it. None otherwise.
+        stray_uri: The name of the medium of a row that belongs to no scene. None if the table of mentions lacks it.
     """
 
     mentions: dict[int, Mention]
@@ -221,7 +247,7 @@ class Unit:
     stray_uri: str | None = None
 
     def sample(self, policy: Policy, timeline_of: TimelineOf, epoch: int = 0) -> UnitSampling:
-        """Return the clips that a policy selects in an epoch. Raises PolicyError."""
+        """Return the clips that a policy selects from the unit in an epoch. Raises PolicyError."""
         if self.scene is not None:
             return self._sample_scene(self.scene, policy, lambda medium: replace(timeline_of(medium), epoch=epoch))
         [mention] = self.mentions.values()
@@ -259,7 +285,7 @@ class Unit:
         return UnitSampling(clips=clips, missed=missed)
 
     def views(self, timeline_of: TimelineOf) -> dict[str, SceneView | str]:
-        """Return the views of a scene by name; a text says what is wrong with one."""
+        """Return the views of the scene by name. If a view is not valid, the value is a text with the reason."""
         given: dict[str, SceneView | str] = {}
         for view, row in {} if self.scene is None else self.scene.rows.items():
             if isinstance(row, str):
@@ -272,12 +298,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """All units of a policy over an index, in the order of their clips: scenes, and behind them rows outside of scenes.
+    """All units of a policy over an index, in the order of their clips.
+
+    If the policy has `views`, the scenes come first, and rows that belong to no scene follow.
 
     Attributes:
-        table: The rows that the policy's filter accepts.
-        scenes: How they make scenes; None if each row stands alone.
-        left_out: The media of which the filter accepts no row.
+        table: The mentions (rows of the listing) that the policy's filter accepts.
+        scenes: The scenes that the rows form. None if each row is a unit of its own.
+        left_out: The media for which the filter accepts no row.
     """
 
     table: MentionTable
@@ -288,7 +316,7 @@ class Units:
         return len(self.table) if self.scenes is None else len(self.scenes.scenes) + len(self.scenes.strays)
 
     def some(self, numbers: Iterable[int]) -> Iterator[Unit]:
-        """Yield some units by their numbers."""
+        """Yield the units with the given numbers."""
         left = iter(numbers)
         while some := list(itertools.islice(left, UNITS_AT_ONCE)):
             rows = {unit: self.rows(unit) for unit in some}
@@ -301,7 +329,7 @@ class Units:
         return self.some(range(len(self)))
 
     def rows(self, unit: int) -> list[int]:
-        """Return the numbers of a unit's rows."""
+        """Return the numbers of the rows of a unit."""
         if self.scenes is None:
             return [unit]
         if unit >= len(self.scenes.scenes):
@@ -324,16 +352,21 @@ def units_of(index: Index, file: PolicyFile, facts: Sequence[str] = (), *, may_b
     """Return the units of a policy over an index.
 
     Args:
-        facts: The columns of `videos` that the table keeps.
+        index: The index.
+        file: The policy.
+        facts: The columns of `videos` that the table of mentions gets.
         may_be_empty: Whether the filter may leave out all media.
 
     Raises:
-        PolicyError: The ranges, the filter, the split or the views do not fit the columns, or no row passes the filter.
+        PolicyError: The ranges, the filter, the split or the views do not fit the columns of the listing. Or the filter
+            leaves out all media, and `may_be_empty` is False.
     """
     check_ranges(index, file)
     views = file.policy.views
     if views is not None:
-        check_there(views.columns, index.listing, where="views", remedy="index a listing that names scenes and views")
+        check_there(
+            views.columns, index.listing, where="views", remedy="index a listing with columns for scenes and views"
+        )
     table = all_mentions(index, file.filter, file.policy.split, facts)
     skipped = LeftOut() if may_be_empty else left_out(index, file, table)
     if views is None:

@@ -1,4 +1,4 @@
-"""Finds the media of an index in which a policy finds no clip."""
+"""Search for media of an index from which a policy selects no clip."""
 
 import functools
 from collections.abc import Iterator
@@ -10,18 +10,21 @@ from framedex.sharder.planning.units import TimelineOf, units_of
 from framedex.sharder.policies.reading import PolicyFile
 
 Row = dict[str, Any]
-NOTHING = "the policy asks for no clip of it"
+NOTHING = "the policy wants no clip of this medium"
 
 
 def timelines(index: Index) -> TimelineOf:
-    """Return a function that returns the timeline of a medium by its media_id."""
+    """Return a function that takes a media_id and returns the timeline of the medium."""
     return functools.lru_cache(KEPT_OPEN)(functools.partial(timeline, index))
 
 
 def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, str]]:
-    """Yield each usable medium in which a policy finds no clip: its row of `videos`, and why. Raises PolicyError."""
+    """Yield each usable medium from which a policy selects no clip: its row of `videos`, and the reason.
+
+    Raises PolicyError.
+    """
     timeline_of = timelines(index)
-    reasons: dict[str, str | None] = {}  # by media_id; None if there is a clip
+    reasons: dict[str, str | None] = {}  # the reason for each media_id; None if the medium has a clip
     for unit in units_of(index, file, may_be_empty=True):
         sampling = unit.sample(file.policy, timeline_of)
         having = {clip.mention.number for clip in sampling.clips}

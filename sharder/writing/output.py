@@ -1,6 +1,7 @@
-"""The folder of a dataset: whether it may be used, its checkpoints while it is unfinished, and its renaming at the end.
+"""The output folder of a dataset: checks of the folder, checkpoints of an unfinished dataset, and the final renaming.
 
-An unfinished dataset has a line of `progress.jsonl` for each checkpoint, and `job.json` with their job.
+The folder of an unfinished dataset has a file `progress.jsonl` with one line per checkpoint, and a file `job.json` that
+describes the job.
 """
 
 import json
@@ -25,14 +26,14 @@ TAR_NAME = re.compile(r"[a-z]+-(\d{6,})\.(?:tar|idx)")
 
 
 def dataset_header(out: Place) -> Row:
-    """Return the header of a dataset. Raises FormatError if there is none, or it is of another version."""
+    """Return the header of a dataset. Raises FormatError if the header is missing or has an unsupported version."""
     return check_format(
         out, file_name=schema.HEADER, expected=schema.FORMAT, version=schema.SCHEMA_VERSION, what="a framedex dataset"
     )
 
 
 def check_output(out: Path, *, overwrite: bool) -> None:
-    """Raise OutputError unless `out` is new, empty, or a dataset that may be replaced."""
+    """Raise OutputError unless `out` is a new folder, an empty folder, or a dataset that may be replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     own = {*schema.FILE_NAMES, *schema.FOLDER_NAMES}
@@ -43,7 +44,7 @@ def check_output(out: Path, *, overwrite: bool) -> None:
         strange = strange or [error.what]
     if strange:
         raise OutputError(
-            "the output folder holds something else than a dataset",
+            "the output folder has files that do not belong to a dataset",
             where=str(out),
             found=", ".join(strange[:5]),
             remedy="choose a new or empty folder",
@@ -57,35 +58,43 @@ def check_output(out: Path, *, overwrite: bool) -> None:
 
 
 def unfinished_of(out: Path) -> Path:
-    """Return the folder of a dataset until it is complete. If `out` is a link, it lies beside the link's target."""
+    """Return the folder in which a dataset is written until it is complete.
+
+    It has the same parent folder as `out`. If `out` is a symbolic link, the link's target counts.
+    """
     real = Path(os.path.realpath(out))
     return real.with_name(f"{real.name}.unfinished")
 
 
 def publish(folder: Path, out: Path, *, overwrite: bool) -> None:
-    """Rename a complete dataset to its name, in place of one that may be replaced. Raises OutputError, OSError."""
-    check_output(out, overwrite=overwrite)  # again: the folder may have changed since the run began
+    """Rename the folder of a complete dataset to `out`. With `overwrite`, an existing dataset is replaced.
+
+    Raises:
+        OutputError: `out` is neither a new folder, nor an empty folder, nor a dataset that may be replaced.
+        OSError: A folder cannot be renamed or removed.
+    """
+    check_output(out, overwrite=overwrite)  # checked again, because the folder may have changed since the run began
     if overwrite and out.exists():
         replaced = out.with_name(f"{out.name}.replaced")
         out.rename(replaced)
         folder.rename(out)
         shutil.rmtree(replaced)
     else:
-        folder.rename(out)  # rename(2) replaces an empty folder, and fails for anything else
+        folder.rename(out)  # rename(2) replaces an empty folder, and fails if `out` is anything else
 
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoint:
-    """The additions of one checkpoint.
+    """What was added to a dataset between the previous checkpoint and this one.
 
     Attributes:
-        items: Number of clips and failures that were processed, in the order of the plan.
-        parts: Number of clips in each part.
-        media: Number of new media.
-        frames: Number of frames of the clips.
-        shards: Rows of `shards`.
-        failures: Rows of `failures`.
-        digest: Digest of the parts and of `shards`.
+        items: The number of items of the plan (clips and failures) that were processed.
+        parts: The number of clips in each new part of `clips`.
+        media: The number of new rows of `media`.
+        frames: The number of frames of the new clips.
+        shards: The new rows of `shards`.
+        failures: The new rows of `failures`.
+        digest: The digest of the new parts and of the new rows of `shards`.
     """
 
     items: int = 0
@@ -98,10 +107,17 @@ class Checkpoint:
 
 
 def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
-    """Return the checkpoints of an unfinished dataset of the same job, and remove the files that they do not cover.
+    """Prepare the folder of an unfinished dataset, so that this run can continue after the last checkpoint.
+
+    Files that belong to no checkpoint are removed.
 
     Args:
-        overwrite: Start again if the dataset belongs to another job.
+        folder: The folder of the unfinished dataset.
+        job: The values that two runs share if they write the same dataset.
+        overwrite: Whether to start again if the dataset belongs to another job.
+
+    Returns:
+        The checkpoints so far.
 
     Raises:
         OutputError: The dataset belongs to another job, and `overwrite` is False.
@@ -112,9 +128,9 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
     if path.exists() and path.read_text(encoding="utf-8") != wanted:
         if not overwrite:
             raise OutputError(
-                "an unfinished dataset of another plan is in the way",
+                "there is an unfinished dataset of a run with another index, policy or options",
                 where=str(folder),
-                remedy="run that command again to complete it, delete the folder, or pass --overwrite",
+                remedy="run the earlier command again to complete it, delete the folder, or pass --overwrite",
             )
         progress.unlink(missing_ok=True)
     write_aside(path, wanted.encode())
@@ -126,7 +142,7 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
 
 
 def note(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write the line of a checkpoint; from then on the checkpoint counts."""
+    """Append the line of a checkpoint to `progress.jsonl`. Later runs continue after the last complete line."""
     line = json.dumps(asdict(checkpoint)).encode() + b"\n"
     with open(folder / PROGRESS_NAME, "ab", buffering=0) as file:
         begin = file.tell()
@@ -135,17 +151,20 @@ def note(folder: Path, checkpoint: Checkpoint) -> None:
                 line = line[file.write(line) :]
             os.fsync(file.fileno())
         except OSError:
-            file.truncate(begin)  # `_read` ignores all lines after an incomplete one
+            file.truncate(begin)  # otherwise `_read` would ignore this line and all later ones
             raise
 
 
 def kept_items(folder: Path) -> int:
-    """Return the number of clips and failures that the checkpoints of an unfinished dataset cover. Raises OSError."""
+    """Return the number of items (clips and failures) before the last checkpoint of an unfinished dataset.
+
+    Raises OSError.
+    """
     return sum(checkpoint.items for checkpoint in _read(folder / PROGRESS_NAME)[0])
 
 
 def _read(path: Path) -> tuple[list[Checkpoint], int]:
-    """Return the checkpoints up to the first line that was not written completely, and the bytes of their lines."""
+    """Return the checkpoints up to the first incomplete line, and the number of bytes of their lines."""
     found: list[Checkpoint] = []
     good_bytes = 0
     names = {entry.name for entry in fields(Checkpoint)}
@@ -162,7 +181,7 @@ def _read(path: Path) -> tuple[list[Checkpoint], int]:
 
 
 def _remove_beyond(folder: Path, checkpoints: list[Checkpoint]) -> None:
-    """Remove parts and tars that do not belong to a checkpoint."""
+    """Remove parts and tars that belong to none of the checkpoints."""
     for unclean in (folder, *(folder / name for name in schema.FOLDER_NAMES)):
         remove_unfinished(unclean)
     parts = sum(len(checkpoint.parts) for checkpoint in checkpoints)

@@ -1,6 +1,6 @@
-"""Planned clips as finished rows of a manifest, which one process passes to another, directly or in a file.
+"""Planned clips in the form of manifest rows, which one process passes to another directly or in a file.
 
-Each slice of a run writes such files, and the last step of the run reads them.
+Each slice of a run (`--task`) writes such files, and the last step (`--finish`) reads them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from framedex.storage.places import Place, parquet_file
 
 Row = dict[str, Any]
 
-ENDING = (FramedexError, OSError, MemoryError)  # errors that end a run, and can be pickled
+ENDING = (FramedexError, OSError, MemoryError)  # errors that end a run; all of them can be pickled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRows:
-    """Consecutive items of a plan: rows of clips with their recipes, and failures.
+    """Consecutive items of a plan (clips and failures) in the form of manifest rows.
 
     Attributes:
-        clips: Rows of `clips`. Their `media_row` counts in `media` of this record.
-        recipes: The clips' rows of `recipes`.
+        clips: The rows of `clips`. Their column `media_row` refers to `media` of this record.
+        recipes: The rows of `recipes` for the same clips.
         frames: int64 [clips], the number of frames of each clip.
-        media: Rows of `media`, in the order in which clips use them.
-        failures: Failures in order.
-        is_clip: bool [items], True for a clip and False for a failure, in the order of the plan.
-        done: Progress of the plan after these items.
-        error: The error that ends the run after these items, or None.
+        media: The rows of `media`, in the order in which the clips first use them.
+        failures: The failures, in the order of the plan.
+        is_clip: bool [items], in the order of the plan: True for a clip, False for a failure.
+        done: Progress of the plan after these items, in steps of the progress bar.
+        error: The error that ends the run after these items. None if the run continues.
     """
 
     clips: pa.Table
@@ -54,7 +54,7 @@ class PlannedRows:
     error: Exception | None = None
 
     def behind(self, count: int) -> PlannedRows:
-        """Return the items after the first `count` ones."""
+        """Return a record without the first `count` items."""
         clips = int(np.count_nonzero(self.is_clip[:count]))
         return replace(
             self,
@@ -67,15 +67,16 @@ class PlannedRows:
 
 
 def media_columns(medium: Medium) -> Row:
-    """Return a medium's row of `media`."""
+    """Return the row of `media` for a medium."""
     return {name: getattr(medium, name) for name in MEDIA.names}
 
 
 def planned_rows(steps: Iterable[Step], schema: pa.Schema) -> PlannedRows:
-    """Return the rows of steps without members, up to the first error.
+    """Convert steps to rows, up to the first error.
 
     Args:
-        schema: Schema of `clips`, with the user's columns.
+        steps: The steps of a plan. They have no members, because their clips are not packed.
+        schema: The schema of `clips`, including the user's columns.
     """
     clips: list[Row] = []
     recipes: list[Row] = []
@@ -111,7 +112,8 @@ def planned_rows(steps: Iterable[Step], schema: pa.Schema) -> PlannedRows:
     )
 
 
-# One row for each `PlannedRows`. Tables are bytes in Arrow's streaming format, which keeps their schemas.
+# Schema of a file of planned rows, which has one row per `PlannedRows` record. Tables are stored as bytes in the IPC
+# streaming format of Arrow, which keeps their schemas.
 PLANNED = pa.schema(
     [
         ("clips", pa.large_binary()),
@@ -126,7 +128,7 @@ PLANNED = pa.schema(
 
 
 def write_planned(path: Path, several: Sequence[PlannedRows]) -> None:
-    """Write planned rows as a file. Raises OSError."""
+    """Write records of planned rows into a file. Raises OSError."""
     rows = [
         {
             "clips": _stream(one.clips),
@@ -143,7 +145,7 @@ def write_planned(path: Path, several: Sequence[PlannedRows]) -> None:
 
 
 def read_planned(path: Place) -> list[PlannedRows]:
-    """Return the planned rows of a file. Raises FormatError, OSError, StorageError."""
+    """Read the records of planned rows from a file. Raises FormatError, OSError, StorageError."""
     try:
         return [
             PlannedRows(
@@ -159,7 +161,10 @@ def read_planned(path: Place) -> list[PlannedRows]:
         ]
     except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise FormatError(
-            "a slice is damaged", where=str(path), found=error, remedy="delete the file, and run its slice again"
+            "a file of a slice is damaged",
+            where=str(path),
+            found=error,
+            remedy="delete the file, and run the slice again",
         ) from error
 
 

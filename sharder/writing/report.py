@@ -1,4 +1,4 @@
-"""The result of a run of `framedex shard`: counts, and what failed."""
+"""The report of a run of `framedex shard`: counts and failures."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -21,20 +21,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReport:
-    """The contents of a dataset, from this run and earlier runs together.
+    """The contents of a dataset, counted over this run and the earlier runs that it continued.
 
     Attributes:
-        out: The dataset.
-        clips: Number of clips.
-        media: Number of media that the clips come from.
-        frames: Number of frames of these clips, repeats and padding included.
-        shards: Number of tars.
-        resumed: Number of items that earlier runs processed.
-        failures: The clips that are missing, each with its kind and message, as in failures.parquet. They include clips
-            that a policy left out by its own rules (`left_out`).
+        out: The folder or uri of the dataset.
+        clips: The number of clips.
+        media: The number of media from which the clips were made.
+        frames: The total number of frames of the clips, repeats and padding included.
+        shards: The number of tars.
+        resumed: The number of items (clips and failures) that earlier runs processed.
+        failures: One row per missing clip, with its kind and message, as in failures.parquet. Clips that the policy
+            left out by its own rules are included (see `left_out`).
         filtered: The media that the policy's filter leaves out.
-        finished: Whether an earlier run had finished the dataset. Then this run wrote nothing.
-        labels: Number of clips by split and label. Without splits, the only key is "clips".
+        finished: Whether an earlier run had already finished the dataset, so that this run wrote nothing.
+        labels: The number of clips for each split and label. Without splits, the only key of the outer dict is "clips".
     """
 
     out: Place
@@ -50,26 +50,26 @@ class ShardReport:
 
     @property
     def failed(self) -> int:
-        """Number of failed clips, without internal errors and without clips that a policy left out by its own rules."""
+        """The number of failures that count: no internal errors, and no clips that the policy left out by its rules."""
         return sum(bool(failure["counts"]) for failure in self.failures) - self.internal
 
     @property
     def internal(self) -> int:
-        """Number of clips at which framedex itself failed."""
+        """The number of clips that are missing because of an internal error of framedex."""
         return sum(failure["kind"] == INTERNAL_ERROR for failure in self.failures)
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Number of clips that a policy left out by its own rules, by kind."""
+        """The number of clips that the policy left out by its own rules, for each kind."""
         return dict(sorted(Counter(failure["kind"] for failure in self.failures if not failure["counts"]).items()))
 
 
 def with_labels(report: ShardReport, labels: WantedLabels | None) -> ShardReport:
-    """Return the report of a dataset with the numbers of clips by label, if it has labels.
+    """Add the number of clips per label to the report of a dataset, if the clips have labels.
 
     Args:
         report: The report.
-        labels: The labels that the dataset records; None if it records none.
+        labels: The labels that the dataset records. If None, the labels are the values of the column "label".
     """
     path = report.out / COLUMNS_NAME
     if not path.exists():
@@ -81,10 +81,10 @@ def with_labels(report: ShardReport, labels: WantedLabels | None) -> ShardReport
 
 
 def finished_report(out: Place, job: Row, index: Index) -> ShardReport | None:
-    """Return the report of a dataset that an earlier run of the same job finished; None if there is none.
+    """Return the report of the dataset if an earlier run of the same job has finished it. Return None otherwise.
 
     Args:
-        out: The dataset.
+        out: The folder or uri of the dataset.
         job: The values that two runs share if they write the same dataset.
         index: The index of the clips.
 
@@ -96,7 +96,7 @@ def finished_report(out: Place, job: Row, index: Index) -> ShardReport | None:
     try:
         header = dataset_header(out)
     except FormatError:
-        return None  # `check_output` will refuse the folder
+        return None  # `check_output` raises the error for this folder later
     if header.get("job") != job_digest(job, index):
         return None
     with reading(str(out), "shard again, with --overwrite"):

@@ -1,6 +1,8 @@
-"""Writing of a dataset into object storage: first into a local folder, then tar by tar into the store, header last.
+"""Writing of a dataset into object storage. Files are written into a local folder first, and then uploaded.
 
-While a run writes to the uri, `unfinished.json` names that run. A dataset exists as soon as its header exists.
+Each tar is uploaded when it is complete, and the header is uploaded last. Readers consider the dataset to exist once
+its header exists. While a run writes to a uri, the object `unfinished.json` there (the claim) identifies the run, so
+that no other run writes to the same uri.
 """
 
 import contextlib
@@ -29,8 +31,9 @@ Row = dict[str, Any]
 CLAIM_NAME = "unfinished.json"
 REPORT_NAME = "report.json"
 RUN_NAME, CLEARED_NAME, SHIPPED_NAME = "run.json", "cleared", "shipped.json"
-MAX_CLAIM_BYTES = 1 << 16  # a claim has a few kilobytes; an unrelated object of that name may have any size
-# Replacing a dataset removes only objects with these names.
+# Limit for reading `unfinished.json`. A claim has a few kilobytes, but an unrelated object of this name may be large.
+MAX_CLAIM_BYTES = 1 << 16
+# Names of the objects of a dataset. Only these objects are removed when a dataset is replaced.
 OWN_NAME = re.compile(
     rf"(?:{CLIPS_FOLDER}|{RECIPES_FOLDER}|{MEDIA_FOLDER})/{PART_NAME.pattern}|{SHARDS_FOLDER}/{TAR_NAME.pattern}"
     rf"|{'|'.join(map(re.escape, (*FILE_NAMES, CLAIM_NAME)))}"
@@ -39,11 +42,12 @@ OWN_NAME = re.compile(
 
 @dataclass(slots=True, kw_only=True)
 class Shipment:
-    """A run that writes a dataset to a uri.
+    """The upload of a dataset to a uri by one run.
 
     Attributes:
-        folder: Local folder that only this dataset uses.
-        claim: The facts of this run's claim, an object that marks the uri as taken.
+        to: The uri of the dataset.
+        folder: The local folder for this dataset.
+        claim: The metadata of the object `unfinished.json` (the claim) that this run wrote to the uri.
     """
 
     to: Stored
@@ -56,12 +60,14 @@ class Shipment:
         return self.folder / "DATASET"
 
     def ship(self, *paths: Path, inside: Path) -> None:
-        """Write complete files into the store, and remove the local ones.
+        """Upload complete files, and remove the local copies.
 
         Args:
-            inside: The folder to which the objects' names are relative.
+            paths: The local files.
+            inside: The local folder that corresponds to the uri of the dataset.
         """
-        # Checked on both sides of the upload: a run that lost its place must not record the objects as its own.
+        # The claim is checked before and after the upload. If another run has taken over the uri, the uploaded objects
+        # must not be recorded as objects of this run.
         self._check_claim()
         done = self._shipped()
         for path in paths:
@@ -73,11 +79,11 @@ class Shipment:
             path.unlink()
 
     def _shipped(self) -> dict[str, str]:
-        """Return the names of all objects that this run wrote, with their tags."""
+        """Return the tags of all objects that this run uploaded, by name."""
         return _read_json(self.folder / SHIPPED_NAME) or {}
 
     def deliver(self) -> None:
-        """Write all remaining files, the header last. Raises OutputError if another run took this run's place."""
+        """Upload all remaining files, and the header last. Raises OutputError if another run has taken over the uri."""
         header = self.local / HEADER
         rest = [path for path in sorted(self.local.rglob("*")) if path.is_file() and path != header]
         for path in rest:
@@ -90,15 +96,15 @@ class Shipment:
         self._release()
 
     def note(self, report: Row) -> None:
-        """Record that the local dataset is complete. If the run is killed now, the next run only delivers it."""
+        """Record that the local dataset is complete, with its report. A later run then only has to upload it."""
         write_json_aside(self.folder / REPORT_NAME, report)
 
     def noted(self) -> Row | None:
-        """Return the report that `note` recorded, or None if the dataset is not complete yet."""
+        """Return the report that `note` recorded. Return None if the local dataset is not complete yet."""
         return _read_json(self.folder / REPORT_NAME)
 
     def withdraw(self) -> None:
-        """Give the place up without a dataset."""
+        """Remove the claim and the local folder without uploading a dataset."""
         self._check_claim()
         self._release()
 
@@ -113,27 +119,32 @@ class Shipment:
 
     def _displaced(self) -> OutputError:
         return OutputError(
-            "another run has taken this one's place",
+            "another run has begun to write a dataset to this uri",
             where=self.to.uri,
-            found=f"another {CLAIM_NAME}, or other tars",
-            remedy="leave it to that run, or run again with --overwrite when it has ended",
+            found=f"{CLAIM_NAME} or tars of another run",
+            remedy="let the other run finish, or run again with --overwrite after it has ended",
         )
 
 
 def _read_json(path: Path) -> Row | None:
-    """Return the object of a JSON file, or None if the file does not exist."""
+    """Return the content of a JSON file that has one object. Return None if the file does not exist."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
 @contextlib.contextmanager
 def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> Iterator[Shipment]:
-    """Provide the shipment of a dataset, new or continued.
+    """Begin or continue the upload of a dataset. A context manager that locks the local folder.
 
     Args:
-        scratch: The local folder for datasets that are being written; None for the system's temporary folder.
+        to: The uri of the dataset.
+        job: The values that two runs share if they write the same dataset.
+        overwrite: Whether a dataset at the uri, or another run's claim, may be replaced.
+        scratch: The local folder in which datasets are written first. If None, a folder in the system's temporary
+            folder is used.
 
     Raises:
-        OutputError: The place is taken.
+        OutputError: The uri has other objects, a dataset or another run's claim. Or the scratch folder belongs to
+            another user.
     """
     name = hashlib.blake2b(to.uri.encode(), digest_size=8).hexdigest()
     base = Path(tempfile.gettempdir()) / f"framedex-{os.getuid()}" if scratch is None else scratch
@@ -141,14 +152,23 @@ def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> I
     check_writable(to)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if base.stat().st_uid != os.getuid():
-        raise OutputError("the scratch folder is somebody else's", where=str(base), remedy="choose one with --scratch")
+        raise OutputError(
+            "the scratch folder belongs to another user", where=str(base), remedy="choose one with --scratch"
+        )
     with held(folder):
         claim = _claim(to, folder, json.dumps(job, sort_keys=True), overwrite=overwrite)
         yield Shipment(to=to, folder=folder, claim=claim)
 
 
 def _claim(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
-    """Return the claim of the run that this run continues, or else put a new claim. Raises OutputError."""
+    """Return the metadata of the claim at the uri.
+
+    If an earlier run of the same job was interrupted, its claim is kept. Otherwise a new claim is written, and the
+    objects of the replaced dataset are removed.
+
+    Raises:
+        OutputError: The uri may not be used, or another run wrote a claim at the same time.
+    """
     uri, names = f"{to.uri}/{CLAIM_NAME}", to.names()
     run, cleared = folder / RUN_NAME, folder / CLEARED_NAME
     mine = run.read_bytes() if run.exists() else None
@@ -166,10 +186,12 @@ def _claim(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
         except StorageError as error:
             if error.kind not in ("exists", "changed"):
                 raise
-            raise OutputError("another run has just begun to write here", where=uri, remedy="wait for it") from error
+            raise OutputError(
+                "another run has just begun to write to this uri", where=uri, remedy="wait until it has ended"
+            ) from error
     if not cleared.exists():
-        # Listed again, because a run may have ended in the meantime. The header goes first, so that readers do not see
-        # a dataset that lacks files.
+        # The names are listed again, because another run may have added objects before it ended. The header is deleted
+        # first, so that readers do not see a dataset with missing files.
         rest = [name for name in to.names() if name != CLAIM_NAME and OWN_NAME.fullmatch(name)]
         delete([f"{to.uri}/{name}" for name in sorted(rest, key=lambda name: name != HEADER)])
         cleared.touch()
@@ -177,7 +199,7 @@ def _claim(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
 
 
 def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
-    """Raise OutputError unless the uri is empty, or has nothing but a dataset that may be removed."""
+    """Raise OutputError unless the uri has no objects, or only objects of a dataset that may be removed."""
     if not names:
         return
     strange = [name for name in names if not OWN_NAME.fullmatch(name)]
@@ -190,20 +212,20 @@ def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
         strange = strange or names
     if strange:
         raise OutputError(
-            "the place holds something else than a dataset",
+            "the uri has objects that do not belong to a dataset",
             where=to.uri,
             found=", ".join(strange[:5]),
-            remedy="choose another one",
+            remedy="choose another uri",
         )
     if overwrite:
         return
     if HEADER in names:
         raise OutputError(
-            "there is a dataset already", where=to.uri, remedy="pass --overwrite, or choose another place"
+            "the uri already has a dataset", where=to.uri, remedy="pass --overwrite, or choose another uri"
         )
     raise OutputError(
-        "another run is writing here, or was broken off",
+        "another run is writing to this uri, or was interrupted",
         where=to.uri,
         found=CLAIM_NAME,
-        remedy="wait for it; or run its command again on its machine; or pass --overwrite to take its place",
+        remedy="wait until it has ended, run the same command again on the same machine, or pass --overwrite",
     )

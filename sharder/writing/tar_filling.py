@@ -1,4 +1,4 @@
-"""Copies clips into tars: chooses the tar of each sample, and moves a clip's ranges to their place in it."""
+"""Copying of clips into tars. A clip's byte ranges are converted to offsets in its tar."""
 
 import collections
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ RecipeOrFile = TypeVar("RecipeOrFile", Recipe, AudioRecipe | AudioFile)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarLayout:
-    """Names and sizes of the tars.
+    """The names and the maximum size of tars.
 
     Attributes:
-        prefix: Beginning of their names.
-        size_bytes: A new tar begins if a clip would make the tar larger than this.
+        prefix: The beginning of each tar's name.
+        size_bytes: The maximum size of a tar in bytes. A clip that would exceed it goes into a new tar.
     """
 
     prefix: str
@@ -35,7 +35,9 @@ class Copying:
     """A clip whose members are being copied.
 
     Attributes:
-        packed: The clip with its place in the tar.
+        wanted: The clip with byte ranges in the concatenated content of its members.
+        members: The members of the clip's sample.
+        packed: The clip with byte ranges in the tar.
     """
 
     wanted: Clip
@@ -44,16 +46,16 @@ class Copying:
 
 
 class TarFilling:
-    """Fills one tar after the other. Members are copied in the background.
+    """A writer that fills one tar after the other. Members are copied in the background.
 
     Args:
-        folder: Folder of the tars.
-        layout: Names and sizes of the tars.
-        number: Number of the first tar.
+        folder: The folder of the tars.
+        layout: The names and the maximum size of the tars.
+        number: The number of the first tar.
     """
 
     def __init__(self, folder: Path, layout: TarLayout, *, number: int) -> None:
-        self.number = number  # of the tar that is filled, or of the next one
+        self.number = number  # number of the current tar, or of the next one if no tar is begun
         self._folder, self._layout, self._sources = folder, layout, SourceFiles()
         self._tar: Tar | None = None
         self._copying: collections.deque[Copying] = collections.deque()
@@ -65,11 +67,11 @@ class TarFilling:
 
     @property
     def waiting(self) -> int:
-        """Number of clips that were added and are not settled yet."""
+        """The number of clips that were added and are not settled yet."""
         return len(self._copying)
 
     def has_room(self, members: Sequence[Member]) -> bool:
-        """Return whether a sample fits into the current tar; a new tar takes any sample."""
+        """Return whether a sample fits into the current tar. The first sample of a tar may have any size."""
         if self._tar is None or not self._tar.samples:
             return True
         return self._tar.size + sample_bytes(members) + len(TAR_END) <= self._layout.size_bytes
@@ -82,24 +84,27 @@ class TarFilling:
         self._copying.append(Copying(wanted=clip, members=members, packed=packed))
 
     def settle(self) -> Clip:
-        """Wait for the first clip that is being copied, and return it with its place in the tar.
+        """Wait until the earliest clip that is being copied is written, and return it with byte ranges in the tar.
 
         Raises:
-            StaleError: One of its files is missing or changed. `drop` then returns this clip and all later ones.
+            StaleError: A source of the clip is missing or changed. `drop` then returns this clip and all later ones.
             OSError: The tar cannot be written.
         """
-        assert self._tar is not None  # some clip is waiting
+        assert self._tar is not None  # callers settle only while a clip is being copied
         self._tar.settle()
         return self._copying.popleft().packed
 
     def drop(self) -> list[Copying]:
-        """Forget all clips that were added and are not settled, and return them."""
+        """Forget all clips that were added and are not settled yet, and return them."""
         dropped = list(self._copying)
         self._copying.clear()
         return dropped
 
     def take(self) -> Tar | None:
-        """Return the current tar for closing, or None if it has no samples. All its samples must be settled."""
+        """Return the current tar, which the caller must close. All of its samples must be settled.
+
+        If no tar is begun, or the tar has no samples, return None.
+        """
         tar, self._tar = self._tar, None
         if tar is None or tar.samples:
             self.number += tar is not None
@@ -108,15 +113,17 @@ class TarFilling:
         return None
 
     def abandon(self) -> None:
-        """Remove the tar that is being filled."""
+        """Delete the current tar, if any."""
         if self._tar is not None:
             self._tar.abandon()
 
 
 def _move_into_tar(clip: Clip, members: Sequence[Member], offsets: Sequence[int]) -> Clip:
-    """Return a clip with ranges in a tar instead of the joined content of its members.
+    """Return a clip with byte ranges in a tar instead of the concatenated content of its members.
 
     Args:
+        clip: The clip with byte ranges in the concatenated content of its members.
+        members: The members of the clip's sample.
         offsets: The offset of each member's content in the tar.
     """
     begins = np.cumsum([0, *map(len, members)])

@@ -1,7 +1,8 @@
-"""The Parquet parts of a dataset, and the files that are written after all clips: tables, the policy and the header.
+"""Writing of the Parquet parts of a dataset, and of the files that follow after all clips: tables, policy and header.
 
-Two of these tables repeat values of the parts: the user's columns, and fields that all clips have. Parts have small row
-groups, so that one clip is one small read. In the tables, a column of a million clips is one read.
+The tables `fields` and `columns` repeat values from the parts: fields that every clip has, and the user's columns. The
+parts have small row groups, so that reading one clip reads few bytes. The two tables have large row groups, so that one
+column of a million clips can be read at once.
 """
 
 from __future__ import annotations
@@ -46,18 +47,21 @@ from framedex.sharder.writing.output import JOB_NAME, PROGRESS_NAME, Checkpoint
 
 Row = dict[str, Any]
 
-ROWS_AT_ONCE = 1 << 18  # clips in a row group of both tables: large, because whole columns are read
+# Minimum number of clips in a row group of `fields` and `columns`. It is large, because whole columns are read.
+ROWS_AT_ONCE = 1 << 18
 
 
 def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_parts: int) -> list[str]:
     """Write the tables `fields` and `columns` from the parts of an unfinished dataset.
 
     Args:
-        folder: Folder of the dataset.
-        schema: Schema of `clips`, with the user's columns.
+        folder: The folder of the dataset.
+        schema: The schema of `clips`, including the user's columns.
+        clips_parts: The number of parts of `clips`.
+        media_parts: The number of parts of `media`.
 
     Returns:
-        The names of the user's columns in `columns`. Columns of lists, records and bytes are only in the parts.
+        The names of the user's columns that `columns` has. Columns of lists, structs and bytes are only in the parts.
     """
     own = [field for field in schema if field.name not in CLIPS.names and _is_plain(field.type)]
     media = _media_fields(folder, media_parts)
@@ -72,7 +76,9 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
         frames = {name: clip_source.frame_field(name, clips[of]) for name, of in clip_source.FRAME_FIELDS.items()}
         shared = media.take(clips["media_row"])
         given = {name: clips[name] for name in kept} | frames | {name: shared[name] for name in shared.column_names}
-        for writer, table in zip(writers, (pa.table(given), clips), strict=False):  # without `own`, there is one writer
+        for writer, table in zip(
+            writers, (pa.table(given), clips), strict=False
+        ):  # if `own` is empty, there is only one writer
             writer.add(table)
     for writer in writers:
         writer.close()
@@ -80,12 +86,12 @@ def write_columns(folder: Path, schema: pa.Schema, *, clips_parts: int, media_pa
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether values of a type are small enough to be stored twice."""
+    """Return whether values of a type are small enough to be stored in `columns` in addition to the parts."""
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _media_fields(folder: Path, parts: int) -> pa.Table:
-    """Return the fields that the clips of a medium share, one row per medium."""
+    """Return the fields that all clips of a medium share, as a table with one row per medium."""
     names = [*clip_source.MEDIA_FIELDS, *clip_source.DURATION_COLUMNS]
     paths = [part_path(folder / MEDIA_FOLDER, number) for number in range(parts)]
     media = pa.concat_tables([pq.ParquetFile(path).read(names, use_threads=False) for path in paths])
@@ -94,20 +100,20 @@ def _media_fields(folder: Path, parts: int) -> pa.Table:
 
 
 class _Grouped:
-    """A writer of a table in row groups of at least ROWS_AT_ONCE rows, except the last one."""
+    """A writer of a Parquet file whose row groups, except the last one, have at least ROWS_AT_ONCE rows."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._writer, self._schema = PartWriter(path, schema, version=SCHEMA_VERSION), schema
         self._waiting: list[pa.Table] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Add the rows of a table. Columns outside of the schema are left out."""
+        """Add the rows of a table. Columns that the schema does not have are ignored."""
         self._waiting.append(rows.select(self._schema.names).cast(self._schema))
         if sum(map(len, self._waiting)) >= ROWS_AT_ONCE:
             self._write()
 
     def close(self) -> None:
-        """Write the last row group, and give the file its name."""
+        """Write the last row group, and rename the file to its final name."""
         if self._waiting:
             self._write()
         self._writer.commit()
@@ -118,7 +124,7 @@ class _Grouped:
 
 
 class Rows:
-    """The rows of a table, which are added one by one or as tables."""
+    """A growing table in memory. Rows are added one by one, or as tables."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -130,33 +136,33 @@ class Rows:
         return self._count
 
     def append(self, row: Row) -> None:
-        """Add a row, given as values by column. Absent columns are null."""
+        """Add a row, given as a dict from column names to values. Missing columns are null."""
         self._single.append(row)
         self._count += 1
 
     def extend(self, table: pa.Table) -> None:
-        """Add the rows of a table with this schema."""
+        """Add the rows of a table that has the same schema."""
         self._convert()
         self._tables.append(table)
         self._count += len(table)
 
     def table(self) -> pa.Table:
-        """Return all rows, with each column in one piece."""
+        """Return all rows as a table in which each column is one chunk."""
         self._convert()
         return pa.concat_tables([self._schema.empty_table(), *self._tables]).combine_chunks()
 
     def _convert(self) -> None:
-        """Convert single rows to a table, so that the order stays."""
+        """Convert the rows that were added one by one to a table, so that later rows are added after them."""
         if self._single:
             self._tables.append(table_of(self._single, self._schema))
             self._single = []
 
 
 class Tables:
-    """The rows that are collected until a checkpoint: media, and clips with their recipes.
+    """The rows of `media`, `clips` and `recipes` that are collected between two checkpoints.
 
     Args:
-        clips: Schema of `clips`, with the user's columns.
+        clips: The schema of `clips`, including the user's columns.
     """
 
     def __init__(self, clips: pa.Schema) -> None:
@@ -164,12 +170,18 @@ class Tables:
 
     @property
     def parts(self) -> list[int]:
-        """The number of clips in each part."""
+        """The number of clips in each part that `write` writes."""
         count = len(self.clips)
         return [min(CLIPS_PER_PART, count - first) for first in range(0, count, CLIPS_PER_PART)]
 
     def write(self, folder: Path, *, media_part: int, clips_part: int) -> list[bytes]:
-        """Write the parts, whose numbers begin with the given ones, and return the digests of their content."""
+        """Write the rows as parts, and return the digest of each part's content.
+
+        Args:
+            folder: The folder of the unfinished dataset.
+            media_part: The number of the part of `media`.
+            clips_part: The number of the first part of `clips` and `recipes`.
+        """
         written = []
         if len(self.media):
             written.append(part_path(folder / MEDIA_FOLDER, media_part))
@@ -191,7 +203,7 @@ def _content_digest(path: Path) -> bytes:
 
 
 def _without_empty(table: pa.Table) -> pa.Table:
-    """Return a table without the nullable columns that have only nulls, because each column slows down reading."""
+    """Remove nullable columns that have only nulls from a table, because every column makes reading slower."""
     schema = table.schema
     kept = [name for name in schema.names if not schema.field(name).nullable or table[name].null_count < len(table)]
     return table.select(kept)
@@ -208,13 +220,13 @@ def _write_groups(path: Path, table: pa.Table, group: int, delta: tuple[str, ...
 def write_whole(
     folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, facts: Row, job: Row
 ) -> None:
-    """Write the files that turn the parts of some checkpoints into a dataset, and remove the files of the run.
+    """Complete a dataset whose parts are written: write all other files, and remove the files of the unfinished state.
 
     Args:
-        folder: Folder of the unfinished dataset.
-        done: Its checkpoints, in order.
-        schema: Schema of `clips`, with the user's columns.
-        index: The index of the clips.
+        folder: The folder of the unfinished dataset.
+        done: The checkpoints of the dataset, in order.
+        schema: The schema of `clips`, including the user's columns.
+        index: The index from which the clips were planned.
         resolved: The policy, with all defaults filled in.
         facts: The options of packing, and other keys of the header.
         job: The values that two runs share if they write the same dataset.
@@ -226,7 +238,7 @@ def write_whole(
     write_aside(folder / POLICY_NAME, yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode())
     clips = [count for checkpoint in done for count in checkpoint.parts]
     media = [checkpoint.media for checkpoint in done if checkpoint.media]
-    if not clips:  # readers expect a part of each table, with all of its columns
+    if not clips:  # readers expect at least one part of each table, with all columns
         for name, columns in ((CLIPS_FOLDER, schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
             _write_groups(part_path(folder / name, 0), columns.empty_table(), 1, ())
         clips, media = [0], [0]
@@ -252,14 +264,14 @@ def write_whole(
 
 
 def job_digest(job: Row, index: Index) -> str:
-    """Return 32 hex digits that differ for two jobs that write different datasets.
+    """Return a digest of a job, 32 hex digits. It differs between jobs that write different datasets.
 
-    Unlike a job itself, they do not depend on where the index lies and when it was written.
+    Unlike the job itself, the digest does not depend on the path of the index or on the time when it was written.
     """
     own = job | {"index": index.content(), "root": index.root}
     return hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def failures_of(done: list[Checkpoint]) -> list[Row]:
-    """Return the rows of `failures` of some checkpoints."""
+    """Return the rows of `failures` from all given checkpoints."""
     return [row for checkpoint in done for row in checkpoint.failures]

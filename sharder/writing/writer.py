@@ -1,11 +1,11 @@
-"""Writing of a dataset: parts and checkpoints in a folder `OUT.unfinished`, which is renamed when all is complete.
+"""Writing of a dataset into a folder `OUT.unfinished`, which is renamed to `OUT` when the dataset is complete.
 
 A checkpoint is one line of `progress.jsonl`. If a run is killed or the disk is full, the same command continues after
-the last line, and writes all later items again. A checkpoint is completed in the background: its tar is closed, its
-rows become parts, and then its line is written.
+the last checkpoint, and writes all later items again. Checkpoints are written in the background, in this order: the tar
+is closed, the collected rows are written as parts, and the line is appended to `progress.jsonl`.
 
-If clips are packed into tars, each tar has one checkpoint, when it is complete. So the same plan gives the same parts
-and the same tars, however often it was interrupted.
+If clips are packed into tars, there is one checkpoint for each complete tar. Therefore the same plan always gives the
+same parts and the same tars, however often the run was interrupted.
 """
 
 from __future__ import annotations
@@ -45,21 +45,28 @@ from framedex.sharder.writing.whole import Tables, failures_of, write_whole
 Row = dict[str, Any]
 
 FAILURES_PER_CHECKPOINT = 65_536
-MAX_ITEMS_A_TAR = 65_536  # clips and failures; bounds the memory of a run and the work that it repeats
+# Maximum number of items (clips and failures) per tar. It limits the memory of a run, and the work that is repeated
+# after an interruption.
+MAX_ITEMS_A_TAR = 65_536
 KEY_DIGITS = 9
-COPIES_IN_FLIGHT = 4  # enough clips to keep the copying thread busy while others are planned
+COPIES_IN_FLIGHT = (
+    4  # number of clips that are copied in the background at a time, so that the copying thread is always busy
+)
 
 
 @dataclass(slots=True, kw_only=True)
 class Completion:
-    """The writing of a checkpoint into a folder.
+    """The writing of one checkpoint in the background.
 
     Attributes:
-        tar: The tar of its samples, which `run` closes; None if the clips are not packed.
-        media_part: Number of its first part of media.
-        clips_part: Number of its first part of clips.
-        on_tar: Called with the tar once the checkpoint counts.
-        noted: Whether the checkpoint counts: its line is written.
+        folder: The folder of the unfinished dataset.
+        checkpoint: The checkpoint.
+        tables: The rows that were collected since the previous checkpoint.
+        tar: The tar of the checkpoint's samples, which `run` closes. None if no clips were packed.
+        media_part: The number of the checkpoint's part of `media`.
+        clips_part: The number of the checkpoint's first part of `clips`.
+        on_tar: A function that is called with the path of the tar after the checkpoint's line is written.
+        noted: Whether the checkpoint's line in `progress.jsonl` is written.
     """
 
     folder: Path
@@ -72,7 +79,11 @@ class Completion:
     noted: bool = False
 
     def run(self) -> None:
-        """Write the checkpoint. Raises OSError; afterwards `rescue` may write the rest."""
+        """Close the tar, and write the parts and the line of the checkpoint.
+
+        Raises:
+            OSError: A file cannot be written. `rescue` may then write the parts and the line later.
+        """
         if self.tar is not None:
             try:
                 mark = self.tar.close()
@@ -87,9 +98,12 @@ class Completion:
             self.on_tar(self.tar.path)
 
     def rescue(self) -> bool:
-        """Write the rows once there is room again, and return whether the checkpoint counts now.
+        """Write the parts and the line after `run` failed, once there may be space on the disk again.
 
-        Without a closed tar, its samples are lost.
+        If the tar could not be closed, its samples are lost, and nothing is written.
+
+        Returns:
+            Whether the checkpoint's line is written now.
         """
         if not self.noted and (self.tar is None or self.checkpoint.shards):
             self._write_rows()
@@ -104,38 +118,39 @@ class Completion:
 
 
 class Progress:
-    """The checkpoints of a dataset: those that count, and the one that is being completed while clips are added.
+    """The checkpoints of an unfinished dataset. The last one may still be written while more clips are added.
 
     Args:
-        folder: Folder of the unfinished dataset.
-        on_tar: Called in the background with each tar whose checkpoint counts.
+        folder: The folder of the unfinished dataset.
+        on_tar: A function that is called in the background with the path of each tar, after the line of its checkpoint
+            is written.
     """
 
     def __init__(self, folder: Path, on_tar: Callable[[Path], None] | None) -> None:
         self.checkpoints: list[Checkpoint] = []
         self._folder, self._on_tar = folder, on_tar
-        self._executor = ThreadPoolExecutor(1)  # completes checkpoints while clips are added
+        self._executor = ThreadPoolExecutor(1)  # writes checkpoints while clips are added
         self._completing: Future[None] | None = None
-        self._completion: Completion | None = None  # the one that is running or has failed
+        self._completion: Completion | None = None  # the completion that is running or has failed
 
     def media_ids(self) -> list[str]:
-        """Return the media that are written, in their order."""
+        """Return the media_ids of all rows of `media` that are written, in order."""
         parts = [part_path(self._folder / MEDIA_FOLDER, number) for number in range(self._media_parts)]
         return [name for part in parts for name in read_all(part, ["media_id"])["media_id"].to_pylist()]
 
     @property
     def items(self) -> int:
-        """Number of clips and failures that were processed."""
+        """The number of items (clips and failures) in all checkpoints."""
         return sum(checkpoint.items for checkpoint in self.checkpoints)
 
     @property
     def clips(self) -> int:
-        """Number of clips that are written."""
+        """The number of clips in all checkpoints."""
         return sum(sum(checkpoint.parts) for checkpoint in self.checkpoints)
 
     @property
     def shards(self) -> int:
-        """Number of complete tars."""
+        """The number of complete tars."""
         return sum(len(checkpoint.shards) for checkpoint in self.checkpoints)
 
     @property
@@ -143,7 +158,7 @@ class Progress:
         return sum(checkpoint.media > 0 for checkpoint in self.checkpoints)
 
     def complete(self, checkpoint: Checkpoint, tables: Tables, tar: Tar | None) -> None:
-        """Start to write a checkpoint, and then its line. The previous checkpoint must be complete (see `wait`)."""
+        """Start to write a checkpoint in the background. The previous checkpoint must be complete (see `wait`)."""
         checkpoint.parts, checkpoint.media = tables.parts, len(tables.media)
         self._completion = Completion(
             folder=self._folder,
@@ -158,7 +173,7 @@ class Progress:
         self._completing = self._executor.submit(self._completion.run)
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written, and raise its error, if any."""
+        """Wait until the checkpoint that is being written is complete. Raises its error if it failed."""
         if self._completing is None:
             return
         error = self._completing.exception()  # if Ctrl-C interrupts this wait, `close` waits again
@@ -169,31 +184,33 @@ class Progress:
         self._completion = None
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written.
+        """Wait until the checkpoint that is being written is complete, or try again if it failed.
 
-        The open tar was removed before. If rows did not fit on the disk beside it, they are written now.
+        Callers have deleted the open tar before. If the disk was full, there may now be space for the checkpoint.
         """
         self._executor.shutdown()
         with contextlib.suppress(Exception):
             self.wait()
-        with contextlib.suppress(Exception):  # at worst, the next run repeats the work of one checkpoint
+        with contextlib.suppress(Exception):  # if this fails, the next run repeats the work of one checkpoint
             if self._completion is not None and self._completion.rescue():
                 self.checkpoints.append(self._completion.checkpoint)
 
 
 class DatasetWriter:
-    """A writer that takes the clips and failures of a plan in order. A context manager that locks `OUT.unfinished`.
+    """A writer to which the clips and failures of a plan are added in order. A context manager.
 
-    `done` is the number of items that earlier runs processed; they must not be added again.
+    The folder `OUT.unfinished` is locked within the context. There, the attribute `done` is the number of items that
+    earlier runs processed. These items must not be added again.
 
     Args:
-        out: The folder that the dataset gets.
-        job: The values that two runs share if they write the same dataset, as plain JSON values. An unfinished dataset
-            of another job is refused.
-        user_schema: Columns of clips besides framedex's own.
+        out: The folder of the dataset.
+        job: The values that two runs share if they write the same dataset, as JSON values. If the folder has an
+            unfinished dataset of another job, OutputError is raised, unless `overwrite` is True.
+        user_schema: The schema of the user's columns of `clips`.
         overwrite: Whether a dataset at `out` may be replaced.
-        tars: Names and sizes of the tars; None if clips are not packed.
-        on_tar: Called in the background with each tar whose checkpoint counts.
+        tars: The names and the maximum size of the tars. None if clips are not packed.
+        on_tar: A function that is called in the background with the path of each tar, after the line of its checkpoint
+            is written.
 
     Raises:
         OutputError: The folder cannot be used, or the disk is full.
@@ -237,7 +254,7 @@ class DatasetWriter:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._filling is not None:
-            self._filling.abandon()  # first, because this makes room on the disk for the last checkpoint
+            self._filling.abandon()  # done first, because it frees disk space for the last checkpoint
         self._progress.close()
         self._held.close()
         if self.folder.exists() and (not self._progress.checkpoints or isinstance(error, NoClipsError)):
@@ -247,29 +264,37 @@ class DatasetWriter:
             raise full from error
 
     def add(self, clip: Clip, members: Sequence[Member] = ()) -> None:
-        """Write a clip, and copy its members into a tar.
+        """Add a clip to the dataset, and copy its members, if any, into a tar.
 
-        If the clip has members, its ranges lie in their joined content. They are copied in the background. If one of
-        their files is missing or changed, the clip becomes a failure.
+        Members are copied in the background. If a source is missing or has changed, the clip becomes a failure.
+
+        Args:
+            clip: The clip. If there are members, its byte ranges are offsets into their concatenated content.
+            members: The members of the clip's sample. Empty if the clip is not packed.
 
         Raises:
-            OSError: Writing failed, possibly for an item that was added before.
+            OSError: Writing failed for this item or for an earlier one.
         """
         if not members:
             self.settle()
             self._take(clip, None)
             return
-        assert self._filling is not None  # only packed clips have members
+        assert self._filling is not None  # clips have members only if they are packed into tars
         self.settle(COPIES_IN_FLIGHT - 1)
         if self._current.items + self._filling.waiting >= MAX_ITEMS_A_TAR or not self._filling.has_room(members):
             self.settle()
-        if not self._filling.has_room(members):  # asked again: there is room if a clip turned out to be stale
+        if not self._filling.has_room(
+            members
+        ):  # asked again, because there is room if a stale clip was dropped from the tar
             self._checkpoint()
         number = self._progress.clips + len(self._tables.clips) + self._filling.waiting
         self._filling.add(f"{number:0{KEY_DIGITS}d}", clip, members)
 
     def add_planned(self, planned: PlannedRows) -> None:
-        """Write items of the plan that have no members. Checkpoints come where they come for items one by one."""
+        """Add items of the plan that have no members.
+
+        Checkpoints are written after the same items as if the items were added one by one.
+        """
         self.settle()
         while len(planned.is_clip):
             count = self._items_until_checkpoint(planned.is_clip)
@@ -281,14 +306,14 @@ class DatasetWriter:
             self._checkpoint_if_due()
 
     def _items_until_checkpoint(self, is_clip: NDArray[np.bool_]) -> int:
-        """Return how many items fit into this checkpoint, including the item that makes it due."""
+        """Return the number of items that belong to this checkpoint, including the item after which it is written."""
         clips = len(self._tables.clips) + np.cumsum(is_clip)
         failures = len(self._current.failures) + np.cumsum(~is_clip)
         due = (clips >= CLIPS_PER_PART) | (failures >= FAILURES_PER_CHECKPOINT)
         return int(np.argmax(due)) + 1 if due.any() else len(is_clip)
 
     def _take_rows(self, planned: PlannedRows, count: int) -> None:
-        """Add the rows of the first `count` clips, and of the media that are new with them."""
+        """Add the rows of the first `count` clips, and the rows of media that no earlier clip uses."""
         clips = planned.clips.slice(0, count)
         own = clips["media_row"].to_numpy()
         used, begins = np.unique(own, return_index=True)
@@ -309,14 +334,14 @@ class DatasetWriter:
         self._item_done()
 
     def settle(self, left: int = 0) -> None:
-        """Wait until at most `left` clips are left whose members are being copied. Raises OSError."""
+        """Wait until the members of at most `left` clips are still being copied. Raises OSError."""
         while self._filling is not None and self._filling.waiting > left:
             try:
                 packed = self._filling.settle()
             except StaleError as error:
                 stale, *later = self._filling.drop()
                 self.fail(failure_of(stale.wanted, error))
-                for copying in later:  # the first of them begins where the stale clip would have begun
+                for copying in later:  # copied again, because the stale clip's place in the tar is now free
                     self.add(copying.wanted, copying.members)
             else:
                 self._take(packed, self._filling.number)
@@ -329,7 +354,7 @@ class DatasetWriter:
         self._item_done()
 
     def _media_row(self, identity: str, columns: Callable[[], Row]) -> int:
-        """Return the row of a medium, which is added if it is new."""
+        """Return the row number of a medium in `media`. A medium that no earlier clip uses is added."""
         if identity not in self._media_rows:
             self._media_rows[identity] = len(self._media_rows)
             self._tables.media.append(columns())
@@ -348,7 +373,7 @@ class DatasetWriter:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Start to write the collected rows, and then the line of their checkpoint."""
+        """Start to write a checkpoint with the rows that were collected since the previous one."""
         if not self._current.items:
             return
         self._progress.wait()
@@ -357,16 +382,18 @@ class DatasetWriter:
         self._current, self._tables = Checkpoint(), Tables(self._schema)
 
     def check_clips(self, index: Index) -> None:
-        """Raise NoClipsError if all items of the plan were failures. The folder is then removed on exit."""
+        """Raise NoClipsError if all items of the plan are failures. The unfinished dataset is then removed on exit."""
         self.settle()
         if not self._progress.clips + len(self._tables.clips):
             failures = failures_of(self._progress.checkpoints) + self._current.failures
             raise no_clips(index, (Failure(**row) for row in failures))
 
     def commit(self, *, index: Index, resolved: Row, facts: Row) -> ShardReport:
-        """Write the last checkpoint, give the dataset its name, and return its report.
+        """Write the last checkpoint and all remaining files, rename the folder to `out`, and return the report.
 
         Args:
+            index: The index from which the clips were planned.
+            resolved: The policy, with all defaults filled in.
             facts: The options of packing, and other keys of the header.
         """
         self.settle()

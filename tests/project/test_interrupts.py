@@ -116,7 +116,7 @@ def test_shard_keeps_its_checkpoints_and_goes_on(number: int, index: Index, tmp_
     progress = tmp_path / "D.unfinished" / "progress.jsonl"
     said = interrupted([*arguments, "--out", out], lambda _: progress.exists() and progress.stat().st_size > 0, number)
     found = re.fullmatch(
-        rf"interrupted: ([\d,]+) clips in {tmp_path / 'D.unfinished'} are kept; the same command goes on from there",
+        rf"interrupted: ([\d,]+) clips in {tmp_path / 'D.unfinished'} are kept; run the same command again to continue",
         said.strip(),
     )
     assert found, said

@@ -97,7 +97,7 @@ def test_a_damaged_slice_is_named(index: Path, tmp_path: Path) -> None:
     shard(index, tmp_path / "D", "--policy", POLICY, "--task", "0/1")
     path = next((tmp_path / "D.slices/rows").iterdir())
     path.write_bytes(path.read_bytes()[:-50])
-    assert "run its slice again" in shard(index, tmp_path / "D", "--policy", POLICY, "--finish", code=1)
+    assert "run the slice again" in shard(index, tmp_path / "D", "--policy", POLICY, "--finish", code=1)
 
 
 def test_options_that_do_not_go_together_are_refused(index: Path, tmp_path: Path) -> None:

@@ -149,14 +149,14 @@ def edited(sample: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def test_a_sample_without_a_file_or_a_json_says_so(packed: Path) -> None:
     sample = first_sample(packed)
-    with pytest.raises(FormatError, match="the sample lacks a file") as caught:
+    with pytest.raises(FormatError, match="a file of the sample is missing") as caught:
         decode_sample({name: value for name, value in sample.items() if name != "mp4"})
     assert caught.value.where == f"{sample['__url__']}, {sample['__key__']}"
     assert caught.value.allowed == "mp4"
     with pytest.raises(FormatError, match="the sample has no JSON") as caught:
         decode_sample({name: value for name, value in sample.items() if name != "json"})
     assert caught.value.found == "mp4"
-    with pytest.raises(FormatError, match="the sample lacks a file"):
+    with pytest.raises(FormatError, match="a file of the sample is missing"):
         decode_sample(sample | {"mp4": np.zeros(3)})  # decoded by another step
     with pytest.raises(FramedexError, match="a sample is a dict"):
         decode_sample([sample])  # type: ignore[arg-type]
@@ -166,11 +166,11 @@ def test_a_sample_of_an_earlier_version_or_of_others_is_refused(packed: Path) ->
     sample = first_sample(packed)
     content = json.loads(sample["json"])
     del content["framedex"]
-    with pytest.raises(FormatError, match="does not say how its files are decoded") as caught:
+    with pytest.raises(FormatError, match="has no recipe for decoding its files") as caught:
         decode_sample(sample | {"json": json.dumps(content).encode()})
     assert caught.value.remedy is not None
     assert "ClipStream" in caught.value.remedy
-    with pytest.raises(FormatError, match="of another version") as caught:
+    with pytest.raises(FormatError, match="an unsupported version") as caught:
         decode_sample(edited(sample, version=2))
     assert (caught.value.found, caught.value.allowed) == ("version 2", 1)
 
@@ -243,7 +243,7 @@ def test_webdataset_skips_what_its_handler_says(packed: Path, tmp_path: Path) ->
 def test_a_user_column_cannot_have_the_name_of_the_text(small_index: Path, tmp_path: Path) -> None:
     path = write_clips(tmp_path / "c.jsonl", [{"uri": "h264_default.mp4", "frames": [1], "framedex": "mine"}])
     done = run("shard", small_index, "--clips", path, "--out", tmp_path / "D", "--pack", "clips", code=1)
-    assert "a user column has a name that the JSON of packed clips uses" in done.output
+    assert "the name of a user column is reserved in the JSON of packed clips" in done.output
 
 
 def test_the_names_are_public() -> None:

@@ -71,7 +71,7 @@ def test_rows_without_a_scene_or_a_view_are_strays() -> None:
 def test_two_rows_of_one_view_are_neither() -> None:
     columns = table(scene=["x"] * 3, camera=["a", "b", "b"])
     [scene] = scenes_of(columns, views_of()).scenes
-    assert scene.rows == {"a": 0, "b": "several rows of the listing are this view of the scene"}
+    assert scene.rows == {"a": 0, "b": "several rows of the listing have this view of the scene"}
 
 
 def test_times_name_scenes_and_lists_do_not() -> None:
@@ -81,7 +81,7 @@ def test_times_name_scenes_and_lists_do_not() -> None:
         ("2026-01-01", {"a": 0, "b": 2}),
         ("2026-01-02", {"a": 1}),
     ]
-    with pytest.raises(PolicyError, match="scenes and views cannot be named by a column of this type"):
+    with pytest.raises(PolicyError, match="a column of this type cannot name scenes or views"):
         scenes_of(table(scene=[["x"], ["y"]], camera=["a", "b"]), views_of())
 
 
@@ -99,12 +99,12 @@ def test_views_of_a_scene_are_in_one_split() -> None:
     columns = table(scene=["x", "x"], camera=["a", "b"], split=["train", "val"])
     with pytest.raises(PolicyError, match="belong to different splits") as error:
         scenes_of(columns, views_of())
-    assert error.value.remedy == "split the scenes: `by: scene`"
+    assert error.value.remedy == "let the policy split by scene: `by: scene`"
 
 
 def test_a_listing_without_the_columns_is_an_error(index: Index) -> None:
     document = {"policy": "stride", "stride": 1, "frames": 1, "views": VIEWS}
-    with pytest.raises(PolicyError, match=r"the listing has no such column(.|\n)*index a listing that names scenes"):
+    with pytest.raises(PolicyError, match=r"the listing has no such column(.|\n)*a listing with columns for scenes"):
         ClipDataset.from_index(index.path, document)
 
 

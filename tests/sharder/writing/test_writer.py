@@ -78,7 +78,7 @@ def test_an_unfinished_dataset_of_another_plan_is_in_the_way_until_told_otherwis
     others = write_clips(tmp_path / "others.jsonl", CLIPS[:3])
     before = files(tmp_path / "D.unfinished")
     refused = run("shard", index.path, "--clips", others, "--out", tmp_path / "D", code=1)
-    assert "an unfinished dataset of another plan is in the way" in refused.output
+    assert "an unfinished dataset of a run with another index, policy or options" in refused.output
     assert files(tmp_path / "D.unfinished") == before
     run("shard", index.path, "--clips", others, "--out", tmp_path / "D", "--overwrite")
     assert len(ClipDataset(tmp_path / "D")) == 3
