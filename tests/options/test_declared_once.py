@@ -90,9 +90,9 @@ def test_help_names_the_options_that_are_needed() -> None:
     root, allow_remote, seed = command.params
     assert isinstance(root, click.Option)
     assert isinstance(allow_remote, click.Option)
-    assert (allow_remote.help or "").startswith("With --files: read sources in other buckets")
+    assert (allow_remote.help or "").startswith("With --files: read sources also from buckets")
     assert isinstance(seed, click.Option)
-    assert root.help == "With --files: new location of the sources, if they moved."
+    assert root.help == "With --files: new location of the sources, if the sources were moved."
     assert seed.help == "Seed of the draw."
 
 
