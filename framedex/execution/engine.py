@@ -28,8 +28,8 @@ from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawn
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Default of `Calls.in_flight`. While an item is slow, the other workers continue with the next items. Their results stay
-# in memory until the slow item is finished.
+# Default of `Calls.in_flight`. While an item is slow, the other workers continue with the next items. The results of
+# these items stay in memory until the slow item is finished.
 IN_FLIGHT_PER_WORKER = 16
 BROKEN = "broken"  # the `kind` of an outcome if a process died between two calls, after which the pool is unusable
 
