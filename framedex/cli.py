@@ -14,7 +14,7 @@ from framedex.core.version import __version__
 from framedex.errors import FramedexError, InternalError, internal_error
 
 COMMANDS = {
-    "index": ("framedex.indexer.cli", "Probe videos into an index."),
+    "index": ("framedex.indexer.cli", "Probe videos and write an index."),
     "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
     "inspect": ("framedex.auditor.inspect_cli", "Draw clips as a contact sheet, or browse them."),
@@ -54,7 +54,7 @@ class Stages(click.Group):
         except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as interrupt:
-            echo(f"interrupted: {interrupt or 'nothing half-written is left; run the same command again'}", err=True)
+            echo(f"interrupted: {interrupt or 'no incomplete output is left; run the same command again'}", err=True)
             # If an interrupt ends code that Python runs from a string (such as the generated code of a dataclass), the
             # interpreter sets a flag. With the flag, `python -m` ends by SIGINT and ignores the exit code. Running
             # another string clears the flag.

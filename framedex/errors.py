@@ -36,7 +36,7 @@ def _escape(character: str) -> str:
 
 
 class FramedexError(Exception):
-    """Base class of all errors that are meant for the user.
+    """The base class of all errors that framedex raises. Their messages are for the user.
 
     Attributes:
         what: The problem, in one sentence.
@@ -110,7 +110,7 @@ class OutputError(FramedexError):
 
 
 class PolicyError(FramedexError):
-    """A sampling policy or a clip request is malformed, or asks for something that does not exist."""
+    """A sampling policy or a clip request is malformed, or refers to a medium, frame or column that does not exist."""
 
 
 class NoClipsError(PolicyError):
@@ -154,7 +154,7 @@ class StorageError(FramedexError):
 
 
 class EngineError(FramedexError):
-    """The execution engine is not available."""
+    """The execution engine cannot be used, such as a Ray cluster that cannot be reached."""
 
 
 class InternalError(FramedexError):
@@ -170,7 +170,7 @@ def internal_error(error: BaseException) -> InternalError:
     """Return an InternalError for an unexpected exception, with the traceback in the process that raised it."""
     if isinstance(error, InternalError):
         return error
-    # pebble passes the traceback of another process as an attribute.
+    # For an exception from another process, pebble sets the attribute `traceback`.
     found = getattr(error, "traceback", None) or "".join(traceback.format_exception(error))
     return InternalError(f"{type(error).__name__}: {error}", found)
 

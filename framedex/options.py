@@ -145,7 +145,7 @@ class OptionRule:
 
     def __post_init__(self) -> None:
         if bool(self.options) == bool(self.all_but) or bool(self.needs) == bool(self.beside):
-            raise ValueError("a rule has options or all_but, and needs or beside")
+            raise ValueError("a rule must have exactly one of options and all_but, and exactly one of needs and beside")
 
     def names(self, parameter: click.Parameter) -> bool:
         """Return whether the rule is about a parameter."""
@@ -163,7 +163,7 @@ class OptionRule:
         why = f": {self.why}" if self.why else ""
         if self.needs:
             return f"{which} {'need' if spelled[1:] else 'needs'} {self.needs}{why}"
-        return f"{which} {'have' if spelled[1:] else 'has'} no effect beside {self.beside}{why}"
+        return f"{which} {'have' if spelled[1:] else 'has'} no effect with {self.beside}{why}"
 
 
 class RuledCommand(click.Command):
@@ -197,7 +197,7 @@ def check_options(context: click.Context, rules: Sequence[OptionRule]) -> None:
         vain = [parameter for parameter in given if rule.names(parameter)]
         if vain and not rule.when(context.params):
             messages.append(rule.broken_by([_spelled(parameter, context.params) for parameter in vain]))
-            given = [parameter for parameter in given if parameter not in vain]  # one message per option is enough
+            given = [parameter for parameter in given if parameter not in vain]  # each option is in one message only
     if messages:
         raise click.UsageError("; ".join(messages), context)
 
@@ -303,7 +303,7 @@ def engine_options(command: Command) -> Command:
     )
     @click.option(
         "--ray-address",
-        help="Address of the Ray cluster.  [default: RAY_ADDRESS, else a new cluster on this machine]",
+        help="Address of the Ray cluster.  [default: the variable RAY_ADDRESS, or a new cluster on this machine]",
     )
     @functools.wraps(command)
     def with_engine(*, engine_name: EngineName, ray_address: str | None, **others: Any) -> None:
@@ -337,7 +337,7 @@ def limits_rule(*options: str) -> OptionRule:
     Args:
         options: The parameter names of the limits.
     """
-    why = "a process can limit others, not itself"
+    why = "only worker processes can be limited"
     return OptionRule(options=options, when=lambda values: values["workers"] > 0, beside="--workers 0", why=why)
 
 
@@ -357,7 +357,7 @@ def workers_option(help_text: str) -> Decorator:
 
 
 def time_limit_option(
-    name: str = "--timeout", *, seconds: float, help_text: str = "Longest time for one medium."
+    name: str = "--timeout", *, seconds: float, help_text: str = "Time limit for one medium."
 ) -> Decorator:
     """Return an option for a time limit in seconds.
 
@@ -380,7 +380,7 @@ def max_failures_option(what: str) -> Decorator:
     """Return the option `--max-failures`.
 
     Args:
-        what: The things that may fail, in the plural.
+        what: The word for the failures in the help, in the plural, such as "unusable media".
     """
     return click.option(
         "--max-failures",
@@ -401,7 +401,7 @@ class ByteCount(click.ParamType[int]):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", str(value).strip().lower())
         found = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
         if found < 1:
-            self.fail(f"{value!r} is not a size; write 512MB, 1.5GiB or 100000", param, ctx)
+            self.fail(f"{value!r} is not a size; write for example 512MB, 1.5GiB or 100000", param, ctx)
         return int(found)
 
 
@@ -414,7 +414,7 @@ class FrameSize(click.ParamType[tuple[int, int]]):
         """Return (height, width) for a text such as `224x320`."""
         match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", str(value).strip().lower())
         if match is None:
-            self.fail(f"{value!r} is not a height and width; write 224x320", param, ctx)
+            self.fail(f"{value!r} is not a height and width; write for example 224x320", param, ctx)
         return int(match[1]), int(match[2])
 
 
@@ -451,4 +451,4 @@ def _slice_value(context: click.Context, parameter: click.Parameter, value: str 
     try:
         return None if value is None else Slice.parse(value)
     except ValueError as error:
-        raise click.BadParameter(f"{error}; say 0/8 for the first of eight") from error
+        raise click.BadParameter(f"{error}; write 0/8 for the first of eight slices") from error

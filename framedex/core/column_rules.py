@@ -27,7 +27,7 @@ FAR = 1 << 61
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRule:
-    """The allowed values of a column. For a list column, the rule applies to each element.
+    """A rule for the values of a column. For a column of lists, the rule applies to each element of a list.
 
     Attributes:
         bounds: The (smallest, largest) number that is allowed. If None, any number is allowed.
@@ -66,7 +66,7 @@ class RowAt:
         """Return the error for a value that is not allowed."""
         text = str(found)
         return FormatError(
-            "has an impossible value",
+            "has a value that is not allowed",
             where=f"{self.file}, row {self.row}, column {column}",
             found=text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…",
             allowed=allowed,
@@ -74,7 +74,7 @@ class RowAt:
         )
 
     def unlike(self, column: str, other: str, found: str) -> FormatError:
-        """Return the error for two columns that contradict each other."""
+        """Return the error for a value in `column` that contradicts the value in the column `other`."""
         return self.wrong(column, found, f"a value that agrees with column {other}")
 
 
@@ -131,7 +131,7 @@ def check_columns(found: pa.Schema, expected: pa.Schema, file: str, remedy: str)
     for field in expected:
         places = found.get_all_field_indices(field.name)
         if len(places) > 1 or (not places and not field.nullable):
-            what = "has a column twice" if places else "lacks a column"
+            what = "has two columns of the same name" if places else "does not have a required column"
             raise FormatError(what, where=file, found=field.name, remedy=remedy)
         if places and not same_type(found.field(places[0]).type, field.type):
             raise FormatError(
@@ -207,7 +207,7 @@ class Key:
         """Return a description of the allowed values, for messages."""
         text = {str: "a text", int: "a whole number", dict: "an object"}[self.element or self.kind]
         bounds = "" if self.most is None else f" from {self.least or 0:,} to {self.most:,}"
-        return f"a list, each {text}{bounds}" if self.kind is list else f"{text}{bounds}"
+        return f"a list in which each element is {text}{bounds}" if self.kind is list else f"{text}{bounds}"
 
 
 def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, remedy: str) -> None:
@@ -218,7 +218,7 @@ def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, 
             continue
         if not key.holds(value):
             raise FormatError(
-                "has an impossible value",
+                "has a value that is not allowed",
                 where=f"{file}, key {name}",
                 found="nothing" if name not in header else repr(value)[:MAX_SHOWN],
                 allowed=key.allowed(),
@@ -331,14 +331,14 @@ def equal_values(column: pa.ChunkedArray, wanted: Iterable[object], name: str, w
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_nested(kind):
         raise FramedexError(
-            f"column {name!r} holds lists or records, which `where` does not compare",
+            f"column {name!r} contains lists or records, which `where` cannot compare",
             where=where,
             found=str(kind),
-            remedy="choose clips by the policy's `filter`, or by a column of single values",
+            remedy="choose clips by the `filter` of the policy, or by a column with a single value per clip",
         )
     encoded = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     different = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], kind)
-    equal = np.zeros(len(different) + 1, np.bool_)  # the last element stands for nulls
+    equal = np.zeros(len(different) + 1, np.bool_)  # the last element is for null
     for value in wanted:
         try:
             scalar = _scalar(value, kind)
@@ -375,7 +375,8 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
         is_there = number.denominator == 1 and low <= number < low + (1 << kind.bit_width)
         return pa.scalar(int(number), kind) if is_there else None
     if pa.types.is_floating(kind):
-        # A fraction such as 0.1 equals the nearest float. A whole number must be representable exactly.
+        # A decimal fraction such as 0.1 equals the nearest float. An integer equals the nearest float only if both have
+        # exactly the same value.
         nearest = kind.to_pandas_dtype()(float(number)) if abs(number) < LARGEST else np.float64(np.inf)
         is_there = number.denominator > 1 or (math.isfinite(nearest) and Fraction(float(nearest)) == number)
         return pa.scalar(float(nearest), kind) if is_there else None

@@ -62,7 +62,7 @@ def _on_dropped(report: Callable[[sys.UnraisableHookArgs], object], dropped: sys
 
 
 def _interrupt_again(_number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, unless the command is already handling one."""
+    """Raise KeyboardInterrupt, unless the command is already handling a KeyboardInterrupt."""
     if isinstance(sys.exc_info()[1], KeyboardInterrupt):
         return
     while frame is not None:

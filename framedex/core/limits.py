@@ -54,7 +54,7 @@ def check_room(size_bytes: int, what: str, *, where: str, remedy: str | None = N
     """
     if size_bytes > machine_bytes():
         raise DecodeError(
-            "needs more memory than this machine has",
+            "an array needs more memory than this machine has",
             where=where,
             found=f"{what}: {size_bytes / GIBIBYTE:,.1f} GiB",
             allowed=f"{machine_bytes() / GIBIBYTE:,.1f} GiB",

@@ -56,7 +56,7 @@ class Outcome(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls(Generic[Item, Result]):
-    """A function to call with each of many items, in separate processes.
+    """A function and many items. The function is to be called with each item, in other processes.
 
     Attributes:
         function: The function. It must be importable by its name, since other processes call it.
@@ -307,7 +307,7 @@ def _outcome(
     except BrokenProcessPool as error:
         return Outcome(item=item, kind=BROKEN, message=f"a worker process died between two calls: {error}")
     except MemoryError:
-        allowed = "there is" if memory_bytes is None else f"the {memory_bytes / GIBIBYTE:g} GiB it may have"
+        allowed = "is available" if memory_bytes is None else f"the limit of {memory_bytes / GIBIBYTE:g} GiB"
         return Outcome(item=item, kind="memory", message=f"needs more memory than {allowed}")
     except Exception as error:
         if isinstance(error, MEDIUM_ERRORS) and not isinstance(error, InternalError):

@@ -23,7 +23,7 @@ from multiprocessing import context
 from typing import Any
 
 MAIN = b"__main__"
-SAFE_PATH, THREADS = "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"  # environment variables
+SAFE_PATH, THREADS = "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"  # names of environment variables
 _lock = threading.RLock()
 
 

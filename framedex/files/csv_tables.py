@@ -14,7 +14,7 @@ NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 LEADING_ZERO = r"^\s*[-+]?0\d+\s*$"
 WHOLE_NUMBER = r"^\s*[-+]?\d+\s*$"
 MAX_DIGITS = 15  # float64 represents whole numbers of up to 15 digits exactly
-MAX_EXACT = float(1 << 53)  # float64 represents all whole numbers up to this one
+MAX_EXACT = float(1 << 53)  # float64 represents all whole numbers up to this number exactly
 # In a column of numbers, a cell that is not a number counts as a mistake if such cells are rare: at most one for each
 # NUMBERS_PER_MISTAKE numbers, or a single one if there are at least FEWEST_NUMBERS numbers.
 NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2

@@ -189,7 +189,7 @@ def agreed_plan(output: Output, name: str, plan: Row) -> Row:
 
 
 def written_plan(place: Place, name: str) -> Row | None:
-    """Return the plan of a run in slices, or None if it does not exist."""
+    """Read the plan of a run in slices. Return None if the folder has no plan."""
     path = place / name
     if not path.exists():
         return None

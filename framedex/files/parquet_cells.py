@@ -145,9 +145,9 @@ def value_ranges(read: Read, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSch
         elif kind in (DATA_PAGE, DATA_PAGE_V2):
             found += _page_values(read, header, page, column.max_definition_level, entries, chunk.num_values)
             if len(found) > chunk.num_values:
-                raise ValueError("pages have more values than their column")
+                raise ValueError("the pages of a column have more values than the metadata of the column")
     if len(found) != chunk.num_values:
-        raise ValueError(f"pages have {len(found)} of {chunk.num_values} values")
+        raise ValueError(f"the pages of a column have {len(found)} of {chunk.num_values} values")
     return found
 
 
@@ -185,7 +185,7 @@ def _field(header: dict[int, Any], *numbers: int) -> int:
     for number in numbers:
         value = value.get(number) if isinstance(value, dict) else None
     if not isinstance(value, int):
-        raise ValueError(f"a page header lacks field {'.'.join(map(str, numbers))}")
+        raise ValueError(f"a page header does not have the field {'.'.join(map(str, numbers))}")
     return value
 
 
@@ -232,7 +232,7 @@ def _page_values(
             raise ValueError(f"the page at byte {page.start} is too short")
         numbers = _hybrid(data[1:], data[0], wanted) if wanted else np.zeros(0, np.int64)
         if len(numbers) and numbers.max() >= len(entries):
-            raise ValueError(f"the page at byte {page.start} refers to values that its dictionary lacks")
+            raise ValueError(f"the page at byte {page.start} refers to values that are not in the dictionary")
         places = [entries[number] for number in numbers.tolist()]
     else:
         raise ScatteredError(f"values have encoding {encoding}, not plain")
@@ -281,7 +281,7 @@ def _hybrid(data: bytes, width: int, count: int) -> NDArray[np.int64]:
             values = np.full(min(number, left), int.from_bytes(data[at : at + size], "little"), np.int64)
             at += size
         if not len(values):
-            raise ValueError("a run of numbers is empty")
+            raise ValueError("a run of encoded numbers is empty")
         parts.append(values[:left])
         left -= len(parts[-1])
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)

@@ -238,7 +238,7 @@ class ClipAudioPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A clip that could not be made.
+    """A row of failures.parquet: a clip that could not be made, and the reason.
 
     Attributes:
         clip_id: Name of the clip. Null if the clip had no name yet.
@@ -259,7 +259,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A tar of a dataset.
+    """A row of the table `shards`: a tar of a dataset.
 
     Attributes:
         name: Path of the tar, relative to the dataset.

@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The declaration of a column.
+    """The declaration of a column of a table.
 
     Attributes:
         kind: The Arrow type.

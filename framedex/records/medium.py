@@ -65,8 +65,8 @@ class MediumRecord:
             or a file without video that was found by a search (`error_kind` is `no_video`). `failed` is a medium that
             cannot be read. `gone` is a medium whose file does not exist any more. Earlier rows of a medium that is
             `gone` do not count.
-        error_kind: Short stable word for the reason why a medium is refused or failed, or for the damage of a medium
-            that is ok.
+        error_kind: Reason why the medium is refused or failed, or kind of damage of a medium that is ok. It is a short
+            word that does not change between versions. Null for a medium that is ok and not damaged.
         error_message: Reason or damage in `error_kind`, as a sentence.
         error_traceback: Python's traceback of a bug of framedex (`error_kind` is `internal_error`). Null for other
             errors.
@@ -281,8 +281,8 @@ class PacketRecord:
     Attributes:
         pts: Presentation timestamp of each packet. Null for packets without a presented frame.
         gap: Offset of each packet's first byte minus the end of the previous packet. For the first packet, the offset
-            in the file. Offset n is the sum of the gaps 0 … n and the sizes 0 … n - 1. The list is null if a packet is not
-            one byte range of the file.
+            in the file. Offset n is the sum of the gaps 0 … n and the sizes 0 … n - 1. The list is null if a packet is
+            not one byte range of the file.
         size: Size of each packet.
         flags: Flags of each packet as bits. 1: closed random access point. 2: open random access point. 4:
             non-reference, so that no other packet needs it. 8: leading, so that it can be decoded only if decoding

@@ -103,7 +103,9 @@ class HubStore(web.WebStore):
 
     Args:
         name: The store as a uri, `hf://datasets/OWNER/NAME@COMMIT`.
-        seconds, retries, trying_seconds: See `WebStore`.
+        seconds: The time limit of one try of a request.
+        retries: The maximum number of repeats of a failed request.
+        trying_seconds: The time after which a failed request is not repeated any more.
     """
 
     def __init__(self, name: str, *, seconds: float, retries: int, trying_seconds: float) -> None:

@@ -118,7 +118,7 @@ def place(name: str | os.PathLike[str] | Stored, cache: DiskCache | None = None)
 
 
 def local_of(where: Place) -> Path | None:
-    """Return the path of a place on this machine, or None if it is in object storage."""
+    """Return the path of a local file or folder. Return None for a file or folder in object storage."""
     return None if isinstance(where, Stored) else where
 
 

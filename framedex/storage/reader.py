@@ -136,7 +136,7 @@ class ObjectReader:
             self._get(list(zip(joined.begin.tolist(), joined.end.tolist(), strict=True)))
 
     def forget(self) -> None:
-        """Drop all kept bytes."""
+        """Free the memory of all kept bytes."""
         self._kept, self._kept_bytes = [], 0
 
     def _get(self, ranges: list[tuple[int, int]]) -> None:

@@ -40,7 +40,7 @@ Connection = tuple[http.client.HTTPConnection, dict[str, str]]  # a connection, 
 
 
 class Response(NamedTuple):
-    """A server's response to one request, before its status is checked."""
+    """The response of a server to one request. The status has not been checked."""
 
     status: int
     reason: str
@@ -74,7 +74,7 @@ class Answer(NamedTuple):
     content: bytes
 
     def bytes(self) -> bytes:
-        """Return the content."""
+        """Return the content of the answer."""
         return self.content
 
 
@@ -339,7 +339,7 @@ _STATUS = re.compile(r"status code: (\d{3}[^:<]*)")
 # (kind, sentence) of errors.
 MISSING = ("missing", "the object does not exist")
 CHANGED = ("changed", "the object is not the same as before")
-DENIED = ("denied", "the store refuses the credentials in the environment")
+DENIED = ("denied", "the store refuses the credentials from the environment variables")
 UNSUPPORTED = ("unsupported", "the store does not support this request")
 # Name of an exception's class → (kind, sentence). Names are used since importing the libraries of all stores is slow.
 KINDS = {
