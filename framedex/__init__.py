@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from framedex.sharder.shard import shard as shard
     from framedex.storage.reader import DiskCache as DiskCache
 
-# Public names and their modules. Importing all of them would load torch and FFmpeg for every command.
+# The module of each public name. Importing all these modules at once would load torch and FFmpeg for every command.
 _PUBLIC = {
     "AudioOptions": "framedex.sharder.clips.clip",
     "BucketSampler": "framedex.loader.order.bucket_sampler",
@@ -65,12 +65,12 @@ __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> object:
-    """Import public names when they are first used, so that `framedex index` never loads torch."""
+    """Import a public name when it is first used, so that `framedex index` never loads torch."""
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'framedex' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """Return all public names, whether or not they were imported yet."""
+    """Return all public names, including those that have not been imported yet."""
     return sorted(__all__)

@@ -1,4 +1,4 @@
-"""The `framedex` command. It imports each stage only when the stage is called."""
+"""The `framedex` command. The module of a subcommand is imported only when the subcommand is called."""
 
 import importlib
 import logging
@@ -14,7 +14,7 @@ from framedex.core.version import __version__
 from framedex.errors import FramedexError, InternalError, internal_error
 
 COMMANDS = {
-    "index": ("framedex.indexer.cli", "Probe videos into an index."),
+    "index": ("framedex.indexer.cli", "Probe videos and write an index."),
     "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
     "inspect": ("framedex.auditor.inspect_cli", "Draw clips as a contact sheet, or browse them."),
@@ -24,7 +24,7 @@ COMMANDS = {
 
 
 class Stages(click.Group):
-    """A click group that imports each command when it is called."""
+    """A click group that imports the module of a command only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -54,9 +54,10 @@ class Stages(click.Group):
         except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as interrupt:
-            echo(f"interrupted: {interrupt or 'nothing half-written is left; run the same command again'}", err=True)
-            # Python sets a flag if an interrupt ends code that it runs from a string, such as the code of a dataclass.
-            # `python -m` then ends by SIGINT, whatever the exit code. Running another string clears the flag.
+            echo(f"interrupted: {interrupt or 'no incomplete output is left; run the same command again'}", err=True)
+            # If an interrupt ends code that Python runs from a string (such as the generated code of a dataclass), the
+            # interpreter sets a flag. With the flag, `python -m` ends by SIGINT and ignores the exit code. Running
+            # another string clears the flag.
             exec("")
             sys.exit(INTERRUPTED)
         except OSError as error:
@@ -71,11 +72,11 @@ class Stages(click.Group):
 
 
 def _missing_package(error: Exception) -> FramedexError | None:
-    """Return the error to show if a package that framedex needs is not installed, else None."""
+    """Return the error for a required package that is not installed. Return None if `error` has another cause."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if name in ("", "framedex"):
         return None
-    return FramedexError(f"{name} is not installed, which framedex needs", remedy="pip install framedex")
+    return FramedexError(f"framedex needs the package {name}, which is not installed", remedy="pip install framedex")
 
 
 @click.group(
@@ -89,7 +90,7 @@ def main(context: click.Context, verbose: bool) -> None:
     """Frame-exact video datasets: index, shard, verify, inspect, load."""
     context.with_resource(terminated_as_interrupted())
     context.with_resource(warnings.catch_warnings())  # restores `showwarning` when the command ends
-    # A warning is a line of the command, without its position in Python's code.
+    # Print each warning as one line, without the position in Python code that `warnings` adds.
     warnings.showwarning = lambda message, *_details, **_more: echo(f"warning: {message}", err=True)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))

@@ -1,18 +1,18 @@
-"""The errors of framedex. Each says what happened, where, what was found, what is allowed and how to fix it.
+"""The errors of framedex. A message says what is wrong, where, what was found, what is allowed, and what to do.
 
-Also `printable`, which escapes all text from outside before a person sees it, in errors and in the output of commands.
+`printable` escapes control characters in text that comes from files or users, before errors and commands print it.
 """
 
 import re
 import traceback
 from typing import Any
 
-INDENT = 11  # characters before the text of a part of a message
-INTERNAL_ERROR = "internal_error"  # the kind of a failure that is a bug of framedex
+INDENT = 11  # number of spaces before the second and later lines of one part of a message
+INTERNAL_ERROR = "internal_error"  # the `kind` of a failure that is caused by a bug of framedex
 PLEASE_REPORT = "this is a bug of framedex: please report it with its traceback and the output of framedex --version"
 
-# Control characters (C0 with the line end, DEL, C1), separators, changes of text direction, and surrogates, which stand
-# for bytes of file names that are not UTF-8.
+# Control characters (C0 including line ends, DEL, C1), line and paragraph separators, changes of text direction, and
+# surrogates. Python represents bytes of file names that are not UTF-8 as surrogates.
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -21,13 +21,13 @@ def printable(text: str, *, lines: bool = False) -> str:
 
     Args:
         text: Any text.
-        lines: Whether line ends are kept, for text whose lines are framedex's own. A name has no lines of its own.
+        lines: Whether line ends are kept. True for messages that framedex formats, False for names of files or columns.
     """
     return UNPRINTABLE.sub(lambda match: match[0] if lines and match[0] == "\n" else _escape(match[0]), text)
 
 
 def _indented(part: str) -> str:
-    """Indent all lines of a message part but the first, so that they do not look like lines of framedex itself."""
+    """Indent the second and later lines of a part of a message, so that they do not look like separate messages."""
     return part.replace("\n", "\n" + " " * INDENT)
 
 
@@ -36,14 +36,14 @@ def _escape(character: str) -> str:
 
 
 class FramedexError(Exception):
-    """Base class of all errors that are meant for the user.
+    """The base class of all errors that framedex raises. Their messages are for the user.
 
     Attributes:
-        what: What is wrong, in one sentence.
-        where: The file, argument or clip that it concerns, if known.
-        found: What was found there.
-        allowed: What is allowed instead.
-        remedy: What to do.
+        what: The problem, in one sentence.
+        where: The file, argument or clip that has the problem. None if unknown.
+        found: The value or state that was found, or None.
+        allowed: The values or states that are allowed, or None.
+        remedy: The action that fixes the problem, or None.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class FramedexError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        """Return the message, one line per part, without control characters."""
+        """Return the message without control characters. Each part of the message begins on a new line."""
         parts = [self.what if self.where is None else f"{printable(self.where)}: {self.what}"]
         named = {"found": self.found, "allowed": self.allowed, "remedy": self.remedy}
         parts += [_indented(f"  {name + ':':<8} {part}") for name, part in named.items() if part is not None]
         return printable("\n".join(parts), lines=True)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the parts of the message, because these errors are sent between processes."""
+        """Pickle all attributes, because errors are sent between processes."""
         return _rebuild, (type(self), self.__dict__.copy(), self.args)
 
 
@@ -82,16 +82,16 @@ class SourceError(FramedexError):
 
 
 class MissingSourceError(SourceError):
-    """A source given on the command line does not exist and no index knows it. Most likely it is mistyped."""
+    """A source given on the command line neither exists nor is in the index. Most likely, the name is mistyped."""
 
 
 class MediaError(FramedexError):
     """One medium cannot be used.
 
     Attributes:
-        kind: A short stable word for the cause.
-        refused: Whether the medium is readable but refused. False: it is broken.
-        traceback: The traceback of an INTERNAL_ERROR.
+        kind: The cause as a short word that does not change between versions.
+        refused: Whether the medium is readable, but refused. False if the medium is not readable.
+        traceback: The traceback as text if `kind` is INTERNAL_ERROR, else None.
     """
 
     def __init__(
@@ -106,18 +106,18 @@ class FormatError(FramedexError):
 
 
 class OutputError(FramedexError):
-    """The output folder cannot be written, or contains something else."""
+    """The output folder cannot be written, or contains files that are not such an output."""
 
 
 class PolicyError(FramedexError):
-    """A sampling policy or a clip request is malformed, or asks for something that does not exist."""
+    """A sampling policy or a clip request is malformed, or refers to a medium, frame or column that does not exist."""
 
 
 class NoClipsError(PolicyError):
-    """A policy or a list of clips gives no clip at all, so that there is no dataset to write or to open.
+    """A policy or a list of clips gives no clip, so no dataset can be written or opened.
 
     Attributes:
-        failures: Why each clip could not be made: rows as in failures.parquet.
+        failures: The reason why each clip could not be made, in rows as in failures.parquet.
     """
 
     def __init__(self, what: str, *, failures: list[dict[str, Any]], **parts: Any) -> None:
@@ -130,7 +130,7 @@ class DamageError(PolicyError):
 
 
 class UncuttableError(PolicyError):
-    """A clip cannot be written as a file of its own that every decoder reads correctly."""
+    """A clip cannot be written as a separate file that every decoder decodes correctly."""
 
 
 class StaleError(FramedexError):
@@ -138,7 +138,7 @@ class StaleError(FramedexError):
 
 
 class DecodeError(FramedexError):
-    """Decoding a clip's byte ranges did not produce the frames that the manifest promises."""
+    """Decoding a clip's byte ranges did not produce the frames that the manifest lists."""
 
 
 class TransformError(FramedexError):
@@ -146,7 +146,7 @@ class TransformError(FramedexError):
 
 
 class StorageError(FramedexError):
-    """A request to an object store failed. `kind` is a short stable word: missing, exists, changed, denied, …"""
+    """A request to an object store failed. `kind` is the cause as a short word: missing, exists, changed, denied, …"""
 
     def __init__(self, what: str, *, kind: str = "unanswered", **parts: Any) -> None:
         self.kind = kind
@@ -154,29 +154,29 @@ class StorageError(FramedexError):
 
 
 class EngineError(FramedexError):
-    """The execution engine is not available."""
+    """The execution engine cannot be used, such as a Ray cluster that cannot be reached."""
 
 
 class InternalError(FramedexError):
-    """framedex itself failed; the medium may be correct. `traceback` is the text of the traceback."""
+    """A bug of framedex. The medium may be correct. `traceback` is the traceback as text."""
 
     def __init__(self, what: str, traceback: str) -> None:
         self.traceback = traceback
         super().__init__(f"framedex itself failed: {what}", remedy=PLEASE_REPORT)
-        self.add_note(traceback)  # Python prints it if nobody catches the error
+        self.add_note(traceback)  # Python prints the note if the error is not caught
 
 
 def internal_error(error: BaseException) -> InternalError:
-    """Return an unexpected exception as an InternalError, with the traceback of the process that raised it."""
+    """Return an InternalError for an unexpected exception, with the traceback in the process that raised it."""
     if isinstance(error, InternalError):
         return error
-    # pebble passes the traceback of another process as an attribute.
+    # For an exception from another process, pebble sets the attribute `traceback`.
     found = getattr(error, "traceback", None) or "".join(traceback.format_exception(error))
     return InternalError(f"{type(error).__name__}: {error}", found)
 
 
 class MissingExtraError(FramedexError):
-    """An optional library is not installed. The remedy names the extra."""
+    """An optional library is not installed. The remedy is the pip command that installs the extra."""
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(

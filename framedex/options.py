@@ -1,7 +1,7 @@
-"""Command line options and arguments that several commands share: their types, their help and their rules.
+"""Command line options and arguments that several commands share, with their types, help texts and rules.
 
-A rule is about options that have an effect only with other options. Each command has a table of rules, which
-`check_options` applies.
+A rule says that some options have an effect only together with, or only without, other options. Each command has a
+list of rules. `check_options` refuses options that break a rule.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ Decorator = Callable[[Command], Command]
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Return several decorators as one. The command's help lists their options in the given order."""
+    """Combine decorators into one. The command's help lists the options in the order of the decorators."""
 
     def decorate(command: Command) -> Command:
         for decorator in reversed(decorators):
@@ -41,11 +41,11 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 class PlaceType(click.ParamType[Place]):
-    """A folder of this machine, or a uri.
+    """The type of an argument or option that is a local folder or a uri in object storage.
 
     Args:
-        there: Whether the folder must exist. A folder in a store is not checked, since that costs a request.
-        written: Whether the command writes to it.
+        there: Whether the folder must exist. Only local folders are checked, since checking a uri costs a request.
+        written: Whether the command writes to the folder.
     """
 
     name = "folder or uri"
@@ -54,7 +54,7 @@ class PlaceType(click.ParamType[Place]):
         self._there, self._written = there, written
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        """Return the place that a path or uri names."""
+        """Return the place for a path or uri."""
         try:
             found = place(value)
             if self._written:
@@ -71,12 +71,15 @@ class PlaceType(click.ParamType[Place]):
 
 
 class FileType(click.ParamType[Path]):
-    """A file of this machine, or a small object. An object is copied to this machine until the program ends."""
+    """The type of an option that is a local file or the uri of a small object.
+
+    An object is copied into a temporary local file. The copy is deleted when the command ends.
+    """
 
     name = "file or uri"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path of a file, or of a temporary copy of an object."""
+        """Return the path of a local file, or of the temporary copy of an object."""
         try:
             found = place(value)
             path = local_of(found)
@@ -98,7 +101,7 @@ FILE_TO_WRITE: click.Path = click.Path(path_type=Path, dir_okay=False)
 
 
 def out_folder_option(help_text: str) -> Decorator:
-    """Return the option `--out` for commands that write a folder of this machine or a uri of object storage."""
+    """Return the option `--out` for commands that write a local folder or a folder in object storage."""
     return click.option("--out", type=PLACE_TO_WRITE, required=True, help=help_text)
 
 
@@ -106,17 +109,17 @@ def overwrite_option(what: str) -> Decorator:
     """Return the option `--overwrite`.
 
     Args:
-        what: The output that is replaced, with the verb, such as "a dataset that is".
+        what: The output to replace and a verb, such as "a dataset that is". The help continues with "already there".
     """
     return click.option("--overwrite", is_flag=True, help=f"Replace {what} already there.")
 
 
 def json_option(help_text: str = "Print one JSON object.") -> Decorator:
-    """Return the option `--json`. The command gets it as `as_json`."""
+    """Return the option `--json`. The parameter of the command is named `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=help_text)
 
 
-Values = Mapping[str, Any]  # values of all parameters of a command by name, including defaults
+Values = Mapping[str, Any]  # parameter name → value for all parameters of a command, including defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +127,13 @@ class OptionRule:
     """A condition under which some options of a command have an effect.
 
     Attributes:
-        options: The parameter names of the options.
-        all_but: The parameter names of all other options, instead of `options`.
-        when: Returns whether the options have an effect, given the values of all parameters.
-        needs: The options that must be given as well, for the message.
-        beside: The options that remove the effect, for the message, instead of `needs`.
-        why: The reason, if it is not obvious.
+        options: The parameter names of the options that the rule is about.
+        all_but: The parameter names of the options that the rule is not about. The rule is then about all other
+            options. Given instead of `options`.
+        when: A function of the values of all parameters. It returns whether the options have an effect.
+        needs: The options without which there is no effect, for the message.
+        beside: The options with which there is no effect, for the message. Given instead of `needs`.
+        why: The reason for the rule, for the message. Empty if the reason is obvious.
     """
 
     options: Sequence[str] = ()
@@ -141,7 +145,7 @@ class OptionRule:
 
     def __post_init__(self) -> None:
         if bool(self.options) == bool(self.all_but) or bool(self.needs) == bool(self.beside):
-            raise ValueError("a rule has options or all_but, and needs or beside")
+            raise ValueError("a rule must have exactly one of options and all_but, and exactly one of needs and beside")
 
     def names(self, parameter: click.Parameter) -> bool:
         """Return whether the rule is about a parameter."""
@@ -150,16 +154,20 @@ class OptionRule:
         return isinstance(parameter, click.Option) and parameter.name not in self.all_but
 
     def broken_by(self, spelled: Sequence[str]) -> str:
-        """Return the message for options that were given without effect."""
+        """Return the message about options that were given and have no effect.
+
+        Args:
+            spelled: The options as the user wrote them.
+        """
         which = " and ".join(filter(None, [", ".join(spelled[:-1]), spelled[-1]]))
         why = f": {self.why}" if self.why else ""
         if self.needs:
             return f"{which} {'need' if spelled[1:] else 'needs'} {self.needs}{why}"
-        return f"{which} {'have' if spelled[1:] else 'has'} no effect beside {self.beside}{why}"
+        return f"{which} {'have' if spelled[1:] else 'has'} no effect with {self.beside}{why}"
 
 
 class RuledCommand(click.Command):
-    """A command that refuses options without effect: it exits with code 2 and does nothing."""
+    """A command that refuses options that have no effect. It then exits with code 2 before it does anything."""
 
     def __init__(self, *arguments: Any, rules: Sequence[OptionRule] = (), **others: Any) -> None:
         super().__init__(*arguments, **others)
@@ -170,13 +178,13 @@ class RuledCommand(click.Command):
         self.rules = rules
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Check the options and run the command."""
         check_options(ctx, self.rules)
         return super().invoke(ctx)
 
 
 def check_options(context: click.Context, rules: Sequence[OptionRule]) -> None:
-    """Raise UsageError with the name of every option that was given and has no effect."""
+    """Raise UsageError if options were given that have no effect. The message lists all of them."""
     given = [
         parameter
         for parameter in context.command.params
@@ -189,13 +197,13 @@ def check_options(context: click.Context, rules: Sequence[OptionRule]) -> None:
         vain = [parameter for parameter in given if rule.names(parameter)]
         if vain and not rule.when(context.params):
             messages.append(rule.broken_by([_spelled(parameter, context.params) for parameter in vain]))
-            given = [parameter for parameter in given if parameter not in vain]  # one message per option is enough
+            given = [parameter for parameter in given if parameter not in vain]  # each option is in one message only
     if messages:
         raise click.UsageError("; ".join(messages), context)
 
 
 def _spelled(parameter: click.Parameter, values: Values) -> str:
-    """Return an option as the user wrote it. A pair of flags has a name for on and another for off."""
+    """Return an option as the user wrote it, such as `--audio` or `--no-audio` for a pair of flags."""
     is_off = values.get(parameter.name or "") is False and bool(parameter.secondary_opts)
     return (parameter.secondary_opts if is_off else parameter.opts)[0]
 
@@ -204,24 +212,25 @@ SAMPLE_RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"
 
 
 def dataset_argument() -> Decorator:
-    """Return the argument DATASET, an existing folder or a uri."""
+    """Return the argument DATASET. Its value must be an existing local folder or a uri."""
     return click.argument("dataset", type=PLACE_THAT_IS_THERE)
 
 
 def access_options(*, beside: str = "") -> Decorator:
     """Return the options `--root` and `--allow-remote` for commands that read the sources.
 
-    The command gets them as `access`, a storage.places.Access.
+    The command gets the values of both options as one parameter `access`, a storage.places.Access.
 
     Args:
-        beside: The options that make the command read the sources. Empty if it always reads them.
+        beside: The options that make the command read the sources, for the help. Empty if the command always reads
+            the sources.
     """
 
     def decorate(command: Command) -> Command:
         @click.option(
             "--root",
             type=click.Path(file_okay=False),
-            help=_beside(beside, "New location of the sources, if they moved."),
+            help=_beside(beside, "New location of the sources, if the sources were moved."),
         )
         @allow_remote_option(beside=beside)
         @functools.wraps(command)
@@ -234,10 +243,10 @@ def access_options(*, beside: str = "") -> Decorator:
 
 
 def allow_remote_option(*, beside: str = "") -> Decorator:
-    """Return the option `--allow-remote`. `beside`: as for `access_options`."""
+    """Return the option `--allow-remote`. For `beside`, see `access_options`."""
     text = (
-        "Read sources in other buckets and on other hosts than the index or dataset, wherever its uris lead. "
-        f"{ALLOW_REMOTE}=1 does the same."
+        "Read sources also from buckets and hosts other than that of the index or dataset. "
+        f"The environment variable {ALLOW_REMOTE}=1 has the same effect."
     )
     return click.option("--allow-remote", is_flag=True, help=_beside(beside, text))
 
@@ -246,17 +255,17 @@ def seed_option(of: str, *, beside: str = "") -> Decorator:
     """Return the option `--seed`.
 
     Args:
-        of: The random choice, for the help.
-        beside: The options that make the command choose at random. Empty if it always does.
+        of: The random choice that the seed determines, for the help.
+        beside: The options that make the command choose at random, for the help. Empty if the command always does.
     """
     return click.option("--seed", type=int, default=0, show_default=True, help=_beside(beside, f"Seed of {of}."))
 
 
 def sample_options(help_text: str) -> Decorator:
-    """Return the options `--sample` and `--seed`. Use with SAMPLE_RULES.
+    """Return the options `--sample` and `--seed`. The command must have SAMPLE_RULES among its rules.
 
     Args:
-        help_text: The purpose of the sample.
+        help_text: The help of `--sample`.
     """
     return together(
         click.option("--sample", type=click.IntRange(1), help=help_text),
@@ -279,7 +288,10 @@ ENGINE_RULES = (
 
 
 def engine_options(command: Command) -> Command:
-    """Add the options that choose an engine. The command gets an engine.Engine as `engine`. Use with ENGINE_RULES."""
+    """Add the options that choose an engine. The command gets an engine.Engine as its parameter `engine`.
+
+    The command must have ENGINE_RULES among its rules.
+    """
 
     @click.option(
         "--engine",
@@ -287,11 +299,11 @@ def engine_options(command: Command) -> Command:
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Where the work runs: in processes of this machine, or as tasks of a Ray cluster, --workers at a time.",
+        help="Run the work in processes of this machine, or as tasks of a Ray cluster. Up to --workers run at a time.",
     )
     @click.option(
         "--ray-address",
-        help="Address of the Ray cluster.  [default: RAY_ADDRESS, else a new cluster on this machine]",
+        help="Address of the Ray cluster.  [default: the variable RAY_ADDRESS, or a new cluster on this machine]",
     )
     @functools.wraps(command)
     def with_engine(*, engine_name: EngineName, ray_address: str | None, **others: Any) -> None:
@@ -299,20 +311,20 @@ def engine_options(command: Command) -> Command:
         if engine_name == "local":
             command(engine=engine, **others)
             return
-        with contextlib.redirect_stdout(_OfThisThread()):  # Ray reports lost workers there, from its own thread
+        with contextlib.redirect_stdout(_OfThisThread()):  # one of Ray's threads reports lost workers on stdout
             command(engine=engine, **others)
 
     return with_engine
 
 
 class _OfThisThread:
-    """Standard output for the thread that creates this object, and standard error for all other threads."""
+    """A text file that writes to stdout in the thread that created it, and to stderr in all other threads."""
 
     def __init__(self) -> None:
         self._stdout, self._thread = sys.stdout, threading.get_ident()
 
     def write(self, text: str) -> int:
-        """Write text to standard output or standard error."""
+        """Write text to stdout or stderr, depending on the current thread."""
         return (self._stdout if threading.get_ident() == self._thread else sys.stderr).write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -320,12 +332,12 @@ class _OfThisThread:
 
 
 def limits_rule(*options: str) -> OptionRule:
-    """Return the rule that limits on time and memory need worker processes.
+    """Return the rule that limits on time and memory have no effect without worker processes.
 
     Args:
         options: The parameter names of the limits.
     """
-    why = "a process can limit others, not itself"
+    why = "only worker processes can be limited"
     return OptionRule(options=options, when=lambda values: values["workers"] > 0, beside="--workers 0", why=why)
 
 
@@ -333,26 +345,26 @@ def workers_option(help_text: str) -> Decorator:
     """Return the option `--workers`.
 
     Args:
-        help_text: The work of the processes.
+        help_text: The first sentences of the help, which say what the processes do.
     """
     return click.option(
         "--workers",
         type=click.IntRange(0),
         default=os.cpu_count() or 1,
         show_default="all cores",
-        help=help_text + " 0: none; this process does the work.",
+        help=help_text + " With 0, no processes are started, and the command's own process does the work.",
     )
 
 
 def time_limit_option(
-    name: str = "--timeout", *, seconds: float, help_text: str = "Longest time for one medium."
+    name: str = "--timeout", *, seconds: float, help_text: str = "Time limit for one medium."
 ) -> Decorator:
     """Return an option for a time limit in seconds.
 
     Args:
         name: The name of the option.
-        seconds: The default limit.
-        help_text: The help, which names the limited work.
+        seconds: The default of the time limit.
+        help_text: The help, which says what work the limit applies to.
     """
     return click.option(
         name,
@@ -368,7 +380,7 @@ def max_failures_option(what: str) -> Decorator:
     """Return the option `--max-failures`.
 
     Args:
-        what: The things that may fail, in the plural.
+        what: The word for the failures in the help, in the plural, such as "unusable media".
     """
     return click.option(
         "--max-failures",
@@ -380,29 +392,29 @@ def max_failures_option(what: str) -> Decorator:
 
 
 class ByteCount(click.ParamType[int]):
-    """A number of bytes with a decimal or binary unit."""
+    """The type of an option that is a number of bytes with a decimal or binary unit."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes that `512MB`, `1.5GiB` or `100000` means."""
+        """Return the number of bytes for a text such as `512MB`, `1.5GiB` or `100000`."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", str(value).strip().lower())
         found = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
         if found < 1:
-            self.fail(f"{value!r} is not a size; write 512MB, 1.5GiB or 100000", param, ctx)
+            self.fail(f"{value!r} is not a size; write for example 512MB, 1.5GiB or 100000", param, ctx)
         return int(found)
 
 
 class FrameSize(click.ParamType[tuple[int, int]]):
-    """Height and width of a frame, each of one to five digits."""
+    """The type of an option that is the height and width of a frame. Both numbers have one to five digits."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Return the (height, width) that `224x320` means."""
+        """Return (height, width) for a text such as `224x320`."""
         match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", str(value).strip().lower())
         if match is None:
-            self.fail(f"{value!r} is not a height and width; write 224x320", param, ctx)
+            self.fail(f"{value!r} is not a height and width; write for example 224x320", param, ctx)
         return int(match[1]), int(match[2])
 
 
@@ -413,18 +425,23 @@ FINISH_RULE = OptionRule(
     options=["task"],
     when=lambda values: not values["finish"],
     beside="--finish",
-    why="--finish follows when all slices are done",
+    why="run --finish after all slices are done",
 )
 
 
 def slice_options(finished: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the options `--task` and `--finish`. `finished` names the output that `--finish` completes."""
+    """Return the options `--task` and `--finish`.
+
+    Args:
+        finished: The output that `--finish` completes, for the help, such as "index".
+    """
     return together(
         click.option(
             "--task",
             callback=_slice_value,
             metavar="I/N",
-            help="Do one of N slices of the run, 0/N to N-1/N. Run the same command on every machine, then --finish.",
+            help="Do only slice I of the N slices of the run, 0/N to N-1/N. The command is otherwise the same on "
+            "every machine. After all slices, run it with --finish.",
         ),
         click.option("--finish", is_flag=True, help=f"Check that all slices are done, and complete the {finished}."),
     )
@@ -434,4 +451,4 @@ def _slice_value(context: click.Context, parameter: click.Parameter, value: str 
     try:
         return None if value is None else Slice.parse(value)
     except ValueError as error:
-        raise click.BadParameter(f"{error}; say 0/8 for the first of eight") from error
+        raise click.BadParameter(f"{error}; write 0/8 for the first of eight slices") from error

@@ -1,7 +1,8 @@
-"""Values of columns: rules for them and checks of these rules, conversion to numpy, and comparison.
+"""Rules for the values of columns and checks of these rules. Conversion of columns to numpy, and comparison of values.
 
-Anybody may have written an index or a dataset. Column types are checked once per file and values when a row is read, so
-that later code can rely on both. A check that fails raises FormatError with the file, the row and the column.
+An index or a dataset may come from an untrusted source. The types of columns are checked once per file, and the values
+of a row when the row is read, so that later code can rely on both. A check that fails raises FormatError with the
+file, the row and the column.
 """
 
 import contextlib
@@ -19,20 +20,20 @@ from numpy.typing import NDArray
 
 from framedex.errors import FormatError, FramedexError
 
-MAX_SHOWN = 80  # longer values are cut in messages, which should fit into a few lines
-# The sum of two such values does not overflow int64, and no file or clock reaches this value.
+MAX_SHOWN = 80  # number of characters of a value that a message shows; a message should fit into a few lines
+# Upper limit of offsets and sample numbers. No valid file reaches it, and the sum of two of them fits into int64.
 FAR = 1 << 61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRule:
-    """The allowed values of a column. For a list column, the rule applies to each element.
+    """A rule for the values of a column. For a column of lists, the rule applies to each element of a list.
 
     Attributes:
-        bounds: (least, most) of a number, inclusive. If None, numbers are not limited.
-        among: The only texts allowed. If None, any text is allowed.
+        bounds: The (smallest, largest) number that is allowed. If None, any number is allowed.
+        among: The texts that are allowed. If None, any text is allowed.
         any_text: Whether texts may contain null characters.
-        needed: Whether null is an error in a row that is used.
+        needed: Whether null is an error. Rows that are not used are not checked.
     """
 
     bounds: tuple[int, int] | None = None
@@ -41,7 +42,7 @@ class ColumnRule:
     needed: bool = False
 
     def allowed(self) -> str:
-        """Return a description of the allowed values."""
+        """Return a description of the allowed values, for messages."""
         if self.among is not None:
             return ", ".join(sorted(self.among))
         return "a value" if self.bounds is None else f"{self.bounds[0]:,} to {self.bounds[1]:,}"
@@ -49,12 +50,12 @@ class ColumnRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAt:
-    """The row of a file that is being read.
+    """The position of a row that is being read, for messages.
 
     Attributes:
-        file: The file, as messages name it.
+        file: The name of the file.
         row: The number of the row.
-        remedy: How to repair a wrong row.
+        remedy: The remedy if the row has a value that is not allowed.
     """
 
     file: str
@@ -65,7 +66,7 @@ class RowAt:
         """Return the error for a value that is not allowed."""
         text = str(found)
         return FormatError(
-            "has an impossible value",
+            "has a value that is not allowed",
             where=f"{self.file}, row {self.row}, column {column}",
             found=text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…",
             allowed=allowed,
@@ -73,16 +74,16 @@ class RowAt:
         )
 
     def unlike(self, column: str, other: str, found: str) -> FormatError:
-        """Return the error for two columns that contradict each other."""
+        """Return the error for a value in `column` that contradicts the value in the column `other`."""
         return self.wrong(column, found, f"a value that agrees with column {other}")
 
 
 def check_row(row: Mapping[str, Any], rules: Mapping[str, ColumnRule], at: RowAt) -> None:
-    """Raise FormatError if a row breaks a rule.
+    """Raise FormatError if a value in a row breaks the rule of its column.
 
     Args:
-        row: Python values by column. Lists are numpy arrays.
-        rules: The rule of each column to check.
+        row: Column name → Python value. Lists are numpy arrays.
+        rules: Column name → rule. Other columns are not checked.
         at: The position of the row, for the message.
     """
     for name, rule in rules.items():
@@ -105,7 +106,10 @@ def check_row(row: Mapping[str, Any], rules: Mapping[str, ColumnRule], at: RowAt
 
 
 def wrong_rows(column: pa.ChunkedArray, rule: ColumnRule) -> NDArray[np.int64]:
-    """Return the rows in which a column of plain values breaks a rule: int64, ascending."""
+    """Return the numbers of the rows in which the value of a column breaks a rule, as int64, ascending.
+
+    The column must not have lists.
+    """
     wrong = pa.chunked_array([pa.array(np.zeros(len(column), np.bool_))])
     if rule.needed and column.null_count:
         wrong = column.is_null()
@@ -119,11 +123,15 @@ def wrong_rows(column: pa.ChunkedArray, rule: ColumnRule) -> NDArray[np.int64]:
 
 
 def check_columns(found: pa.Schema, expected: pa.Schema, file: str, remedy: str) -> None:
-    """Raise FormatError if a file lacks a required column, or if a column appears twice or has another type."""
+    """Raise FormatError if the columns of a file differ from the expected ones.
+
+    A required column must exist. An expected column must not occur twice, and must have the expected type. Further
+    columns are ignored.
+    """
     for field in expected:
         places = found.get_all_field_indices(field.name)
         if len(places) > 1 or (not places and not field.nullable):
-            what = "has a column twice" if places else "lacks a column"
+            what = "has two columns of the same name" if places else "does not have a required column"
             raise FormatError(what, where=file, found=field.name, remedy=remedy)
         if places and not same_type(found.field(places[0]).type, field.type):
             raise FormatError(
@@ -136,10 +144,10 @@ def check_columns(found: pa.Schema, expected: pa.Schema, file: str, remedy: str)
 
 
 def same_type(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Return whether values of two types can be used in the same way.
+    """Return whether a column of type `found` can be read as one of type `expected`.
 
-    Signed integers of any width are the same, since rules say how large the numbers may be. The name of a list's
-    element is ignored.
+    Signed integers of all widths are equivalent, since the rules limit the numbers. The name of the element field of a
+    list is ignored.
     """
     if pa.types.is_signed_integer(found) and pa.types.is_signed_integer(expected):
         return True
@@ -150,7 +158,10 @@ def same_type(found: pa.DataType, expected: pa.DataType) -> bool:
 
 @contextlib.contextmanager
 def reading(file: str, remedy: str) -> Iterator[None]:
-    """Raise FormatError if a file cannot be read: damaged pages, invalid UTF-8, values that Python cannot hold."""
+    """Convert errors that occur inside while a file is read into FormatError.
+
+    Such errors are damaged pages, invalid UTF-8, and values that Python cannot represent.
+    """
     try:
         yield
     except FramedexError:
@@ -165,10 +176,11 @@ class Key:
 
     Attributes:
         kind: The type of the value.
-        element: The type of the elements of a list.
-        least, most: The bounds of a whole number, inclusive. If None, they are 0 and FAR.
+        element: The type of the elements if the value is a list, else None.
+        least: The smallest whole number that is allowed. If None, 0.
+        most: The largest whole number that is allowed. If None, FAR.
         needed: Whether the key is required.
-        any_text: Whether a text may contain NUL, which a path cannot.
+        any_text: Whether a text may contain null characters, which are not possible in paths.
     """
 
     kind: type
@@ -192,10 +204,10 @@ class Key:
         )
 
     def allowed(self) -> str:
-        """Return a description of the allowed values."""
+        """Return a description of the allowed values, for messages."""
         text = {str: "a text", int: "a whole number", dict: "an object"}[self.element or self.kind]
         bounds = "" if self.most is None else f" from {self.least or 0:,} to {self.most:,}"
-        return f"a list, each {text}{bounds}" if self.kind is list else f"{text}{bounds}"
+        return f"a list in which each element is {text}{bounds}" if self.kind is list else f"{text}{bounds}"
 
 
 def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, remedy: str) -> None:
@@ -206,7 +218,7 @@ def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, 
             continue
         if not key.holds(value):
             raise FormatError(
-                "has an impossible value",
+                "has a value that is not allowed",
                 where=f"{file}, key {name}",
                 found="nothing" if name not in header else repr(value)[:MAX_SHOWN],
                 allowed=key.allowed(),
@@ -215,9 +227,10 @@ def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, 
 
 
 def as_numpy(values: pa.Array) -> NDArray[Any]:
-    """Return the elements of an array without nulls: numbers as a read-only view, other types as a copy.
+    """Return an Arrow array without nulls as a numpy array. Numbers are a read-only view, other types are copied.
 
-    pyarrow's `to_numpy` does the same, but imports pandas if that is installed, which takes 0.3 s in each worker.
+    pyarrow's `to_numpy` would also do this for numbers. But it imports pandas if pandas is installed, and the import
+    takes 0.3 s in each worker.
     """
     if pa.types.is_boolean(values.type):
         return as_numpy(values.cast(pa.uint8())).astype(np.bool_)
@@ -225,12 +238,12 @@ def as_numpy(values: pa.Array) -> NDArray[Any]:
     return np.from_dlpack(values) if is_number and len(values) else values.to_numpy(zero_copy_only=False)
 
 
-OBJECT_BYTES = 64  # a Python object and the reference to it, or the share of one value in a dictionary
-CHARACTER_BYTES = 4  # Python stores a text with 1, 2 or 4 bytes per character
+OBJECT_BYTES = 64  # memory of a small Python object with the reference to it, or of one entry of a dict
+CHARACTER_BYTES = 4  # the maximum: Python stores a text with 1, 2 or 4 bytes per character
 
 
 def object_bytes(values: pa.Array) -> int:
-    """Return about how many bytes the values of an array take as Python objects (`to_pylist`)."""
+    """Estimate the memory in bytes that the values of an array take as Python objects, as `to_pylist` returns them."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     kind = values.type
@@ -248,7 +261,10 @@ def object_bytes(values: pa.Array) -> int:
 
 
 def encoded_bytes(values: pa.DictionaryArray) -> int:
-    """Return the bytes of the texts of a dictionary-encoded array. A text counts as often as it occurs."""
+    """Return the size in bytes of the values of a dictionary-encoded array after decoding.
+
+    A value that occurs several times counts several times.
+    """
     if pa.types.is_primitive(values.type.value_type):
         return len(values) * int(values.type.value_type.bit_width) // 8
     lengths = pc.binary_length(values.dictionary).take(values.indices)
@@ -256,24 +272,27 @@ def encoded_bytes(values: pa.DictionaryArray) -> int:
 
 
 def column_as_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
-    """Return a column, which may have nulls, as an array that callers may write to.
+    """Return a column as a writable numpy array. The column may have nulls.
 
     Args:
+        column: The column.
         name: The name of the column, for the error.
 
     Returns:
-        Numbers keep their type. With nulls, numbers become float64 with NaN, and times have NaT. Yes and no is bool, or
-        objects with None if there are nulls. Texts and all other values are objects, with None for null.
+        An array of the column's type if the column has numbers, booleans or times. With nulls, integers become float64
+        with NaN, times have NaT, and booleans become objects with None. Texts and values of all other types are
+        objects, with None for null.
 
     Raises:
-        FramedexError: Whole numbers beside nulls are too large for float64, or numpy has no such type.
+        FramedexError: The column has nulls and also integers that float64 cannot represent, or numpy does not support
+            the column's type.
     """
     kind = column.type
     try:
         if pa.types.is_dictionary(kind):
             return np.concatenate([_decoded(chunk) for chunk in column.chunks] or [np.zeros(0, np.object_)])
         if pa.types.is_integer(kind) and column.null_count:
-            column = column.cast(pa.float64())  # raises for numbers that float64 does not have
+            column = column.cast(pa.float64())  # raises for integers that float64 cannot represent exactly
         values: NDArray[Any] = column.to_numpy()
     except (ValueError, pa.ArrowException) as error:
         raise FramedexError(
@@ -285,23 +304,23 @@ def column_as_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
 
 
 def _decoded(chunk: pa.DictionaryArray) -> NDArray[Any]:
-    """Return dictionary-encoded texts as objects. Equal texts share one object."""
+    """Return dictionary-encoded texts as an array of objects. Equal texts are one Python object."""
     texts = np.append(chunk.dictionary.to_numpy(zero_copy_only=False).astype(np.object_), np.array([None], np.object_))
     found: NDArray[Any] = texts[as_numpy(pc.fill_null(chunk.indices.cast(pa.int64()), len(texts) - 1))]
     return found
 
 
 LARGEST = Fraction(np.finfo(np.float64).max)
-EXACT = Context(prec=100)  # more digits than a column of decimals has
+EXACT = Context(prec=100)  # more digits than Arrow's decimals can have, so that nothing is rounded
 
 
 def equal_values(column: pa.ChunkedArray, wanted: Iterable[object], name: str, where: str) -> NDArray[np.bool_]:
-    """Return bool [values]: whether each value of a column equals one of the wanted values. Null equals nothing.
+    """Return whether each value of a column equals one of the wanted values, as bool [values].
 
-    Numbers compare as numbers, whatever type the column has.
+    Numbers are compared by their values, not by their types. Null does not equal any value.
 
     Args:
-        column: The values.
+        column: The column.
         wanted: The wanted values.
         name: The name of the column, for the error.
         where: The dataset or index, for the error.
@@ -312,14 +331,14 @@ def equal_values(column: pa.ChunkedArray, wanted: Iterable[object], name: str, w
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_nested(kind):
         raise FramedexError(
-            f"column {name!r} holds lists or records, which `where` does not compare",
+            f"column {name!r} contains lists or records, which `where` cannot compare",
             where=where,
             found=str(kind),
-            remedy="choose clips by the policy's `filter`, or by a column of single values",
+            remedy="choose clips by the `filter` of the policy, or by a column with a single value per clip",
         )
     encoded = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     different = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], kind)
-    equal = np.zeros(len(different) + 1, np.bool_)  # the last element stands for nulls
+    equal = np.zeros(len(different) + 1, np.bool_)  # the last element is for null
     for value in wanted:
         try:
             scalar = _scalar(value, kind)
@@ -340,22 +359,24 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
     """Convert a value to a column's type. Return None for a number that the type cannot represent.
 
     Raises:
-        ArrowException, TypeError, ValueError, OverflowError: The value has another kind.
+        ArrowException, TypeError, ValueError, OverflowError: The value cannot be converted to the type, such as a text
+            to a number.
     """
-    if isinstance(value, np.datetime64 | np.timedelta64):  # its unit may differ from the column's
+    if isinstance(value, np.datetime64 | np.timedelta64):  # the unit of the value may differ from the column's unit
         return pa.scalar(value).cast(kind)
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction | Decimal):
         return pa.scalar(value, kind)
     if isinstance(value, float | Decimal) and not math.isfinite(value):
         return None if pa.types.is_integer(kind) or pa.types.is_decimal(kind) else pa.scalar(float(value), kind)
-    number = Fraction(str(value))  # the decimal that a user wrote: 0.1 is a tenth, not the nearest binary number
+    number = Fraction(str(value))  # the number as the user wrote it: 0.1 is 1/10, not the nearest binary fraction
     if pa.types.is_integer(kind):
         low = -(1 << (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
         is_there = number.denominator == 1 and low <= number < low + (1 << kind.bit_width)
         return pa.scalar(int(number), kind) if is_there else None
     if pa.types.is_floating(kind):
-        # A fraction such as 0.1 equals the nearest float. A whole number must be representable exactly.
+        # A decimal fraction such as 0.1 equals the nearest float. An integer equals the nearest float only if both have
+        # exactly the same value.
         nearest = kind.to_pandas_dtype()(float(number)) if abs(number) < LARGEST else np.float64(np.inf)
         is_there = number.denominator > 1 or (math.isfinite(nearest) and Fraction(float(nearest)) == number)
         return pa.scalar(float(nearest), kind) if is_there else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 INTERRUPTED = 130  # the exit status that shells use: 128 + SIGINT
-REPEAT_SECONDS = 0.05  # long enough for the callback that dropped an interrupt to return
+REPEAT_SECONDS = 0.05  # time after which a dropped interrupt is raised again; the callback that dropped it has ended
 
 
 @contextlib.contextmanager
@@ -19,7 +19,8 @@ def interrupt_says(kept: Callable[[], str]) -> Iterator[None]:
     """Add a message to a KeyboardInterrupt that is raised inside.
 
     Args:
-        kept: Returns the message: which results are kept, and how to continue. It is called after the block has ended.
+        kept: A function that returns the message, which says which results are kept and how to continue. It is called
+            after the block has ended.
     """
     try:
         yield
@@ -29,10 +30,11 @@ def interrupt_says(kept: Callable[[], str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt inside, as Ctrl-C does. Has an effect in the main thread only.
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt inside, as Ctrl-C does. Only has an effect in the main thread.
 
-    Job schedulers send SIGTERM. A terminal that closes sends SIGHUP, which a process started with nohup ignores. Python
-    drops exceptions in finalizers and in callbacks of weak references, so an interrupt there is raised again later.
+    Job schedulers send SIGTERM. A terminal that closes sends SIGHUP. A process that was started with nohup ignores
+    SIGHUP, and this function does not change that. Python drops exceptions that are raised in finalizers and in
+    callbacks of weak references. A KeyboardInterrupt that Python dropped is therefore raised again a moment later.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -52,7 +54,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 def _on_dropped(report: Callable[[sys.UnraisableHookArgs], object], dropped: sys.UnraisableHookArgs) -> None:
-    """Interrupt the main thread again if Python dropped an interrupt. Report any other exception."""
+    """Handle an exception that Python dropped. Schedule another KeyboardInterrupt; report any other exception."""
     if issubclass(dropped.exc_type, KeyboardInterrupt):
         signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
     else:
@@ -60,11 +62,11 @@ def _on_dropped(report: Callable[[sys.UnraisableHookArgs], object], dropped: sys
 
 
 def _interrupt_again(_number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, unless the command is already handling one."""
+    """Raise KeyboardInterrupt, unless the command is already handling a KeyboardInterrupt."""
     if isinstance(sys.exc_info()[1], KeyboardInterrupt):
         return
     while frame is not None:
-        if frame.f_code is _on_dropped.__code__:  # Python would drop an exception here, too
+        if frame.f_code is _on_dropped.__code__:  # Python would also drop an exception that is raised now
             signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
             return
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Limits on memory and on the nesting of columns, and reuse of memory for pictures."""
+"""Limits on memory and on the nesting depth of columns, and reuse of the memory of pictures."""
 
 import contextlib
 import functools
@@ -16,20 +16,21 @@ from numpy.typing import NDArray
 from framedex.errors import DecodeError, FramedexError
 
 GIBIBYTE = 1 << 30
-KEPT_BYTES = 31 << 20  # glibc adapts to blocks of up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD)
-MAX_KEPT_BLOCKS = 256 << 20  # bytes of larger blocks that are kept, which glibc would return to the system
+# Size of the largest blocks that glibc can be made to keep when they are freed (mallopt(3), M_MMAP_THRESHOLD: 32 MiB).
+KEPT_BYTES = 31 << 20
+MAX_KEPT_BLOCKS = 256 << 20  # total bytes of larger free blocks that this module keeps, since glibc does not
 
 _free_blocks: dict[int, NDArray[np.uint8]] = {}
 
-# The memory limit of a container in control groups of version 2 and 1. A file may contain the word "max", or a number
-# above the machine's memory.
+# Files with the memory limit of a container, in version 2 and in version 1 of Linux control groups. If there is no
+# limit, the file contains the word "max", or a number above the machine's memory.
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-CLIP_SHARE = 4  # one clip may take a quarter of the memory, which leaves room for a batch of smaller ones
+CLIP_SHARE = 4  # one clip may take a quarter of the memory, so that a batch of smaller clips also fits
 
 
 @functools.cache
 def machine_bytes() -> int:
-    """Return the memory of this machine or container in bytes."""
+    """Return the memory of this machine in bytes, or the limit of this container if it is lower."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in CONTAINER_LIMITS:
         with contextlib.suppress(OSError, ValueError):
@@ -38,7 +39,7 @@ def machine_bytes() -> int:
 
 
 def usual_clip_bytes() -> int:
-    """Return the memory that the frames of one clip may take, unless the user chose another limit."""
+    """Return the default limit on the memory of the frames of one clip, in bytes."""
     return machine_bytes() // CLIP_SHARE
 
 
@@ -46,14 +47,14 @@ def check_room(size_bytes: int, what: str, *, where: str, remedy: str | None = N
     """Raise DecodeError if an array would need more memory than this machine has.
 
     Args:
-        size_bytes: The memory that is needed.
+        size_bytes: The size of the array in bytes.
         what: The name and dimensions of the array, for the message.
         where: The clip or file, for the message.
-        remedy: How to need less memory, for the message.
+        remedy: A way to use less memory, for the message.
     """
     if size_bytes > machine_bytes():
         raise DecodeError(
-            "needs more memory than this machine has",
+            "an array needs more memory than this machine has",
             where=where,
             found=f"{what}: {size_bytes / GIBIBYTE:,.1f} GiB",
             allowed=f"{machine_bytes() / GIBIBYTE:,.1f} GiB",
@@ -63,21 +64,22 @@ def check_room(size_bytes: int, what: str, *, where: str, remedy: str | None = N
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let this process reuse the memory of freed pictures for the next pictures.
+    """Make glibc keep the memory of freed pictures, so that this process reuses it for the next pictures.
 
-    glibc returns the memory of a picture to the system when it is freed, and the system clears each page again for the
-    next picture. On virtual machines, that takes longer than converting the picture. glibc adapts to blocks that are
-    freed: it then keeps blocks of that size, and up to twice that size of free memory. So one block is allocated here,
-    not touched, and freed. Other C libraries are not affected.
+    By default, glibc returns the memory of a large picture to the system when the picture is freed. The system must
+    then clear each memory page for the next picture. On virtual machines, that takes longer than converting the
+    picture. When a large block is freed, glibc raises its threshold: from then on, it keeps freed blocks of up to that
+    size, and up to twice that size of free memory. So this function allocates and frees one block without writing to
+    it. With other C libraries, the function has no effect.
     """
     np.empty(KEPT_BYTES, np.uint8)
 
 
 def pixel_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return an uint8 array with arbitrary content.
+    """Return a uint8 array with undefined content.
 
-    When a large array and all its views are freed, its memory is kept for the next arrays, up to `MAX_KEPT_BLOCKS`.
-    Otherwise the system would clear 100 MB for each clip of 16 frames of 1080p.
+    When a large array and all its views are freed, the memory is kept for the next arrays, up to `MAX_KEPT_BLOCKS`
+    bytes. Otherwise, the system would have to clear 100 MB for each clip of 16 frames of 1080p.
     """
     size_bytes = math.prod(shape)
     if size_bytes <= KEPT_BYTES:
@@ -86,7 +88,10 @@ def pixel_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 class _Loan:
-    """A block of memory in use. The arrays in the block refer to the loan, so it ends with the last array."""
+    """A block of memory in use by arrays. All arrays in the block refer to this object, so it lives as long as they do.
+
+    When this object is freed, the block becomes free for other arrays.
+    """
 
     def __init__(self, block: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
         self._block = block
@@ -99,34 +104,36 @@ class _Loan:
 
 
 def _block(size_bytes: int) -> NDArray[np.uint8]:
-    """Return a free block of at most twice the size, or a new one."""
+    """Return a free block that is large enough and at most twice as large as needed, or else a new block."""
     for key, block in list(_free_blocks.items()):
         if size_bytes <= block.nbytes <= 2 * size_bytes and _free_blocks.pop(key, None) is not None:
             return block
-    _free_blocks.clear()  # none fits, so pictures have another size now
+    _free_blocks.clear()  # no block fits, so pictures now have another size, and the free blocks are useless
     return np.empty(size_bytes, np.uint8)
 
 
-# Libraries read nested columns recursively. Parquet's reader accepts 100 levels of a schema, and a list takes up to
-# three of them. orjson stops at 254 levels, and pyarrow's JSON reader overflows its stack at a greater depth.
+# Maximum nesting depth of a user column. Libraries read nested columns recursively: Parquet's reader accepts 100 levels
+# of a schema, of which a list takes up to three. orjson accepts 254 levels. pyarrow's JSON reader overflows its stack
+# at a still greater depth.
 MAX_NESTED = 32
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def json_depth(text: str) -> int:
-    """Return the nesting depth of a JSON text. An object or list of plain values has depth 1.
+    """Return the nesting depth of a JSON text. An object or list without objects or lists in it has depth 1.
 
-    The result is an upper bound if it is at most MAX_NESTED. For a text that is not JSON, the result has no meaning.
+    A result of up to MAX_NESTED may be larger than the exact depth. For a text that is not JSON, the result is
+    meaningless.
     """
     brackets = text.count("[") + text.count("{")
-    if brackets <= MAX_NESTED:  # the text cannot be too deep, so it need not be scanned
+    if brackets <= MAX_NESTED:  # the text cannot be nested too deeply, so the exact depth is not needed
         return brackets
     steps = ((token[0] in "[{") - (token[0] in "]}") for token in _TOKENS.finditer(text))
     return max(itertools.accumulate(steps), default=0)
 
 
 def type_depth(kind: pa.DataType) -> int:
-    """Return the nesting depth of an Arrow type: 0 for plain values."""
+    """Return the nesting depth of an Arrow type. Types that are not nested have depth 0."""
     depth, kinds = 0, [kind]
     while kinds := [kind.field(number).type for kind in kinds for number in range(kind.num_fields)]:
         depth += 1
@@ -134,12 +141,18 @@ def type_depth(kind: pa.DataType) -> int:
 
 
 def check_depth(levels: int, where: str, error: type[FramedexError]) -> None:
-    """Raise an error of the given type if columns have too many levels."""
+    """Raise an error if columns are nested too deeply.
+
+    Args:
+        levels: The nesting depth of the columns.
+        where: The column or file, for the message.
+        error: The class of the error.
+    """
     if levels > MAX_NESTED:
         raise error(
             "a user column is nested too deeply",
             where=where,
             found=f"{levels} levels",
             allowed=f"up to {MAX_NESTED}",
-            remedy="store it as a text, or as columns of its own",
+            remedy="store the column as text, or split it into several columns",
         )

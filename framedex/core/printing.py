@@ -1,6 +1,6 @@
 """The output of commands: text, JSON, lists of failures, progress bars and warnings.
 
-All text for a terminal passes through this module, which escapes control characters.
+All text that commands print to a terminal passes through this module, which escapes control characters.
 """
 
 import codecs
@@ -22,7 +22,7 @@ from framedex.errors import UNPRINTABLE, printable
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print text as whole lines. Control characters in names and messages are escaped."""
+    """Print text and a line end. Control characters in the text are escaped, except for line ends."""
     click.echo(printable(text, lines=True), err=err)
 
 
@@ -32,23 +32,23 @@ def json_text(value: object) -> str:
 
 
 def escaped_json(text: str) -> str:
-    r"""Return JSON text with `\u` escapes for the characters that `printable` would escape, except for line ends.
+    r"""Replace the characters that `printable` would escape by JSON's `\u` escapes, except for line ends.
 
-    A line end in JSON text can only stand between values, so it is kept.
+    Line ends are kept, since in JSON text they can only occur between values.
     """
     return UNPRINTABLE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats log records as text without control characters."""
+    """A formatter of log records that escapes control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the lines of a record."""
+        """Return a log record as text of one or more lines."""
         return printable(super().format(record), lines=True)
 
 
 class TerminalBytes:
-    """A binary file that writes to a terminal. UTF-8 text is escaped as `printable` does; line ends are kept."""
+    """A binary file that writes UTF-8 text to a terminal. Text is escaped as by `printable`, except for line ends."""
 
     def __init__(self, terminal: BinaryIO) -> None:
         self._terminal, self._decoder = terminal, codecs.getincrementaldecoder("utf-8")("replace")
@@ -56,23 +56,23 @@ class TerminalBytes:
     closed = False
 
     def write(self, data: Any) -> int:
-        """Write some bytes. They may end in the middle of a character."""
+        """Write some bytes. The bytes may end in the middle of a UTF-8 character."""
         text = self._decoder.decode(bytes(data))
         self._terminal.write(printable(text, lines=True).encode())
         return len(data)
 
     def flush(self) -> None:
-        """Flush the terminal's file."""
+        """Flush the underlying file."""
         self._terminal.flush()
 
 
 def stdout_bytes() -> BinaryIO | TerminalBytes:
-    """Return standard output as a binary file. If it is a terminal, text is escaped as `printable` does."""
+    """Return stdout as a binary file. If stdout is a terminal, written text is escaped as by `printable`."""
     return TerminalBytes(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
 
 def shown_error(error: click.ClickException) -> click.ClickException:
-    """Return the error if its message has no control characters, else a new error with these characters escaped."""
+    """Return an error whose message has no unescaped control characters: the given error, or a new one."""
     message = error.format_message()
     safe = printable(message, lines=True)
     if safe == message:
@@ -83,36 +83,36 @@ def shown_error(error: click.ClickException) -> click.ClickException:
 
 
 def internal_errors(count: int) -> str:
-    """Return a message with the number of internal errors of a run, which asks the user to report them."""
+    """Return a message that says how many internal errors a run had and asks the user to report them."""
     errors, them = ("1 internal error", "it") if count == 1 else (f"{count} internal errors", "them")
     return f"{errors} of framedex (a bug: please report {them} with what framedex -v prints)"
 
 
-SHOWN = 10  # failures that are printed in full, about half a terminal
+SHOWN = 10  # number of failures that are printed, about half the height of a terminal
 
 
 class FailureList:
-    """Prints the first failures of a run as they are added. `end` prints the number of the others."""
+    """A list of failures that prints the first ones when they are added. `end` prints how many others there are."""
 
     def __init__(self) -> None:
         self._kinds = Counter[str]()
 
     def add(self, kind: str, line: str) -> None:
-        """Count a failure, and print its line if it is one of the first.
+        """Count a failure. Print a line about it if fewer than SHOWN failures were added before.
 
         Args:
             kind: The kind of the failure, such as `not_media`.
-            line: The whole line, with its reason.
+            line: The line to print, including the reason for the failure.
         """
         if self._kinds.total() < SHOWN:
             echo(line)
         self._kinds[kind] += 1
 
     def end(self, where: str) -> None:
-        """Print how many failures were not printed, if any.
+        """If some failures were not printed, print how many.
 
         Args:
-            where: A command or a file that shows all failures.
+            where: The command or file that shows all failures, for the message.
         """
         left = self._kinds.total() - SHOWN
         if left > 0:
@@ -121,8 +121,14 @@ class FailureList:
 
 @contextlib.contextmanager
 def progress_bar(unit: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """Provide a function that shows (done, total) on a terminal. With `shown=False`, the bar is never shown."""
-    with tqdm(unit=unit, disable=None if shown else True, file=sys.stderr) as bar:  # None: disabled off a terminal
+    """Provide a function show(done, total) that updates a progress bar on stderr.
+
+    Args:
+        unit: The unit of `done` and `total`, which the bar shows.
+        shown: Whether to show the bar. Even if True, the bar is shown only if stderr is a terminal.
+    """
+    # With disable=None, tqdm shows the bar only on a terminal.
+    with tqdm(unit=unit, disable=None if shown else True, file=sys.stderr) as bar:
 
         def show(done: int, total: int) -> None:
             bar.total = total
@@ -135,7 +141,7 @@ PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
 def user_line() -> tuple[str, int]:
-    """Return the file and the line of the user's program that led to this call."""
+    """Return the (file, line) of the innermost call from the user's code into framedex."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
@@ -143,5 +149,5 @@ def user_line() -> tuple[str, int]:
 
 
 def warn_at(line: tuple[str, int], message: str) -> None:
-    """Issue a warning at a line that `user_line` returned, perhaps in another process."""
+    """Issue a warning for a line that `user_line` returned in this or another process."""
     warnings.warn_explicit(printable(message), UserWarning, *line)

@@ -1,4 +1,4 @@
-"""Differences between the supported versions of PyAV, and the errors that a medium can cause."""
+"""Functions that hide differences between the supported versions of PyAV, and the errors that a medium can cause."""
 
 import contextlib
 import os
@@ -11,16 +11,17 @@ from av.audio.plane import AudioPlane
 
 from framedex.errors import FramedexError
 
-# The errors that a medium can cause when it is read: framedex's own errors, FFmpeg's, and those of reading its file.
-# Any other exception is a bug of framedex.
+# The exceptions that reading or decoding a medium may raise because of its content or its file. Any other exception is
+# a bug of framedex.
 MEDIUM_ERRORS = (FramedexError, av.error.FFmpegError, OSError, MemoryError)
 
-# Up to PyAV 18, metadata that is not UTF-8 raises an error without this argument. PyAV 19 always decodes metadata with
-# `surrogateescape` and no longer accepts the argument.
+# Arguments of `av.open` that allow metadata that is not UTF-8. Up to PyAV 18, such metadata raises an error without the
+# argument. PyAV 19 always decodes metadata with `surrogateescape` and no longer accepts the argument.
 LENIENT_METADATA: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
-# From FFmpeg 9 on, libavformat drops the samples of an MP4's last audio packet after the end of the track.
+# Whether libavformat drops the audio samples after the end of an MP4's track, which FFmpeg does from version 9 on.
+# These samples are the end of the last audio packet.
 ENDS_AUDIO_BY_TABLE = av.library_versions["libavformat"][0] >= 63
 
 
@@ -36,15 +37,17 @@ class _Ratio(Protocol):
 def audio_plane(frame: av.AudioFrame, number: int) -> AudioPlane:
     """Return a plane of an audio frame.
 
-    `frame.planes` fails for eight planes: PyAV 18 counts nine of them, and PyAV 19 refuses them.
+    This function also works for frames with eight planes, for which `frame.planes` fails: PyAV 18 counts nine planes,
+    and PyAV 19 raises an error.
     """
     return AudioPlane(frame, number)
 
 
 def fraction_of(value: _Ratio | None) -> Fraction | None:
-    """Return a time base, rate or aspect ratio of PyAV as a Fraction, or None if FFmpeg does not know it.
+    """Return a time base, rate or aspect ratio from PyAV as a Fraction, or None if the value is unknown.
 
-    Up to PyAV 18 the values are Fractions or None. Since PyAV 19 they are `av.AVRational`, 0/1 or 0/0 where unknown.
+    Up to PyAV 18, such a value is a Fraction, or None if unknown. Since PyAV 19, it is an `av.AVRational`. An unknown
+    value is then 0/1 or 0/0.
     """
     return Fraction(value.numerator, value.denominator) if value and value.denominator else None
 
@@ -59,18 +62,19 @@ def _major(version: str) -> str:
 
 
 def ffmpeg_version() -> str:
-    """Return the version of the FFmpeg libraries that PyAV contains, such as `8.0.1`."""
+    """Return the version of the FFmpeg libraries that PyAV uses, such as `8.0.1`."""
     return str(av.ffmpeg_version_info)
 
 
 def open_encoder(context: av.CodecContext) -> None:
-    """Open an encoder and leave the priority of threads as it is.
+    """Open an encoder without giving threads a realtime priority.
 
-    If root runs SVT-AV1 (up to 4.1), it gives its own threads and the thread that opens it the realtime priority
-    SCHED_FIFO 99. Processes inherit that, so everything else on the machine would wait for them.
+    When a process of root opens SVT-AV1 (up to version 4.1), the encoder gives its threads and the calling thread the
+    realtime priority SCHED_FIFO 99. Child processes inherit the priority, and all other processes of the machine would
+    have to wait for these threads. This function therefore resets the priority after the encoder is open.
 
     Raises:
-        FFmpegError: the encoder refuses its options.
+        FFmpegError: The encoder refuses the options.
     """
     before = _realtime_threads()
     context.open()
@@ -81,7 +85,7 @@ def open_encoder(context: av.CodecContext) -> None:
 def _realtime_threads() -> set[int]:
     found = set()
     for thread in map(int, os.listdir("/proc/self/task")):
-        with contextlib.suppress(ProcessLookupError):  # the thread has ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # the thread may have ended since it was listed
             if os.sched_getscheduler(thread) == os.SCHED_FIFO:
                 found.add(thread)
     return found

@@ -1,6 +1,6 @@
-"""Words for people: suggestions for mistyped names, counts of values, and numbers with units.
+"""Texts for messages: suggestions for mistyped names, counts of values, and rounded numbers with units.
 
-JSON and SQL tables contain the numbers themselves.
+JSON and SQL tables contain exact numbers instead.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from typing import Any
 
 from framedex.errors import FramedexError
 
-# Common names → framedex's names. All of the names that are allowed in a place are suggested.
+# Names that other tools use → framedex's names with that meaning. `meant` suggests those that are allowed.
 MEANT = {
     "bframes": ("reorder_depth",),
     "bit_depth": ("pixel_format", "more_than_8_bits"),
@@ -46,14 +46,17 @@ MEANT = {
     "video": ("uri",),
 }
 
-MISTYPED = 0.85  # difflib's ratio above which `clip` suggests `clips`, but `duration` does not suggest `duration_pts`
+# The least similarity (difflib's ratio) of a mistyped name and the name that was meant. `clip` and `clips` are similar
+# enough, `duration` and `duration_pts` are not.
+MISTYPED = 0.85
 
 
 def meant(name: str, allowed: Iterable[str]) -> list[str]:
-    """Return the allowed names that a name most likely means, best first. The list is empty if none is similar.
+    """Return the allowed names that the user most likely meant, best first. The list is empty if none is similar.
 
-    The first of these that exist: names with the same meaning (`vfr` → `is_vfr`), a nearly equal spelling, names that
-    contain all of its words (`timestamp` → `timestamp_column`), and the closest spelling.
+    The function tries four ways in turn, and returns the result of the first that finds a name: names with the same
+    meaning (`vfr` → `is_vfr`), a nearly equal spelling, names that contain all words of `name`
+    (`timestamp` → `timestamp_column`), and the most similar spelling.
     """
     names = list(allowed)
     lowered = name.strip().lower().replace("-", "_").replace(" ", "_")
@@ -68,17 +71,17 @@ def meant(name: str, allowed: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str | None:
-    """Return a remedy with the allowed names that the user most likely meant, or None."""
+    """Return a remedy that suggests the allowed names that the user most likely meant. None if none is similar."""
     found = meant(name, allowed)
     return f"did you mean {' or '.join(map(repr, found))}?" if found else None
 
 
 def check_choices(error: type[FramedexError] = FramedexError, /, **choices: tuple[object, Iterable[object]]) -> None:
-    """Raise an error for an argument whose value is not allowed.
+    """Raise an error if the value of an argument is not among the allowed values.
 
     Args:
         error: The class of the error.
-        choices: (value, allowed values) by the name of the argument.
+        choices: Name of the argument → (value, allowed values).
     """
     for name, (value, values) in choices.items():
         allowed = tuple(values)
@@ -86,18 +89,18 @@ def check_choices(error: type[FramedexError] = FramedexError, /, **choices: tupl
             raise error(f"unknown {name}", found=repr(value), allowed=", ".join(map(repr, allowed)))
 
 
-# Messages with more than these would not fit into a few lines of a terminal.
-SHOWN = 5  # values of a column, or names
-COLUMNS = 4  # columns with their values
-LONGEST = 60  # characters of a value
+# Limits that make messages fit into a few lines of a terminal.
+SHOWN = 5  # number of values of a column, or of names, that a message shows
+COLUMNS = 4  # number of columns whose values a message shows
+LONGEST = 60  # number of characters of a value that a message shows
 
 
 def few(counts: Mapping[str, int], *, most: int = SHOWN) -> str:
-    """Return the most frequent values with their counts, and the number of the other values.
+    """Return a text with the most frequent values and their counts, and with the number of further distinct values.
 
     Args:
-        counts: The count of each value. Among equally frequent values, the first ones are shown.
-        most: How many values are shown.
+        counts: Value → count. Among equally frequent values, the first ones are shown.
+        most: The number of values that are shown.
     """
     shown = ", ".join(f"{value} ({count:,})" for value, count in Counter(counts).most_common(most))
     others = len(counts) - most
@@ -105,24 +108,24 @@ def few(counts: Mapping[str, int], *, most: int = SHOWN) -> str:
 
 
 def named(names: Iterable[str], count: int) -> str:
-    """Return the first few names, and the number of the others. `count` is the number of all names."""
+    """Return a text with the first few names and the number of further names. `count` is the number of all names."""
     shown = list(itertools.islice(names, SHOWN))
     more = count - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun. `many` is the plural, which defaults to `one` with an s."""
+    """Return a number followed by a noun: `one` if the number is 1, else `many`, which defaults to `one` plus an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def tally(arrays: Iterable[Any]) -> Counter[str]:
-    """Count the values in some Arrow arrays, by their text. An empty cell counts as a value."""
+    """Count the values in Arrow arrays. The keys of the result are texts for messages. Null is counted as "empty"."""
     found = Counter[str]()
     for array in arrays:
         try:
             pairs = [(row["values"], row["counts"]) for row in array.value_counts().to_pylist()]
-        except NotImplementedError:  # Arrow's for lists and other nested values
+        except NotImplementedError:  # Arrow cannot count lists and other nested values
             pairs = [(value, 1) for value in array.to_pylist()]
         for value, count in pairs:
             found[_text(value)] += count
@@ -134,7 +137,11 @@ def _text(value: object) -> str:
 
 
 def values_text(columns: Mapping[str, Mapping[str, int]]) -> str:
-    """Return the values of the first columns as text, by column name."""
+    """Return a text with the names and the most frequent values of the first few columns.
+
+    Args:
+        columns: Column name → value → count.
+    """
     return "; ".join(
         f"{name}: {few(counts) or 'no rows'}" for name, counts in itertools.islice(columns.items(), COLUMNS)
     )
@@ -144,8 +151,8 @@ def no_clip_has(where: Mapping[str, object], columns: Mapping[str, Mapping[str, 
     """Return the error for a selection that matches no clip.
 
     Args:
-        where: The wanted values by column.
-        columns: The count of each value in these columns.
+        where: Column name → wanted value.
+        columns: Column name → value → count, of the columns in `where`.
         path: The path of the dataset or index.
     """
     return FramedexError(
@@ -157,14 +164,14 @@ def no_clip_has(where: Mapping[str, object], columns: Mapping[str, Mapping[str, 
     )
 
 
-DIGITS = 3  # significant digits; people compare sizes and rates, and seldom need more
-SAME_RATE = 1.01  # rates that differ by less than this factor are shown as one rate
+DIGITS = 3  # significant digits of sizes and rates; people compare such numbers and seldom need more digits
+SAME_RATE = 1.01  # frame rates that differ by less than this factor are shown as one rate
 SIZES = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
-LEAST = 1e-6  # smaller numbers are shown with an exponent
+LEAST = 1e-6  # numbers below this one are shown with an exponent
 
 
 def number_text(value: float, *, digits: int = DIGITS, separator: str = ",") -> str:
-    """Return a number with a few significant digits, and with all digits before the decimal point.
+    """Return a number as text with a few significant digits. All digits before the decimal point are kept.
 
     Args:
         value: The number.
@@ -180,13 +187,13 @@ def number_text(value: float, *, digits: int = DIGITS, separator: str = ",") -> 
 
 
 def rate_text(low: float, high: float) -> str:
-    """Return frames per second, as one number or as a range: `25 fps`, `14.9–30.3 fps`, `500–1000 fps`."""
+    """Return a range of frame rates as text, such as `14.9–30.3 fps`, or `25 fps` if both rates are nearly equal."""
     least, most = (number_text(rate, separator="") for rate in (low, high))
     return f"{most} fps" if high <= SAME_RATE * low or least == most else f"{least}–{most} fps"
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration: `0.08 s`, `23.97 s`, `4.2 min`, `2.8 h`."""
+    """Return a duration as text in the unit that fits, such as `0.08 s`, `23.97 s`, `4.2 min` or `2.8 h`."""
     for unit, each in (("h", 3600.0), ("min", 60.0)):
         if abs(seconds) >= each:
             return f"{number_text(seconds / each, digits=2)} {unit}"
@@ -194,8 +201,8 @@ def duration_text(seconds: float) -> str:
 
 
 def size_text(size_bytes: float) -> str:
-    """Return a size in the decimal unit that fits: `144 kB`, `1.5 GB`."""
+    """Return a size as text in the decimal unit that fits, such as `144 kB` or `1.5 GB`."""
     for unit, each in SIZES:
-        if size_bytes >= each * (1 - 0.5 / 10**DIGITS):  # 999.9 kB would be shown as 1,000 kB instead of 1 MB
+        if size_bytes >= each * (1 - 0.5 / 10**DIGITS):  # so that 999.9 kB is shown as 1 MB, not as 1,000 kB
             return f"{number_text(size_bytes / each)} {unit}"
     return f"{number_text(size_bytes)} bytes"

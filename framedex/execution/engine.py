@@ -1,6 +1,7 @@
-"""Execution engines run a function over many items, so that a crash or a hang costs one item alone.
+"""Execution engines, which call a function with each of many items in other processes.
 
-The engine of one machine is a pool of processes with limits on time and memory.
+If a call crashes or hangs, only the result of its item is missing. This module has the engine for one machine, a pool
+of processes with limits on time and memory.
 """
 
 from __future__ import annotations
@@ -27,21 +28,23 @@ from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawn
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-IN_FLIGHT_PER_WORKER = 16  # workers stay busy behind a slow item, and few finished results wait for it in memory
-BROKEN = "broken"  # the kind of an outcome if a process died between two calls, which breaks the pool
+# Default of `Calls.in_flight`. While an item is slow, the other workers continue with the next items. The results of
+# these items stay in memory until the slow item is finished.
+IN_FLIGHT_PER_WORKER = 16
+BROKEN = "broken"  # the `kind` of an outcome if a process died between two calls, after which the pool is unusable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[Item, Result]):
-    """The outcome of one item: a result, or a reason why it is missing.
+    """The outcome of one item: a result, or the reason why the result is missing.
 
     Attributes:
         item: The item.
-        result: The function's return value.
-        kind: The reason for a missing result: `crash`, `timeout`, `memory`, `error` (one of MEDIUM_ERRORS),
-            INTERNAL_ERROR or BROKEN.
-        message: The reason in words.
-        traceback: The traceback of an INTERNAL_ERROR.
+        result: The return value of the function. None if the call failed, or if the item passed without a call.
+        kind: The reason for a missing result as a short word: `crash`, `timeout`, `memory`, `error` (an exception among
+            MEDIUM_ERRORS), INTERNAL_ERROR or BROKEN. None if the call succeeded, or if the item passed without a call.
+        message: The reason for a missing result as a sentence, else None.
+        traceback: The traceback as text if `kind` is INTERNAL_ERROR, else None.
     """
 
     item: Item
@@ -53,15 +56,19 @@ class Outcome(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls(Generic[Item, Result]):
-    """A function to call with each of many items, in separate processes.
+    """A function and many items. The function is to be called with each item, in other processes.
 
     Attributes:
         function: The function. It must be importable by its name, since other processes call it.
-        items: The items. They are read as far ahead as `in_flight` allows.
-        timeout_seconds: The time limit of each call, from its own start. If None, calls are not limited.
-        in_flight: Items per worker that are running or waiting. Bounds memory where items or results are large.
-        passes: Returns True for an item that is yielded in its place without a call.
-        together: Items per task of a cluster. The processes of one machine take one item at a time.
+        items: The items. The engine reads them a little ahead of the calls (`in_flight`).
+        timeout_seconds: The time limit of each call, counted from the start of the call. If None, the time is not
+            limited.
+        in_flight: The maximum number of items per worker that are read and not yet yielded. A small number saves
+            memory if items or results are large.
+        passes: A function that returns True for an item that passes without a call. The outcome of such an item is
+            yielded in order, and has no result.
+        together: The number of items per task of a cluster. The engine of one machine calls the function for one item
+            at a time.
     """
 
     function: Callable[[Item], Result]
@@ -73,9 +80,10 @@ class Calls(Generic[Item, Result]):
 
 
 class Engine(Protocol):
-    """Runs calls in other processes and yields their outcomes in the order of items: `run_local`, or a cluster.
+    """A function that makes calls in other processes and yields the outcomes in the order of items.
 
-    `workers` is the number of parallel calls. `memory_bytes` is the address space that each process may map in all.
+    `run_local` and `RayEngine` are engines. `workers` is the maximum number of parallel calls. `memory_bytes` is the
+    limit on the address space of each process. If None, memory is not limited.
     """
 
     def __call__(
@@ -85,9 +93,13 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One of `count` shares of a run, by its number from 0.
+    """One of the slices into which a run is divided.
 
-    Each share is a command that does not know of the others, such as a task of a Slurm array.
+    Each slice is done by a separate command, such as a task of a Slurm array. The commands do not communicate.
+
+    Attributes:
+        number: The number of the slice, from 0.
+        count: The number of slices.
     """
 
     number: int
@@ -95,7 +107,7 @@ class Slice:
 
     @classmethod
     def parse(cls, text: str) -> Slice:
-        """Return the slice that `i/n` names. Raises ValueError."""
+        """Return the slice for a text `i/n`, such as `0/8`. Raises ValueError."""
         number, _, count = text.partition("/")
         parsed = cls(number=int(number), count=int(count))
         if not 0 <= parsed.number < parsed.count:
@@ -103,25 +115,28 @@ class Slice:
         return parsed
 
 
-LOOK_SECONDS = 1.0  # the time between two checks for stopped workers, which read a file per worker
-STOPPED_SECONDS = 600.0  # a debugger or a suspended job may stop a worker; after ten minutes, nobody will resume it
+LOOK_SECONDS = 1.0  # time between two checks for stopped workers; a check reads one file per worker
+# Time after which a stopped worker is killed, if calls have no time limit. A debugger or a suspended job may stop a
+# worker, but is expected to resume it within ten minutes.
+STOPPED_SECONDS = 600.0
 GIBIBYTE = 1 << 30
 
-# Items in order, each with the call that a process makes for it, if any.
+# A queue of (item, future of the call) in the order of items. The future is None if the item passes without a call.
 _Waiting = collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]]
 
 
 def run_local(
     calls: Calls[Item, Result], *, workers: int, memory_bytes: int | None = None
 ) -> Iterator[Outcome[Item, Result]]:
-    """Yield the outcome of every call, in the order of items.
+    """Make calls in processes of this machine, and yield the outcomes in the order of items.
 
     Args:
-        calls: The function and its items. No process starts before the first item that needs a call.
-        workers: The number of processes. With 0, this process makes the calls, one after another. Their time and memory
-            are not limited then, and a crash of a decoder ends this process.
-        memory_bytes: The address space of each process (RLIMIT_AS), including its libraries, which take about 0.5 GiB.
-            An allocation beyond it fails within its call. If None, memory is not limited.
+        calls: The function and the items. Processes are started when the first item needs a call.
+        workers: The number of processes. If 0, the current process makes the calls, one after another. Time and memory
+            are then not limited, and a crash of a decoder ends the current process.
+        memory_bytes: The limit on the address space of each process (RLIMIT_AS). The libraries of a process take about
+            0.5 GiB of it. An allocation that would exceed the limit makes the call fail. If None, memory is not
+            limited.
     """
     if workers == 0:
         for item in calls.items:
@@ -133,16 +148,17 @@ def run_local(
 
 
 class LocalPool:
-    """A pool of processes on this machine that serves one run after another. A context manager.
+    """A pool of processes on this machine. It is a context manager, and can be used for several runs in turn.
 
-    The processes are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs.
-    They end when this process ends, however it ends.
+    The processes are spawned, not forked, since decoder libraries have threads. A forked process would hang if one of
+    these threads held a lock at the time of the fork. The worker processes end when this process ends, even if it is
+    killed.
 
     Args:
         workers: The number of processes.
-        memory_bytes: As for `run_local`.
-        function: The function that the processes will call. It decides whether they import the caller's script
-            (`spawning`).
+        memory_bytes: The limit on the address space of each process, as for `run_local`.
+        function: The function that the processes will call. The processes import the caller's script only if this
+            function needs the script (`spawning`).
     """
 
     def __init__(
@@ -154,11 +170,14 @@ class LocalPool:
         )
 
     def _end_stopped(self, stopped: dict[int, float], seconds: float) -> None:
-        """Kill workers that have been stopped (SIGSTOP) for too long. A time limit applies only during a call.
+        """Kill workers that have been stopped by SIGSTOP for too long.
+
+        This is needed since pebble's time limit does not apply to a worker that is stopped between two calls.
 
         Args:
-            stopped: The time at which each process was first seen stopped. The caller keeps it between calls.
-            seconds: How long a worker may stay stopped.
+            stopped: Process id → time at which the process was first seen stopped. This method updates the dict, which
+                the caller passes again.
+            seconds: The maximum time for which a worker may be stopped.
         """
         now, manager = time.monotonic(), self._pool._pool_manager.worker_manager
         for process in list(manager.workers):
@@ -176,7 +195,12 @@ class LocalPool:
         self._pool.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def _next_outcome(self, waiting: _Waiting[Item, Result], seconds: float | None) -> Outcome[Item, Result]:
-        """Wait for the first call and return its outcome. Meanwhile, kill workers that stay stopped for too long."""
+        """Wait for the first call of the queue and return its outcome. Meanwhile, kill workers that are stopped.
+
+        Args:
+            waiting: The queue, from which the first item is removed.
+            seconds: The time limit of a call, or None.
+        """
         stopped: dict[int, float] = {}
         future = waiting[0][1]
         while future is not None and not concurrent.futures.wait([future], LOOK_SECONDS).done:
@@ -185,7 +209,10 @@ class LocalPool:
         return _outcome(item, None if future is None else future.result, seconds, self._memory_bytes)
 
     def run(self, calls: Calls[Item, Result]) -> Iterator[Outcome[Item, Result]]:
-        """Yield the outcome of every call, in the order of items. If the caller stops early, the pool ends."""
+        """Make calls, and yield the outcomes in the order of items.
+
+        If the caller closes this generator before its end, the processes are stopped and the pool cannot be used again.
+        """
         waiting: _Waiting[Item, Result] = collections.deque()
         seconds = calls.timeout_seconds
         try:
@@ -207,10 +234,10 @@ class LocalPool:
 
 
 def _release_frames(future: concurrent.futures.Future[Result] | None) -> None:
-    """Drop the traceback of a failed call, with the objects in its frames.
+    """Delete the traceback of a failed call, which refers to objects in its frames.
 
-    If the pool ends while a call is being sent, the traceback refers to the sent bytes in a cycle, and Python 3.13
-    complains on stderr when it collects them.
+    If the pool ends while a call is being sent to a process, the traceback and the sent bytes form a reference cycle.
+    Python 3.13 would print an error to stderr when it collects this cycle.
     """
     error = None if future is None or future.cancelled() or not future.done() else future.exception()
     while error is not None:
@@ -218,7 +245,10 @@ def _release_frames(future: concurrent.futures.Future[Result] | None) -> None:
 
 
 def _is_stopped(process: int) -> bool:
-    """Return whether a signal has stopped a process (proc(5): the state follows the name in parentheses)."""
+    """Return whether a process is stopped by a signal, according to /proc/PID/stat.
+
+    In this file, the state of the process follows its name, which is in parentheses (proc(5)).
+    """
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[:1] == ["T"]
@@ -227,18 +257,22 @@ def _is_stopped(process: int) -> bool:
 
 
 def _enter_worker(memory_bytes: int | None) -> None:
-    """Prepare a worker process: end it when its parent ends, and limit its memory."""
+    """Prepare a worker process: let it end when its parent process ends, and limit its memory."""
     end_with_parent()
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    # This makes the first Arrow array. Under the limit, Arrow's allocator does not reserve a GiB of addresses for it.
+    # This call makes the first Arrow array. It comes after the limit is set, so that Arrow's allocator does not reserve
+    # 1 GiB of the address space.
     leave_out_pandas()
 
 
 def _call(function: Callable[[Item], Result], item: Item) -> Result:
-    """Call a function in a worker. A bug comes back as an InternalError, since not every exception can be pickled."""
+    """Call a function in a worker process.
+
+    An exception other than MEDIUM_ERRORS is replaced by an InternalError, since not every exception can be pickled.
+    """
     try:
         return function(item)
     except MEDIUM_ERRORS:
@@ -253,7 +287,15 @@ def _outcome(
     timeout_seconds: float | None,
     memory_bytes: int | None,
 ) -> Outcome[Item, Result]:
-    """Return the outcome of an item. If it has a call, `answer` returns the result of the call, or raises."""
+    """Return the outcome of an item.
+
+    Args:
+        item: The item.
+        answer: A function that returns the result of the call or raises the error of the call. None if the item passes
+            without a call.
+        timeout_seconds: The time limit of the call, for the message.
+        memory_bytes: The memory limit of the process, for the message. None if memory is not limited.
+    """
     if answer is None:
         return Outcome(item=item)
     try:
@@ -261,14 +303,14 @@ def _outcome(
     except concurrent.futures.TimeoutError:
         return Outcome(item=item, kind="timeout", message=f"took longer than {timeout_seconds:g} s")
     except ProcessExpired as error:
-        return Outcome(item=item, kind="crash", message=f"its process died (exit code {error.exitcode})")
+        return Outcome(item=item, kind="crash", message=f"the worker process died (exit code {error.exitcode})")
     except BrokenProcessPool as error:
-        return Outcome(item=item, kind=BROKEN, message=f"a process died between two calls: {error}")
+        return Outcome(item=item, kind=BROKEN, message=f"a worker process died between two calls: {error}")
     except MemoryError:
-        allowed = "there is" if memory_bytes is None else f"the {memory_bytes / GIBIBYTE:g} GiB it may have"
+        allowed = "is available" if memory_bytes is None else f"the limit of {memory_bytes / GIBIBYTE:g} GiB"
         return Outcome(item=item, kind="memory", message=f"needs more memory than {allowed}")
     except Exception as error:
         if isinstance(error, MEDIUM_ERRORS) and not isinstance(error, InternalError):
             return Outcome(item=item, kind="error", message=f"{type(error).__name__}: {error}")
-        found = internal_error(error)  # a bug, or an item or result that cannot be pickled
+        found = internal_error(error)  # the cause is a bug, or an item or a result that cannot be pickled
         return Outcome(item=item, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)

@@ -1,4 +1,4 @@
-"""The choice of an engine by its name, and of the number of its processes."""
+"""Functions that choose an engine by its name, and the number of processes."""
 
 import os
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ EngineName = Literal["local", "ray"]
 
 
 def processes(workers: int | None, engine: EngineName = "local") -> int:
-    """Return the number of processes for the argument `workers`.
+    """Check the argument `workers` and return the number of processes.
 
     Args:
-        workers: The number of processes. With 0, this process does the work. If None, there is one process per core.
-        engine: The engine. A cluster needs at least one process.
+        workers: The number of processes. If 0, the current process does the work. If None, one process per core.
+        engine: The name of the engine. With "ray", at least one process is needed.
 
     Raises:
-        FramedexError: The number is too low.
+        FramedexError: The number is too low for the engine.
     """
     if workers is None:
         return os.cpu_count() or 1
@@ -33,11 +33,11 @@ def processes(workers: int | None, engine: EngineName = "local") -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """The processes that make calls.
+    """An engine with the number of its processes.
 
     Attributes:
-        count: The number of processes. With 0, this process makes the calls.
-        engine: The engine that runs the processes.
+        count: The number of processes. If 0, the current process makes the calls.
+        engine: The engine that starts the processes.
     """
 
     count: int = os.cpu_count() or 1
@@ -45,16 +45,25 @@ class Workers:
 
     @property
     def alone(self) -> bool:
-        """Whether one process of this machine does everything."""
+        """Whether a single process of this machine makes all calls."""
         return self.count < 2 and self.engine is run_local
 
     def run(self, calls: Calls[Item, Result]) -> Iterator[Outcome[Item, Result]]:
-        """Yield the outcomes of calls, in the order of their items."""
+        """Make calls, and yield the outcomes in the order of items."""
         return self.engine(calls, workers=self.count)
 
 
 def engine_of(name: EngineName, ray_address: str | None = None) -> Engine:
-    """Return the engine with this name. Raises MissingExtraError if Ray is not installed."""
+    """Return an engine by its name.
+
+    Args:
+        name: The name of the engine.
+        ray_address: The address of a Ray cluster, as for `RayEngine`.
+
+    Raises:
+        FramedexError: The name is unknown.
+        MissingExtraError: Ray is needed, but not installed.
+    """
     check_choices(engine=(name, get_args(EngineName)))
     if name == "local":
         return run_local

@@ -1,9 +1,10 @@
-"""The execution engine that runs calls as tasks of a Ray cluster. A lost task costs only the item that caused it.
+"""The execution engine that makes calls in tasks of a Ray cluster.
 
-Within a task, each call runs in a separate process beside Ray's worker, as on one machine. So a crash, a hang or too
-much memory is reported for the item that caused it, with the same messages. Only Ray's own losses remain, such as a
-worker killed from outside or a lost node. A lost task is retried once, then halved until the item that kills it is
-alone.
+A task makes its calls in a child process of Ray's worker, by the same pool as the engine for one machine. So a crash, a
+hang or too much memory is reported for the item that caused it, with the same messages. Ray can still lose a whole
+task, for instance if a worker is killed from outside or a node fails. A lost task is retried once, and then divided
+into halves until the item that makes the task fail is the only one in its task. Only the result of this item is missing
+then.
 """
 
 import collections
@@ -25,18 +26,18 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("ray", "ray", "--engine ray") from error
 
-CONNECT_SECONDS = 10.0  # Ray itself would retry for minutes, which a mistyped address should not cost
-TASKS_IN_FLIGHT = 2  # per parallel task, so that a worker finds its next task when it finishes one
+CONNECT_SECONDS = 10.0  # time limit of the first connection; for a wrong address, Ray itself would retry for minutes
+TASKS_IN_FLIGHT = 2  # submitted tasks per parallel task, so that a worker can start the next task without waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task(Generic[Item]):
-    """The items of one Ray task, or items that pass without a call.
+    """A Ray task with some items, or a group of items that pass without a call.
 
     Attributes:
         items: The items.
-        reference: Ray's reference to the results. None if the items pass without a call.
-        tries: How often the task may be retried if it is lost.
+        reference: Ray's reference to the results of the task. None if the items pass without a call.
+        tries: The number of times that the task may still be retried after it is lost.
     """
 
     items: list[Item]
@@ -45,16 +46,20 @@ class _Task(Generic[Item]):
 
 
 class RayEngine:
-    """Runs functions as tasks of a Ray cluster: at `address`, at RAY_ADDRESS, or a new cluster on this machine.
+    """An engine (`engine.Engine`) that makes calls in tasks of a Ray cluster.
 
-    Implements `engine.Engine`. framedex must be installed where tasks run, and the same files must be visible there.
+    framedex must be installed on all nodes of the cluster, and all nodes must be able to access the same files.
+
+    Args:
+        address: The address of the cluster. If None, the address is the environment variable RAY_ADDRESS. If this
+            variable is not set, a new cluster is started on this machine.
     """
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address
 
     def _connect(self) -> None:
-        """Connect to the cluster, or start one. Raises EngineError if there is no cluster at the address."""
+        """Connect to the cluster, or start a cluster. Raises EngineError if the cluster cannot be reached."""
         if ray.is_initialized():
             return
         address = self._address or os.environ.get("RAY_ADDRESS")
@@ -63,20 +68,23 @@ class RayEngine:
             if match is not None:
                 socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=CONNECT_SECONDS).close()
             ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
-        except (OSError, OverflowError) as error:  # Ray's ConnectionError is an OSError, too
+        except (OSError, OverflowError) as error:  # the ConnectionError that Ray raises is also an OSError
             raise EngineError(
                 "the Ray cluster cannot be reached",
                 where=address,
                 found=_first_line(error),
-                remedy="start one (ray start --head), or correct --ray-address or RAY_ADDRESS",
+                remedy="start a cluster (ray start --head), or correct --ray-address or RAY_ADDRESS",
             ) from error
 
     def __call__(
         self, calls: Calls[Item, Result], *, workers: int, memory_bytes: int | None = None
     ) -> Iterator[Outcome[Item, Result]]:
-        """Yield the outcome of every call, in the order of items, as `run_local` does.
+        """Make calls in tasks of the cluster, and yield the outcomes in the order of items, as `run_local` does.
 
-        `workers` is the number of parallel tasks, if the cluster has that many processors.
+        Args:
+            calls: The function and the items.
+            workers: The number of parallel tasks. A cluster with fewer processors runs fewer tasks in parallel.
+            memory_bytes: The limit on the address space of each process, as for `run_local`.
         """
         self._connect()
         attempt: Any = ray.remote(num_cpus=1, max_retries=0)(_attempt)
@@ -113,7 +121,7 @@ class RayEngine:
                         halves = task.items[:middle], task.items[middle:]
                         waiting.extendleft([submit(half, int(len(half) == 1)) for half in halves][::-1])
                     else:
-                        message = f"its Ray task was lost: {_first_line(error)}"
+                        message = f"the Ray task was lost: {_first_line(error)}"
                         yield Outcome(item=task.items[0], kind="crash", message=message)
                 else:
                     for item, outcome in zip(task.items, results, strict=True):
@@ -125,21 +133,22 @@ class RayEngine:
 
 
 def _attempt(calls: Calls[Any, Result], memory_bytes: int | None) -> list[Outcome[Any, Result]]:
-    """Return the outcomes of the calls of one task, without their items. Runs in a Ray worker."""
+    """Make the calls of one task, and return their outcomes without the items. This function runs in a Ray worker."""
     pool = _pool(memory_bytes)
     try:
         outcomes = list(pool.run(calls))
         if any(outcome.kind == BROKEN for outcome in outcomes):
-            raise RuntimeError("the process beside Ray's worker died between two calls")
-    except RuntimeError:  # pebble raises it for a broken pool: the task is lost and is retried with another pool
+            raise RuntimeError("the child process of Ray's worker died between two calls")
+    except RuntimeError:  # also raised by pebble if the pool is broken; the task is then retried with a new pool
         _pool.cache_clear()
         raise
-    return [replace(outcome, item=None) for outcome in outcomes]  # the caller has the items, which may be large
+    # The items, which may be large, are not sent back, since the caller has them.
+    return [replace(outcome, item=None) for outcome in outcomes]
 
 
 @functools.lru_cache(1)
 def _pool(memory_bytes: int | None) -> LocalPool:
-    """Return this worker's pool of one separate process. It is kept for later tasks."""
+    """Return the pool of this Ray worker, which has one child process. The pool is kept for later tasks."""
     return LocalPool(workers=1, memory_bytes=memory_bytes)
 
 

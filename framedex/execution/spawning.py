@@ -1,8 +1,9 @@
-"""Worker processes that skip the caller's script if they do not need it, and numbers that processes share.
+"""Worker processes that do not import the caller's script unless they need it, and numbers that processes share.
 
-A spawned process imports its parent's script under another name, so that pickled objects can refer to it. Without an
-`if __name__ == "__main__"` guard, the script starts its work again in each worker, and fails. framedex sends its own
-functions and plain data, so a worker needs the script only if the caller passes an object that the script defines.
+By default, a spawned process imports the main script of its parent under another name, so that pickled objects can
+refer to the script. If the script has no `if __name__ == "__main__"` guard, this import starts the work of the script
+again in each worker, and fails. framedex sends only functions of its modules and plain data to workers. So a worker
+needs the script only if the caller passes an object that is defined in the script.
 """
 
 import contextlib
@@ -22,13 +23,14 @@ from multiprocessing import context
 from typing import Any
 
 MAIN = b"__main__"
-SAFE_PATH, THREADS = "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"  # environment variables
+SAFE_PATH, THREADS = "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"  # names of environment variables
 _lock = threading.RLock()
 
 
 class _Process(context.SpawnProcess):
     def start(self) -> None:
-        # The new process inherits the mask of signals. Without it, Ctrl-C while it imports would print a traceback.
+        # The new process inherits the mask of blocked signals. If SIGINT were not blocked, Ctrl-C during the imports of
+        # the new process would print a traceback.
         with _lock, _worker_environment(), _blocked_interrupts():
             super().start()
 
@@ -48,18 +50,19 @@ class _ContextWithoutMain(context.SpawnContext):
 
 
 def spawning(handed_over: object) -> context.SpawnContext:
-    """Return the multiprocessing context for processes to which this object is sent.
+    """Return the multiprocessing context for processes to which an object will be sent.
 
-    The processes skip the caller's script unless the object needs it. OpenBLAS starts one thread in each of them.
+    The processes import the caller's script only if the object needs the script. In each process, OpenBLAS starts a
+    single thread.
     """
     return _Context() if needs_main(handed_over) else _ContextWithoutMain()
 
 
 def needs_main(handed_over: object) -> bool:
-    """Return whether an object, once pickled, refers to the caller's script."""
+    """Return whether the pickled form of an object refers to the caller's script."""
     try:
         return MAIN in pickle.dumps(handed_over)
-    except Exception:  # starting the process will report the error
+    except Exception:  # the error will be reported when the object is sent to a process
         return True
 
 
@@ -71,7 +74,10 @@ class _WithoutPandas(MetaPathFinder):
 
 @contextlib.contextmanager
 def _blocked_interrupts() -> Iterator[None]:
-    """Block SIGINT for this thread inside, and permanently for the processes that it starts there."""
+    """Block SIGINT in this thread for the duration of the block.
+
+    Processes that this thread starts inside inherit the mask, so SIGINT stays blocked in these processes.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -80,14 +86,14 @@ def _blocked_interrupts() -> Iterator[None]:
 
 
 def leave_out_pandas() -> None:
-    """Keep pyarrow from importing pandas, in a process that runs only framedex's own code.
+    """Prevent pyarrow from importing pandas in this process. Only for processes that run no code but framedex's.
 
     At the first conversion between Arrow and Python, pyarrow tries once to import pandas. The import takes half a
-    second and 39 MB in each worker, which does not need it.
+    second and 39 MB in each worker, and workers do not need pandas.
     """
     if "pandas" in sys.modules:
         return
-    import pyarrow as pa  # slow, and processes that only start others do not need it
+    import pyarrow as pa  # imported here, since processes that only start others do not need this slow import
 
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
@@ -98,7 +104,7 @@ def leave_out_pandas() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, even if the parent is killed with SIGKILL."""
+    """Make this process end when its parent process ends, even if the parent is killed by SIGKILL."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
@@ -110,23 +116,25 @@ def _exit_after(sentinel: int) -> None:
 
 
 def python_environment() -> dict[str, str]:
-    """Return an environment in which another Python process imports from the same folders as this one, and no others.
+    """Return environment variables with which another Python process imports from the same folders as this process.
 
-    Without PYTHONSAFEPATH, `python -c` and `python -m` import from the working directory first: a `signal.py` in the
-    folder of a stranger's dataset would run.
+    PYTHONSAFEPATH is set, so that the other process does not import from its working directory. Without this variable,
+    `python -c` and `python -m` search the working directory first. If that is the folder of an untrusted dataset, a
+    file `signal.py` in the folder would be run.
     """
     return os.environ | {SAFE_PATH: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @contextlib.contextmanager
 def _worker_environment() -> Iterator[None]:
-    """Set environment variables for the processes that start inside.
+    """Set environment variables for processes that are started inside.
 
-    - They do not import from the working directory, as in `python_environment`. multiprocessing starts them by
-      `python -c`, and passes the import path of this process afterwards.
-    - OpenBLAS has one thread, unless the user chose a number. The workers run in parallel, and each thread of OpenBLAS
-      maps memory of its own: on 16 cores, more than a worker with a limit of 1 GiB may have. OpenBLAS reads the
-      variable when numpy is imported, which is before a worker's first line of framedex.
+    - PYTHONSAFEPATH prevents imports from the working directory, as in `python_environment`. multiprocessing starts a
+      process by `python -c`, and sends the import path of this process afterwards.
+    - OPENBLAS_NUM_THREADS limits OpenBLAS to one thread, unless the user has set the variable. The workers already run
+      in parallel, and each thread of OpenBLAS maps additional memory. With 16 threads, this is more than a worker with
+      a limit of 1 GiB may map. The variable must be in the environment when the process starts, since OpenBLAS reads it
+      when numpy is imported, before any code of framedex runs.
     """
     own = {name: value for name, value in {SAFE_PATH: "1", THREADS: "1"}.items() if name not in os.environ}
     os.environ.update(own)
@@ -139,7 +147,10 @@ def _worker_environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hidden_main() -> Iterator[None]:
-    """Hide the script from `multiprocessing.spawn.get_preparation_data`, which reads `__file__` and `__spec__`."""
+    """Remove `__file__` and `__spec__` of the main module inside, so that multiprocessing does not find the script.
+
+    `multiprocessing.spawn.get_preparation_data` reads these attributes.
+    """
     main = sys.modules["__main__"]
     with _lock:
         kept: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
@@ -151,15 +162,18 @@ def _hidden_main() -> Iterator[None]:
             vars(main).update(kept)
 
 
-TOKEN_BYTES, NUMBER_BYTES = 16, 8  # a random token identifies the memory, since process ids are used again
+# Sizes of the parts of the shared memory. The random token identifies the memory. A process id and a file descriptor
+# would not suffice, since process ids are reused.
+TOKEN_BYTES, NUMBER_BYTES = 16, 8
 
 
 class SharedNumber:
-    """A whole number of 0 or more that all copies of this object on this machine share: forked, spawned or pickled.
+    """An integer of 0 or more that is shared by all copies of this object in the processes of one machine.
 
-    Examples are the epoch of random draws, and whether a warning was given. The number is in anonymous memory, which
-    lives as long as a process uses it. A copy that cannot reach that memory (on another machine, or after the first
-    process ended) keeps the number that it was pickled with, and does not share it.
+    Copies are made by forking, spawning or pickling. Such numbers are the epoch of random draws, and a flag whether a
+    warning was given. The number is in anonymous shared memory, which exists as long as a process uses it. A copy that
+    is unpickled on another machine, or after the first process has ended, cannot access this memory. Such a copy has
+    the number at the time of pickling, and does not share it.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -170,11 +184,12 @@ class SharedNumber:
         descriptor = os.memfd_create("framedex-epoch")
         os.write(descriptor, self._token + bytes(NUMBER_BYTES))
         self._memory = mmap.mmap(descriptor, TOKEN_BYTES + NUMBER_BYTES)
-        self._descriptor: int | None = descriptor  # other processes find the memory by it
+        self._descriptor: int | None = descriptor  # kept open, so that other processes can open `self._place`
         self._place = f"/proc/{os.getpid()}/fd/{descriptor}"
         self.set(number)
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # a default, as `os` may be gone at exit
+    # `os.close` is a default argument, since the module `os` may be deleted already when the interpreter exits.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         descriptor = getattr(self, "_descriptor", None)
         if descriptor is not None:
             close(descriptor)
@@ -184,11 +199,14 @@ class SharedNumber:
         return int.from_bytes(self._memory[TOKEN_BYTES:], "little")
 
     def set(self, number: int) -> None:
-        """Change the number for all copies."""
+        """Set the number, for all copies."""
         self._memory[TOKEN_BYTES:] = number.to_bytes(NUMBER_BYTES, "little")
 
     def claim(self) -> bool:
-        """Change the number from 0 to 1. Return whether this copy did so: of all copies, a single one does."""
+        """Change the number from 0 to 1 if it is 0. Return whether this call changed the number.
+
+        Of concurrent calls on all copies, only one returns True.
+        """
         if self.get():
             return False
         try:
@@ -197,7 +215,7 @@ class SharedNumber:
                 is_first = self.get() == 0
                 self.set(1)
                 return is_first
-        except OSError:  # the first process has ended, so other copies do not see the number
+        except OSError:  # the first process has ended, so the lock cannot be taken
             self.set(1)
             return True
 
@@ -208,7 +226,7 @@ class SharedNumber:
         try:
             with open(state["place"], "rb+", buffering=0) as memory:
                 if memory.read(TOKEN_BYTES) != state["token"]:
-                    raise FileNotFoundError(state["place"])  # a later process has the same process id
+                    raise FileNotFoundError(state["place"])  # the process id was reused by another process
                 self._memory = mmap.mmap(memory.fileno(), TOKEN_BYTES + NUMBER_BYTES)
         except (OSError, ValueError):
             self._create(state["number"])

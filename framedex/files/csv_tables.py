@@ -1,4 +1,4 @@
-"""CSV files with a header, read as tables. Ids keep their digits, and empty cells are null."""
+"""A reader of CSV files with a header. Numeric ids such as 007 keep all digits, and empty cells become null."""
 
 import contextlib
 from collections.abc import Collection, Iterable
@@ -14,8 +14,9 @@ NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 LEADING_ZERO = r"^\s*[-+]?0\d+\s*$"
 WHOLE_NUMBER = r"^\s*[-+]?\d+\s*$"
 MAX_DIGITS = 15  # float64 represents whole numbers of up to 15 digits exactly
-MAX_EXACT = float(1 << 53)  # float64 represents all whole numbers up to this one
-# A text in a column of numbers is a mistake if it is rare: one in a hundred cells, or a single one beside two numbers.
+MAX_EXACT = float(1 << 53)  # float64 represents all whole numbers up to this number exactly
+# In a column of numbers, a cell that is not a number counts as a mistake if such cells are rare: at most one for each
+# NUMBERS_PER_MISTAKE numbers, or a single one if there are at least FEWEST_NUMBERS numbers.
 NUMBERS_PER_MISTAKE, FEWEST_NUMBERS = 100, 2
 
 
@@ -23,9 +24,10 @@ class CsvTable(NamedTuple):
     """The content of a CSV file.
 
     Attributes:
-        table: The correct rows: they have a cell for each column, and a number or null in each column of numbers.
-        numbers: The row number of each row of `table` in the file, from 0, without the header.
-        wrong: The mistake in each other row, by row number.
+        table: The rows without mistakes. Such a row has one cell per column, and each cell in a column of numbers is a
+            number or empty.
+        numbers: The row number in the file of each row of `table`, counted from 0 and without the header.
+        wrong: Row number in the file → mistake, for each row with a mistake.
     """
 
     table: pa.Table
@@ -36,14 +38,15 @@ class CsvTable(NamedTuple):
 def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     """Read a CSV file.
 
-    The type of a column follows from its cells. If a cell would lose digits as a number (007, or more digits than a
-    number keeps), the column contains texts. If at most one cell in a hundred, or a single cell beside two or more
-    numbers, is a text, the column contains numbers. Such a cell is a mistake, and its row is left out.
+    The type of a column follows from its cells. If the conversion to a number would lose digits of a cell (such as 007,
+    or more digits than float64 has), the column is a column of texts. If almost all cells are numbers, the column is a
+    column of numbers. A cell that is not a number is then a mistake, and its row is left out. "Almost all" means that
+    there is at most one other cell per hundred numbers, or a single other cell and at least two numbers.
 
     Args:
-        file: The file. It is read several times, from its beginning.
-        texts: Columns that contain texts, even if all of their cells are numbers. They may be missing. If a cell is not
-            valid UTF-8, the column contains bytes.
+        file: The file. It is read several times from the beginning.
+        texts: The names of columns that are columns of texts, even if all cells are numbers. Names that the file does
+            not have are ignored. If a cell in such a column is not valid UTF-8, the column is a column of bytes.
 
     Raises:
         pa.ArrowException: The file is not a table.
@@ -63,7 +66,7 @@ def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     for place, field in enumerate(table.schema):
         cells = table.column(place)
         if field.name in types:
-            with contextlib.suppress(pa.ArrowInvalid):  # bytes that are not UTF-8 stay bytes
+            with contextlib.suppress(pa.ArrowInvalid):  # a column with invalid UTF-8 remains a column of bytes
                 cells = cells.cast(pa.string())
         if pa.types.is_string(cells.type):
             cells = pc.if_else(pc.equal(cells, ""), None, cells)
@@ -81,10 +84,10 @@ def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
     """Convert columns of texts to numbers if almost all of their cells are numbers. Leave out rows with other cells.
 
     Args:
-        found: The file as Arrow reads it.
-        names: The columns of texts to convert.
+        found: The content of the file, with the types of columns that Arrow detected.
+        names: The names of the columns of texts that may be converted.
     """
-    table, mistakes = found.table, dict[int, str]()  # by the row of the table
+    table, mistakes = found.table, dict[int, str]()  # `mistakes`: row of the table → mistake
     for place, name in enumerate(table.column_names):
         cells = table.column(place)
         is_number = pc.match_substring_regex(cells, NUMBER) if name in names else None
@@ -94,7 +97,7 @@ def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
         if not others or numbers < FEWEST_NUMBERS or others > max(1, numbers // NUMBERS_PER_MISTAKE):
             continue
         for row in pc.indices_nonzero(pc.fill_null(pc.invert(is_number), False)).to_pylist():
-            mistakes.setdefault(row, f"{name!r} has numbers in the other rows, and here {cells[row].as_py()!r}"[:200])
+            mistakes.setdefault(row, f"{name!r} is {cells[row].as_py()!r}, but a number in most other rows"[:200])
         spelled = pc.if_else(is_number, cells, None)
         is_whole = pc.all(pc.match_substring_regex(spelled, WHOLE_NUMBER)).as_py()
         trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(spelled), r"^\+", "")
@@ -110,14 +113,19 @@ def _without_mistakes(found: CsvTable, names: Collection[str]) -> CsvTable:
 
 
 def _texts_lose_digits(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return whether each text would have fewer digits as a number."""
+    """Return for each text whether its conversion to a number would lose digits, as a column of bool."""
     is_long = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(cells)), MAX_DIGITS)
     is_whole = pc.match_substring_regex(cells, WHOLE_NUMBER)
     return pc.or_(pc.match_substring_regex(cells, LEADING_ZERO), pc.and_(is_whole, is_long))
 
 
 def _loses_digits(numbers: pa.ChunkedArray, spelled: pa.ChunkedArray) -> bool:
-    """Return whether a cell has fewer digits as a number than as a text: 007, and whole numbers beyond float64."""
+    """Return whether converting a column to numbers has lost digits: of 007, or of integers too large for float64.
+
+    Args:
+        numbers: The column as numbers.
+        spelled: The same column as texts.
+    """
     lost = pc.match_substring_regex(spelled, LEADING_ZERO)
     if pa.types.is_floating(numbers.type):
         is_whole = pc.match_substring_regex(spelled, WHOLE_NUMBER)
@@ -126,14 +134,14 @@ def _loses_digits(numbers: pa.ChunkedArray, spelled: pa.ChunkedArray) -> bool:
 
 
 def _read(file: BinaryIO, options: pyarrow.csv.ConvertOptions) -> tuple[pa.Table, dict[int, str]]:
-    """Return a table of the rows with the right number of cells, and the mistakes in the other rows by row number."""
+    """Return the rows that have one cell per column as a table, and row number → mistake for the other rows."""
     wrong: list[pyarrow.csv.InvalidRow] = []
 
     def skip(row: pyarrow.csv.InvalidRow) -> str:
         wrong.append(row)
         return "skip"
 
-    for threads in (True, False):  # Arrow reports row numbers only without threads, which is slower
+    for threads in (True, False):  # only without threads, which is slower, Arrow reports the numbers of wrong rows
         file.seek(0)
         wrong.clear()
         table = pyarrow.csv.read_csv(

@@ -1,4 +1,4 @@
-"""The JSON header of an index or a dataset: reading it, checking its format and version, and remedies for errors."""
+"""The JSON header of an index or a dataset: read the header and check its format and version. Remedies for errors."""
 
 import contextlib
 import itertools
@@ -10,32 +10,30 @@ from typing import Any
 from framedex.errors import FormatError
 from framedex.storage.places import Place, small_text
 
-# Common endings of video files, which suffice for a remedy. Indexing also detects videos by their content.
+# Common extensions of video files, to recognize a folder of videos. Indexing detects videos by their content as well.
 VIDEO_ENDINGS = frozenset(
     (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv", ".ogv", ".3gp")
 )
-MAX_ENTRIES = 1000  # entries of a folder that are looked at; an error should not wait for a large folder
-DEFAULT = "check the path, or make it anew"
+MAX_ENTRIES = 1000  # number of entries of a folder that are searched for videos, so that an error is shown quickly
+DEFAULT = "check the path, or create the index or dataset again"
 
 
 def remedy_for(place: Place) -> str:
-    """Return the remedy for a folder that is not an index or a dataset, as it should be."""
+    """Return the remedy for a folder that is not the expected index or dataset."""
     if not isinstance(place, Path):
         return DEFAULT
     with contextlib.suppress(OSError):
         if (place / "index.json").is_file():
-            return (
-                "this is an index: `framedex shard` makes a dataset of it, and ClipDataset.from_index takes it as it is"
-            )
+            return "this is an index: make a dataset of it by `framedex shard`, or open it by ClipDataset.from_index"
         if (place / "dataset.json").is_file():
-            return "this is a dataset: name the index that it was made of"
+            return "this is a dataset: pass the index from which it was made"
         if place.is_dir() and _has_videos(place):
             return f"this is a folder of videos: run `framedex index {place} --out INDEX` first"
     return DEFAULT
 
 
 def _has_videos(folder: str | Path, *, depth: int = 1) -> bool:
-    """Return whether a folder, or a folder in it up to this depth, has files that are named like videos."""
+    """Return whether a folder has files with the extension of a video. Subfolders are searched up to this depth."""
     with os.scandir(folder) as entries:
         here = list(itertools.islice(entries, MAX_ENTRIES))
     if any(os.path.splitext(entry.name)[1].lower() in VIDEO_ENDINGS and entry.is_file() for entry in here):
@@ -44,14 +42,17 @@ def _has_videos(folder: str | Path, *, depth: int = 1) -> bool:
 
 
 def check_format(path: Place, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:
-    """Return the JSON header of an index or a dataset. Raises FormatError for another format or major version.
+    """Read and return the JSON header of an index or a dataset.
 
     Args:
         path: The folder of the index or dataset.
-        file_name: The name of the header in it.
-        expected: The value of `format`.
-        version: The schema version that this framedex reads. Only its major number is compared.
+        file_name: The name of the header file in the folder.
+        expected: The value that the key `format` must have.
+        version: The schema version that this framedex reads. Only the major number is compared.
         what: The expected kind of folder, for messages, such as "a framedex dataset".
+
+    Raises:
+        FormatError: The header cannot be read, or has another format or major version.
     """
     header = path / file_name
     try:
@@ -69,12 +70,12 @@ def check_format(path: Place, *, file_name: str, expected: str, version: str, wh
             where=str(path),
             found=f"schema version {found[1]}",
             allowed=f"{version.split('.')[0]}.x",
-            remedy="make it anew with this framedex, or install the framedex that wrote it",
+            remedy="create it again with this version of framedex, or install the version that wrote it",
         )
     return dict(content)
 
 
 def is_since(version: str, least: tuple[int, int]) -> bool:
-    """Return whether a schema version, such as "3.6", is at least the given one. Malformed versions are not."""
+    """Return whether a schema version, such as "3.6", is `least` or later. Return False for a malformed version."""
     major, _, minor = version.partition(".")
     return major.isdecimal() and minor.isdecimal() and (int(major), int(minor)) >= least

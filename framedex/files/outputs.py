@@ -1,8 +1,8 @@
-"""Output folders that one run writes at a time, and fingerprints that detect whether a file has changed.
+"""Output folders that only one run can write at a time, and fingerprints that detect whether a file has changed.
 
-A run holds the lock of a local folder while it writes. Small files are written under another name and then renamed, so
-that readers see them complete or not at all. Files for an object store are written into a local folder first. The store
-then accepts them by conditional writes.
+A run locks a local output folder while it writes. A small file is written under another name and then renamed, so that
+readers never see an incomplete file. Files for object storage are written into a local folder first, and then copied by
+conditional requests that do not replace the objects of other runs.
 """
 
 import contextlib
@@ -28,21 +28,21 @@ ASIDE = ".writing-"  # the prefix of unfinished files, which readers ignore
 
 
 def check_free(path: Path | None, overwrite: bool) -> None:
-    """Raise OutputError if a file exists and must not be replaced."""
+    """Raise OutputError if an output file exists, and is not a regular file or `overwrite` is False."""
     if path is not None and path.exists():
         if not overwrite:
             raise OutputError(
-                "the output file is there already", where=str(path), remedy="pass --overwrite, or choose another name"
+                "the output file exists already", where=str(path), remedy="pass --overwrite, or choose another name"
             )
         if not path.is_file():
             raise OutputError("the output is not a regular file", where=str(path), remedy="choose another name")
 
 
 def write_aside(path: Path, content: bytes) -> None:
-    """Write a small file, completely or not at all."""
+    """Write a small file so that readers see the complete file or no file."""
     aside = path.with_name(ASIDE + path.name)
     aside.unlink(missing_ok=True)
-    with open(aside, "xb") as file:  # "x" does not follow a link that somebody put there
+    with open(aside, "xb") as file:  # mode "x" does not follow a symbolic link with the name of the new file
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -50,7 +50,7 @@ def write_aside(path: Path, content: bytes) -> None:
 
 
 def write_json_aside(path: Path, content: dict[str, Any]) -> None:
-    """Write a small JSON file, completely or not at all."""
+    """Write a small JSON file so that readers see the complete file or no file."""
     write_aside(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
@@ -61,28 +61,29 @@ def remove_unfinished(folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-SINGLE_BYTES = 64 << 20  # the size up to which a file is written with one request, which a store can refuse
+SINGLE_BYTES = 64 << 20  # maximum size of a file that is written with one request, which can have a condition
 
 
 class Output:
-    """A folder of this machine. Files are written below `local`, and `publish` makes them visible to readers."""
+    """A local output folder. Files are written into the folder `local`, and `publish` makes them visible to readers."""
 
     def __init__(self, local: Path) -> None:
         self.local = local
-        self.where: Place = local  # the place that readers open
+        self.where: Place = local  # the folder that readers open
 
     def publish(self, path: Path) -> None:
-        """Make a file below `local` visible to readers. Raises OutputError, StorageError."""
+        """Make a file in the folder `local` visible to readers. Raises OutputError, StorageError."""
 
     def remove(self, name: str) -> None:
-        """Remove a file if it exists."""
+        """Delete a file if it exists."""
         (self.local / name).unlink(missing_ok=True)
 
 
 class StoredOutput(Output):
-    """A folder of object storage, in which this run does not replace the objects of other runs.
+    """An output folder in object storage. Writing never replaces the objects of other runs.
 
-    Each object must be new, or replace the exact object that was taken.
+    An object is written only if no object of this name exists, or if the existing object is the one that `take` copied
+    or that this run wrote.
     """
 
     def __init__(self, stored: Stored, local: Path) -> None:
@@ -91,7 +92,7 @@ class StoredOutput(Output):
         self._taken: dict[str, Facts] = {}
 
     def take(self, name: str) -> None:
-        """Copy an object that this run may replace into the local folder, if the object exists."""
+        """Copy an object into the local folder if the object exists, and allow this run to replace it."""
         uri = f"{self._stored.uri}/{name}"
         facts = exists(uri)
         if facts is None:
@@ -111,13 +112,13 @@ class StoredOutput(Output):
             if error.kind not in ("exists", "changed"):
                 raise
             raise OutputError(
-                "another run is writing here",
+                "another run is writing to this folder",
                 where=self._stored.uri,
                 found=f"{error.where}: {error.what}",
-                remedy="wait for it and run again, or choose another place; what was written stays",
+                remedy="wait for that run and run again, or choose another folder; objects that were written are kept",
             ) from error
         if path.parent == self.local:
-            self._taken[name] = facts  # a file directly in the folder may be written again
+            self._taken[name] = facts  # this run may write a file directly in the folder again
         else:
             path.unlink()
 
@@ -126,29 +127,34 @@ class StoredOutput(Output):
 
 
 def write_new(path: Path, uri: str) -> Facts:
-    """Write a file as a new object. Raises StorageError of kind `exists` if the object exists already.
+    """Copy a local file to a new object. Raises StorageError, of kind `exists` if the object exists already.
 
-    Stores check this condition only for objects that are written with one request. Before writing a file in parts, this
-    function checks it with a request of its own.
+    Stores can check whether an object exists only if the object is written with one request. For a file that is written
+    in parts, this function first sends a separate request that checks whether the object exists.
     """
     if path.stat().st_size <= SINGLE_BYTES:
         return put(uri, path.read_bytes())
     if exists(uri) is not None:
-        raise StorageError("something has been written there already", kind="exists", where=uri)
+        raise StorageError("the object exists already", kind="exists", where=uri)
     return upload(path, uri)
 
 
 def check_writable(where: Place) -> None:
-    """Raise OutputError if a place is read-only: a web server or the Hub."""
+    """Raise OutputError for a folder on a web server or the Hub, which framedex can only read."""
     if isinstance(where, Stored) and not where.uri.startswith(("s3://", "gs://", "az://")):
         raise OutputError(
-            "cannot write to a web server or the Hub", where=where.uri, allowed="s3://, gs://, az:// or a folder"
+            "cannot write to a web server or the Hub", where=where.uri, allowed="s3://, gs://, az:// or a local folder"
         )
 
 
 @contextlib.contextmanager
 def stored_output(stored: Stored, *names: str) -> Iterator[StoredOutput]:
-    """Provide a folder of object storage for writing. `names` are the files directly in it that may be replaced."""
+    """Open a folder in object storage for writing.
+
+    Args:
+        stored: The folder.
+        names: The names of files directly in the folder that may be replaced.
+    """
     check_writable(stored)
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         output = StoredOutput(stored, Path(folder))
@@ -161,15 +167,15 @@ Row = dict[str, Any]
 
 
 def agreed_plan(output: Output, name: str, plan: Row) -> Row:
-    """Write the plan of a run in slices, unless another slice was faster. Return the plan that is in the folder.
+    """Write the plan of a run in slices, unless another slice has written it. Return the plan that is in the folder.
 
     Args:
-        output: The folder.
-        name: The name of the plan's file.
-        plan: The plan of this slice.
+        output: The output folder.
+        name: The name of the file with the plan.
+        plan: The plan that this slice made.
 
     Raises:
-        OutputError: The folder cannot be written, and does not have a plan.
+        OutputError: The folder cannot be written, and does not have a plan of another slice.
     """
     write_json_aside(output.local / name, plan)
     try:
@@ -183,7 +189,7 @@ def agreed_plan(output: Output, name: str, plan: Row) -> Row:
 
 
 def written_plan(place: Place, name: str) -> Row | None:
-    """Return the plan of a run in slices, or None if it does not exist."""
+    """Read the plan of a run in slices. Return None if the folder has no plan."""
     path = place / name
     if not path.exists():
         return None
@@ -192,13 +198,13 @@ def written_plan(place: Place, name: str) -> Row | None:
 
 
 def check_all_there(place: Place, count: int, what: str, missing: Iterable[int], *, slices: int) -> None:
-    """Raise OutputError if results of slices are missing. The error names the slices to run again.
+    """Raise OutputError if results of slices are missing. The message says which slices to run again.
 
     Args:
-        place: The folder.
-        count: The number of results of all slices.
-        what: The name of the results, in the plural.
-        missing: The numbers of the missing results. Slice n modulo `slices` makes result n.
+        place: The output folder.
+        count: The total number of results of all slices.
+        what: The word for the results in the message, in the plural.
+        missing: The numbers of the missing results, from 0. Result n is made by slice n modulo `slices`.
         slices: The number of slices.
     """
     numbers = sorted(missing)
@@ -207,19 +213,19 @@ def check_all_there(place: Place, count: int, what: str, missing: Iterable[int],
         raise OutputError(
             f"{len(numbers)} of {count} {what} are missing",
             where=str(place),
-            found=f"nothing from {', '.join(f'--task {number}/{slices}' for number in again)}",
+            found=f"missing results of {', '.join(f'--task {number}/{slices}' for number in again)}",
             remedy="run these slices again",
         )
 
 
 @contextlib.contextmanager
 def full_disk_says(what: str, folder: Path, kept: Callable[[], str]) -> Iterator[None]:
-    """Raise OutputError if the disk becomes full inside.
+    """Convert an OSError about a full disk that occurs inside into OutputError.
 
     Args:
         what: The name of the output, for the message.
-        folder: The output folder.
-        kept: Returns which results are kept, for the message. It is called after the block has ended.
+        folder: The output folder, for the message.
+        kept: A function that returns which results are kept, for the message. It is called after the block has ended.
     """
     try:
         yield
@@ -230,14 +236,14 @@ def full_disk_says(what: str, folder: Path, kept: Callable[[], str]) -> Iterator
 
 
 def full_disk(error: object, what: str, folder: Path, kept: Callable[[], str]) -> OutputError | None:
-    """Return the error for a full disk, or None if `error` has another cause. For arguments, see `full_disk_says`."""
+    """Return the error to raise if `error` is about a full disk, else None. For the arguments, see `full_disk_says`."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
     return OutputError(
-        f"{what} cannot be written to the end",
+        f"{what} cannot be written completely",
         where=str(folder),
         found=error.strerror,
-        remedy=f"make room and run the same command again: {kept()}",
+        remedy=f"free disk space and run the same command again: {kept()}",
     )
 
 
@@ -246,26 +252,30 @@ LOCK_NAME = ".lock"
 
 @contextlib.contextmanager
 def held(folder: Path, name: str = LOCK_NAME, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
-    """Hold the lock of this name in a folder. Raises OutputError if another run holds it.
+    """Hold a lock in a folder. Raises OutputError if another run holds the lock.
 
     Args:
         folder: The folder.
-        name: The name of the lock.
-        shared: Whether other runs may hold the lock at the same time, if they share it too.
-        wait: Whether to wait until other runs release the lock.
+        name: The name of the lock file.
+        shared: Whether to hold a shared lock. Several runs can hold a shared lock at the same time.
+        wait: Whether to wait until other runs release the lock, instead of raising an error.
     """
     try:
         lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise OutputError("the lock is a link", where=str(folder / name), remedy="delete it") from error
+        raise OutputError(
+            "the lock file is a symbolic link", where=str(folder / name), remedy="delete the link"
+        ) from error
     with open(lock, "r+") as file:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             raise OutputError(
-                "another run is writing here", where=str(folder), remedy="wait for it, or choose another folder"
+                "another run is writing to this folder",
+                where=str(folder),
+                remedy="wait for that run, or choose another folder",
             ) from error
         yield
 
@@ -274,14 +284,19 @@ def held(folder: Path, name: str = LOCK_NAME, *, shared: bool = False, wait: boo
 def opened_output(
     out: Place, *names: str, lock: str = LOCK_NAME, shared: bool = False, wait: bool = False
 ) -> Iterator[Output]:
-    """Open a folder for writing, and create it if it is missing. Raises OutputError if another run is writing to it.
+    """Open an output folder for writing. A local folder is created if it does not exist.
 
     Args:
         out: The folder.
-        names: Names of files directly in it that may be replaced, if it is in object storage.
-        lock: The name of the lock of a local folder. A store has no locks, but no run replaces what another one wrote.
-        shared: Whether other runs may hold the lock at the same time, if they share it too.
-        wait: Whether to wait until other runs release the lock.
+        names: The names of files directly in the folder that may be replaced if the folder is in object storage.
+        lock: The name of the lock file of a local folder. In object storage, there are no locks, but a run does not
+            replace objects of other runs.
+        shared: Whether to hold a shared lock. Several runs can hold a shared lock at the same time.
+        wait: Whether to wait until other runs release the lock, instead of raising an error.
+
+    Raises:
+        OutputError: Another run is writing to the folder, the folder cannot be written, or a subfolder is a symbolic
+            link.
     """
     if isinstance(out, Stored):
         with stored_output(out, *names) as output:
@@ -290,49 +305,56 @@ def opened_output(
     out.mkdir(parents=True, exist_ok=True)
     with os.scandir(out) as entries:
         linked = [entry.name for entry in entries if entry.is_symlink() and entry.is_dir()]
-    if linked:  # new files would be written elsewhere, and unfinished files removed there
+    if linked:  # the run would write and delete files in the target of the link
         raise OutputError(
-            "a folder of the output is a link to another folder",
+            "a subfolder of the output is a symbolic link to another folder",
             where=str(out / min(linked)),
             found=os.path.realpath(out / min(linked)),
-            remedy="replace the link by the folder, or link the output as a whole",
+            remedy="replace the link by the folder, or make the output folder itself a link",
         )
     with held(out, lock, shared=shared, wait=wait):
         yield Output(out)
 
 
 def check_unfinished(folder: Path) -> None:
-    """Raise OutputError if an unfinished output, or a file or folder in it, is a link, which a run would follow."""
+    """Raise OutputError if an unfinished output, or a file or folder in it, is a symbolic link.
+
+    A run would otherwise follow the link and write outside of the output folder.
+    """
     found = [folder, *folder.iterdir()] if folder.is_dir() else [folder]
     linked = next((path for path in found if path.is_symlink()), None)
     if linked is not None:
         raise OutputError(
-            "a part of an unfinished output is a link",
+            "a part of an unfinished output is a symbolic link",
             where=str(linked),
             found=os.path.realpath(linked),
-            remedy="delete the unfinished output, if it is not yours",
+            remedy="if you did not create this link, delete the unfinished output",
         )
 
 
 def has_locks(out: Place) -> bool:
-    """Return whether runs that write to a folder can lock each other out."""
+    """Return whether a folder can be locked, so that only one run writes to it. Only local folders can."""
     return not isinstance(out, Stored)
 
 
-SAMPLES, SAMPLE_BYTES = 16, 16 * 1024  # 256 KiB are read in a few milliseconds, and suffice to detect a changed file
-FIRST_PACKETS = 256  # some seconds of video; streams whose packet sizes agree that far are the same
-MIN_SIZES = 8  # packets of still pictures have fewer different sizes, so equal sizes do not prove equal content
+# Number and size of the samples in a fingerprint. 256 KiB take a few milliseconds and suffice to detect a changed file.
+SAMPLES, SAMPLE_BYTES = 16, 16 * 1024
+# Number of packets whose sizes identify a stream, some seconds of video. Streams in which all these sizes are equal
+# count as the same stream.
+FIRST_PACKETS = 256
+# Least number of different sizes. Videos of still pictures have fewer, and their sizes may be equal by chance.
+MIN_SIZES = 8
 
 
 def is_object_tag(recorded: str) -> bool:
-    """Return whether a recorded text is a store's tag of an object, and not a fingerprint of a file's content."""
-    return recorded.startswith(("etag ", "modified "))  # as `storage.objects.Facts.tag`
+    """Return whether a recorded text is the tag of an object in object storage, not the fingerprint of a local file."""
+    return recorded.startswith(("etag ", "modified "))  # the prefixes of `storage.objects.Facts.tag`
 
 
 def sampled(size_bytes: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of the ranges that a fingerprint covers. They include the first and last bytes.
+    """Return the byte ranges (begin, end) of a file that a fingerprint covers. The first and last bytes are included.
 
-    A file of up to 256 KiB is covered completely. The cost for larger files does not depend on their size.
+    A file of up to 256 KiB is covered completely. In a larger file, the ranges have 256 KiB in total.
     """
     if size_bytes <= SAMPLES * SAMPLE_BYTES:
         return [(0, size_bytes)]
@@ -342,7 +364,7 @@ def sampled(size_bytes: int) -> list[tuple[int, int]]:
 
 
 def content_fingerprint(size_bytes: int, samples: Iterable[bytes | memoryview]) -> str:
-    """Return 32 hex digits, a hash of the size and the ranges of `sampled`."""
+    """Return a fingerprint as 32 hex digits: a hash of a file's size and of the bytes in the ranges of `sampled`."""
     digest = hashlib.blake2b(size_bytes.to_bytes(8, "little"), digest_size=16)
     for sample in samples:
         digest.update(sample)
@@ -356,7 +378,7 @@ def fingerprint(descriptor: int, size_bytes: int) -> str:
 
 
 def is_same_file(descriptor: int, *, size_bytes: int, mtime_ns: int, expected: str) -> bool:
-    """Return whether an open file is the recorded one: the same size, and the same mtime or fingerprint."""
+    """Return whether an open file has the recorded size, and also the recorded modification time or fingerprint."""
     status = os.fstat(descriptor)
     if status.st_size != size_bytes:
         return False
@@ -364,7 +386,7 @@ def is_same_file(descriptor: int, *, size_bytes: int, mtime_ns: int, expected: s
 
 
 def open_same_file(path: str, *, size_bytes: int, mtime_ns: int, expected: str) -> int | None:
-    """Open a file and return its descriptor, or None if it is not the recorded file. Raises OSError."""
+    """Open a file and return the file descriptor. Return None if `is_same_file` is False. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if is_same_file(descriptor, size_bytes=size_bytes, mtime_ns=mtime_ns, expected=expected):
         return descriptor
@@ -373,14 +395,14 @@ def open_same_file(path: str, *, size_bytes: int, mtime_ns: int, expected: str) 
 
 
 def first_packets(size: NDArray[np.int64], crc32: NDArray[np.int64] | None = None) -> str | None:
-    """Return a hash of the first packets' sizes, or of images' checksums, for the column `videos.first_packets`.
+    """Return the value of the column `videos.first_packets`, a hash of the first packets' sizes or images' checksums.
 
     Args:
-        size: int64 [packets], the sizes of the packets in bytes.
-        crc32: int64 [packets], the checksums of images, or None for other media.
+        size: int64 [packets]. The size of each packet in bytes.
+        crc32: int64 [packets]. The CRC-32 of each image. None for videos.
 
     Returns:
-        16 hex digits, or None if the sizes do not identify the medium.
+        16 hex digits, or None if the packets of a video have too few different sizes to identify the video.
     """
     if crc32 is None and len(np.unique(size[:FIRST_PACKETS])) < MIN_SIZES:
         return None

@@ -1,7 +1,8 @@
-"""Parquet files: parts of tables that are written completely or not at all, and reading within a memory limit.
+"""Functions that write the Parquet files of a table (parts), and that read Parquet files within a memory limit.
 
-Parts are checked against their schema and record the versions of libraries. Reading checks first how much memory the
-columns need, since a file of a few kilobytes may state billions of values.
+Readers never see an incomplete part. The columns of a part must match a schema, and the metadata of a part records the
+versions of libraries. Before a file is read, the memory of its columns is computed from the file's metadata, since a
+file of a few kilobytes may declare billions of values.
 """
 
 import functools
@@ -29,44 +30,44 @@ from framedex.storage.reader import RangedFile
 Folder = TypeVar("Folder", Path, Stored, Place)
 
 PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
-# The errors of pyarrow for values that no column can hold: mixed types, numbers too large, lone surrogates.
+# The errors that pyarrow raises for values that it cannot store: mixed types, too large numbers, lone surrogates.
 UNSTORABLE = (pa.ArrowException, ValueError, OverflowError, TypeError)
 LIBRARIES = ("av", "pyarrow", "numpy")
-_installed_version = functools.cache(metadata.version)  # each call searches folders for a millisecond
+_installed_version = functools.cache(metadata.version)  # cached, since each call searches folders for a millisecond
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions that are written into every file."""
-    from framedex.core.pyav import ffmpeg_version  # importing PyAV is slow, and readers do not need it
+    """Return the versions of framedex and of libraries, which are written into every part. Library → version."""
+    from framedex.core.pyav import ffmpeg_version  # imported here, since readers do not need PyAV, which is slow
 
     versions = {name: _installed_version(name) for name in LIBRARIES}
     return {"framedex": __version__} | versions | {"ffmpeg": ffmpeg_version()}
 
 
 def ffmpeg_of(schema: pa.Schema) -> set[str]:
-    """Return the FFmpeg version in a part's metadata, or an empty set if an older framedex wrote the part."""
+    """Return the FFmpeg version in a part's metadata as a set. The set is empty if an older framedex wrote the part."""
     stamp = json.loads((schema.metadata or {}).get(b"framedex.libraries", b"{}"))
     return {stamp["ffmpeg"]} if "ffmpeg" in stamp else set()
 
 
 def part_path(folder: Folder, number: int) -> Folder:
-    """Return the path of a part of a table folder."""
+    """Return the path of a part in the folder of a table."""
     return folder / f"part-{number:06d}.parquet"
 
 
 def part_numbers(folder: Place) -> list[int]:
-    """Return the numbers of the visible parts of a table folder, ascending."""
+    """Return the numbers of the complete parts in the folder of a table, ascending."""
     return sorted(int(match[1]) for name in names_in(folder) if (match := PART_NAME.fullmatch(name)))
 
 
 class PartWriter:
-    """A writer of one Parquet file with a fixed schema. The file gets its name on `commit`.
+    """A writer of one Parquet file with a fixed schema. `commit` makes the file visible to readers.
 
     Args:
         path: The path of the file after `commit`.
         schema: The columns of the file.
-        version: The schema version that is written into the metadata.
-        delta: Names of list columns whose elements are stored as differences (Parquet's DELTA_BINARY_PACKED).
+        version: The schema version that is written into the metadata of the file.
+        delta: The names of list columns whose elements are encoded as differences (Parquet's DELTA_BINARY_PACKED).
     """
 
     def __init__(self, path: Path, schema: pa.Schema, *, version: str, delta: tuple[str, ...] = ()) -> None:
@@ -87,11 +88,11 @@ class PartWriter:
         )
 
     def write(self, table: pa.Table) -> None:
-        """Append a table as one row group. Raises ValueError if it does not fit the schema."""
+        """Append a table as one row group. Raises ValueError if the table does not match the schema."""
         self._writer.write_table(table.cast(self._schema), row_group_size=max(1, table.num_rows))
 
     def commit(self) -> None:
-        """Close the file, flush it to disk and give it its name."""
+        """Close the file, flush it to disk, and rename it to its final name."""
         self._writer.close()
         descriptor = os.open(self._aside, os.O_RDONLY)
         os.fsync(descriptor)
@@ -100,21 +101,28 @@ class PartWriter:
 
 
 def write_part(path: Path, table: pa.Table, *, version: str) -> None:
-    """Write a table as a file with one row group."""
+    """Write a table as a part with one row group.
+
+    Args:
+        path: The path of the part.
+        table: The table. The part has the same schema.
+        version: The schema version that is written into the metadata of the part.
+    """
     writer = PartWriter(path, table.schema, version=version)
     writer.write(table)
     writer.commit()
 
 
 def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return rows as a table with this schema. Absent keys become null.
+    """Convert rows to a table.
 
     Args:
-        rows: Values by column. Lists may be numpy arrays; masked elements become null.
+        rows: Column name → value for each row. The value of a missing key is null. Lists may be numpy arrays. Masked
+            elements of such arrays become null.
         schema: The columns of the table.
 
     Raises:
-        ValueError: A required column has a null.
+        ValueError: A row has null in a column that must not be null.
     """
     columns = [_column([row.get(field.name) for row in rows], field.type) for field in schema]
     for field, column in zip(schema, columns, strict=True):
@@ -136,21 +144,23 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
     )
 
 
-LARGE = 1 << 60  # bytes, more than any offset in metadata
-OFFSET_BYTES = 4
-# Encodings that store each occurrence of a text. Others may store a text once and refer to it.
+LARGE = 1 << 60  # size of a file in bytes that is larger than any offset in metadata
+OFFSET_BYTES = 4  # memory of an offset of an Arrow list
+# Encodings that store each occurrence of a text. Other encodings may store a text once and refer to it several times.
 WHOLE_TEXTS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"})
-VALUE_BYTES = 8  # the memory of a number, which may take only a few bits in the file
+VALUE_BYTES = 8  # maximum memory of a number in bytes; in the file, the number may take only a few bits
 
-_checked: weakref.WeakKeyDictionary[pq.ParquetFile, set[int]] = weakref.WeakKeyDictionary()  # row groups by file
+# File → numbers of the row groups whose metadata were checked.
+_checked: weakref.WeakKeyDictionary[pq.ParquetFile, set[int]] = weakref.WeakKeyDictionary()
 
 
 def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
-    """Return the metadata of a row group after checking that they are valid.
+    """Check the metadata of a row group, and return the metadata.
 
-    If the metadata of a column are damaged, pyarrow ends the process when they are accessed. Only its reader of batches
-    raises an error: it parses the metadata of all columns before it reads the first byte. So it reads an empty file
-    here, which is large enough for all offsets.
+    If the metadata of a column are damaged, an access to the metadata makes pyarrow end the process. Only pyarrow's
+    `iter_batches` raises an error instead: it parses the metadata of all columns before it reads the first byte. So
+    this function calls `iter_batches` with the same metadata and with a dummy file. The dummy file claims a size that
+    is larger than all offsets, but reads from it return no bytes.
 
     Raises:
         OSError: The metadata are damaged.
@@ -159,7 +169,9 @@ def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
     group = file.metadata.row_group(number)
     known = _checked.setdefault(file, set())
     if number not in known:
-        offsets: list[int] = []  # an exception instead would stay in pyarrow, with all objects of its frames
+        # The offsets that pyarrow reads. If `read_nothing` raised an exception instead, pyarrow would keep it, with all
+        # objects in the frames of its traceback.
+        offsets: list[int] = []
 
         def read_nothing(offset: int, _length: int) -> bytes:
             offsets.append(offset)
@@ -175,7 +187,7 @@ def checked_group(file: pq.ParquetFile, number: int) -> pq.RowGroupMetaData:
                 raise
         for column in range(group.num_columns):
             if group.column(column).physical_type != file.metadata.schema.column(column).physical_type:
-                raise OSError(f"column {column} of row group {number} has a type of its own")
+                raise OSError(f"column {column} of row group {number} has another type than in the schema")
         known.add(number)
     return group
 
@@ -189,18 +201,18 @@ def read_group(
     kept: int = 1,
     threads: bool = False,
 ) -> pa.Table:
-    """Return a row group of a file, or some of its columns.
+    """Read a row group of a file, or some columns of the row group.
 
     Args:
-        file: An open file.
+        file: The open file.
         number: The number of the row group.
-        columns: The names of columns, or the paths of their parts. Defaults to all columns.
-        most_bytes: The maximum memory of the columns. Defaults to the limit for a clip, divided by `kept`.
-        kept: The number of row groups that the caller keeps in memory.
+        columns: The names of the columns to read, or the paths of nested columns. If None, all columns are read.
+        most_bytes: The maximum memory of the columns. If None, the limit for a clip divided by `kept`.
+        kept: The number of row groups that the caller keeps in memory at the same time.
         threads: Whether columns are read in parallel.
 
     Raises:
-        ValueError: The columns would take more memory.
+        ValueError: The columns would take more than the maximum memory.
         OSError: The row group cannot be read.
         pa.ArrowException: The row group cannot be read.
     """
@@ -211,7 +223,8 @@ def read_group(
     names = None if columns is None else list(columns)
     if need + texts <= most:
         return file.read_row_group(number, columns=names, use_threads=threads)
-    # In the worst case, each text is as long as the whole column in the file. Read as many rows as then fit.
+    # In the worst case, each text is as long as the whole column in the file. Read the row group in batches of as many
+    # rows as would fit into the limit in this case, and check the limit after each batch.
     rows = max(1, group.num_rows * most // (need + texts))
     batches: list[pa.RecordBatch] = []
     size = 0
@@ -225,7 +238,7 @@ def read_group(
 def read_all(
     where: Place, columns: Sequence[str] | None = None, *, row_bytes: int = 0, threads: bool = True
 ) -> pa.Table:
-    """Return all rows of a file, or some of its columns. For arguments and errors, see `read_file`."""
+    """Open a file and read all rows. For arguments and errors, see `read_file`."""
     with parquet_file(where) as file:
         return read_file(file, where, columns, row_bytes=row_bytes, threads=threads)
 
@@ -238,30 +251,33 @@ def read_file(
     row_bytes: int = 0,
     threads: bool = True,
 ) -> pa.Table:
-    """Return all rows of an open file, or some of its columns.
+    """Read all rows of an open file.
 
     Args:
         file: The open file.
-        where: Its place. The file is opened again if its texts may not fit into memory.
-        columns: The names of columns. Missing columns are ignored. Defaults to all columns.
-        row_bytes: The memory that the caller needs for each row in addition.
+        where: The path or uri of the file. The file is opened again if the texts in it may not fit into memory.
+        columns: The names of the columns to read. Names that the file does not have are ignored. If None, all columns
+            are read.
+        row_bytes: The additional memory in bytes that the caller needs per row.
         threads: Whether columns are read in parallel.
 
     Raises:
-        ValueError: The columns would take more memory than a clip may.
-        FileNotFoundError: And other file errors, StorageError, pa.ArrowException.
+        ValueError: The columns would take more memory than the limit for a clip.
+        OSError: The file cannot be read.
+        StorageError: A request failed.
+        pa.ArrowException: The file is damaged.
     """
     most, wanted = usual_clip_bytes(), None if columns is None else list(columns)
     need, repeated = check_file(file, columns, row_bytes=row_bytes)
     if need + repeated <= most:
         return file.read(columns=wanted, use_threads=threads)
-    # Read each distinct text once. Repeat the texts only if all of them fit into memory.
+    # Read the texts as dictionary-encoded arrays, with each distinct text once. Decode them only if the result fits.
     names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
     texts = [name for name in names if wanted is None or name in wanted]
     with parquet_file(where, read_dictionary=texts) as encoded:
         table = encoded.read(columns=wanted, use_threads=threads)
     encoded_chunks = (chunk for name in texts for chunk in table[name].chunks if pa.types.is_dictionary(chunk.type))
-    check_bytes(need + sum(map(encoded_bytes, encoded_chunks)), most, "it")
+    check_bytes(need + sum(map(encoded_bytes, encoded_chunks)), most, "the file")
     for name in texts:
         place = table.column_names.index(name)
         table = table.set_column(place, table.schema.field(name).with_type(pa.string()), table[name].cast(pa.string()))
@@ -269,22 +285,22 @@ def read_file(
 
 
 def check_file(file: pq.ParquetFile, columns: Sequence[str] | None = None, *, row_bytes: int = 0) -> tuple[int, int]:
-    """Return the memory that columns of a file take in bytes, and the most that repeated texts may take in addition.
+    """Return (memory of columns of a file, maximum additional memory of repeated texts), both in bytes.
 
     Args:
-        file: An open file.
-        columns: The names of columns. Defaults to all columns.
-        row_bytes: The memory that the caller needs for each row in addition.
+        file: The open file.
+        columns: The names of the columns. If None, all columns.
+        row_bytes: The additional memory in bytes that the caller needs per row.
 
     Raises:
-        ValueError: The columns take more memory than a clip may, without what texts may take in addition.
+        ValueError: The columns take more memory than the limit for a clip, even without repeated texts.
         OSError: The metadata are damaged.
         pa.ArrowException: The metadata are damaged.
     """
     groups = [checked_group(file, number) for number in range(file.metadata.num_row_groups)]
     sizes = [_group_bytes(group, file.metadata.schema, columns) for group in groups]
     need = sum(size for size, _ in sizes) + file.metadata.num_rows * row_bytes
-    check_bytes(need, usual_clip_bytes(), "it")
+    check_bytes(need, usual_clip_bytes(), "the file")
     return need, sum(texts for _, texts in sizes)
 
 
@@ -294,7 +310,7 @@ def check_bytes(need: int, most: int, what: str) -> None:
     Args:
         need: The needed memory in bytes.
         most: The allowed memory in bytes.
-        what: The part of a file that needs the memory, for the message.
+        what: The file or the part of a file that needs the memory, for the message.
     """
     if need > most:
         raise ValueError(f"{what} takes {size_text(need)} of memory; {size_text(most)} are allowed")
@@ -303,10 +319,10 @@ def check_bytes(need: int, most: int, what: str) -> None:
 def _group_bytes(
     group: pq.RowGroupMetaData, schema: pq.ParquetSchema, columns: Sequence[str] | None
 ) -> tuple[int, int]:
-    """Return the memory that columns of a row group take according to the file's footer, in bytes.
+    """Return (memory of columns of a row group, maximum additional memory of repeated texts), both in bytes.
 
-    The second number is the most that repeated texts may take in addition: a file may store a text once and refer to
-    it often.
+    The numbers are computed from the file's metadata. Repeated texts take more memory than in the file, since the file
+    may store a text once and refer to it several times.
     """
     need = texts = 0
     for number in range(group.num_columns):
@@ -314,7 +330,8 @@ def _group_bytes(
         path = f"{chunk.path_in_schema}."
         if columns is None or any(path.startswith(f"{name}.") for name in columns):
             value_bytes = max(VALUE_BYTES, leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else 0)
-            # Lists in lists have an offset for each value, and each level that may be null a bit.
+            # In memory, each level of lists in lists adds an offset per value, and each level that may be null adds a
+            # bit per value.
             value_bytes += OFFSET_BYTES * max(0, leaf.max_repetition_level - 1) + leaf.max_definition_level // 8
             need += max(chunk.total_uncompressed_size, chunk.num_values * value_bytes)
             shares = chunk.has_dictionary_page or not WHOLE_TEXTS.issuperset(chunk.encodings)

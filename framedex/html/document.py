@@ -1,8 +1,8 @@
-"""HTML pages without external resources: elements, the theme, and whole documents.
+"""Functions that build self-contained HTML pages: elements, the theme, and whole documents.
 
-Elements are built as a tree, so that text from data becomes text or attribute values, never markup. The content
-security policy of a page forbids loading external resources. The theme has colours for light, dark and print, and a
-style sheet that all pages share (theme.css).
+A page is built as a tree of elements. So text from data can only become text or attribute values, never markup. The
+content security policy of a page forbids loading external resources. The theme consists of colours for light mode, dark
+mode and print, and of a style sheet that all pages share (theme.css).
 """
 
 import base64
@@ -16,16 +16,21 @@ from xml.etree.ElementTree import Element, tostring
 
 from framedex.errors import printable
 
-Markup = NewType("Markup", bytes)  # UTF-8 that browsers parse; only `markup` creates it
-LONGEST = 160  # characters of a value; longer ones would widen their table's column beyond the page
-RAW = ("script", "style")  # browsers do not parse the content of these elements, so it must not be escaped
+Markup = NewType("Markup", bytes)  # serialized HTML in UTF-8; only the function `markup` creates such values
+LONGEST = 160  # number of characters of a value that are shown; a longer value would make a table wider than the page
+RAW = ("script", "style")  # elements whose content browsers do not parse as HTML, so it must not be escaped
 
 
 def element(tag: str, *content: Element | str | None, **attributes: object) -> Element:
-    """Return an element with texts and child elements. Content and attributes that are None are left out.
+    """Return an element with texts and child elements. Contents and attributes that are None are left out.
 
-    In an attribute's name, `_` stands for `-`, and a trailing `_` is dropped. Control characters and changes of text
-    direction become escapes, except for line ends.
+    Control characters and changes of text direction are escaped, except for line ends.
+
+    Args:
+        tag: The name of the element.
+        content: The texts and child elements, in order.
+        attributes: Name → value of the attributes. In a name, `_` stands for `-`. A trailing `_` is removed, as in
+            `class_`.
     """
     built = Element(
         tag,
@@ -40,7 +45,7 @@ def element(tag: str, *content: Element | str | None, **attributes: object) -> E
             built.append(part)
         elif part is not None:
             text = part if tag in RAW else safe(part)
-            if len(built):  # ElementTree stores text after a child as the child's tail
+            if len(built):  # ElementTree stores text that follows a child in the attribute `tail` of the child
                 built[-1].tail = (built[-1].tail or "") + text
             else:
                 built.text = (built.text or "") + text
@@ -48,17 +53,23 @@ def element(tag: str, *content: Element | str | None, **attributes: object) -> E
 
 
 def safe(text: str) -> str:
-    """Return text with all unprintable characters except line ends escaped."""
+    """Escape all unprintable characters of a text except line ends."""
     return printable(text, lines=True)
 
 
 def markup(tree: Element) -> Markup:
-    """Return an element as HTML on a line of its own."""
+    """Return an element as HTML, followed by a line end."""
     return Markup(f"{tostring(tree, encoding='unicode', method='html')}\n".encode())
 
 
 def said(value: object, *, longest: int = LONGEST) -> str:
-    """Return a value as text. A long text is cut at its beginning, since names differ at their end."""
+    """Return a value of a column as text for a page.
+
+    Args:
+        value: The value.
+        longest: The maximum number of characters. A longer text is cut at its beginning, since file names mostly
+            differ at their end.
+    """
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -74,17 +85,24 @@ def said(value: object, *, longest: int = LONGEST) -> str:
 
 
 def coded(text: str) -> list[Element | str]:
-    """Return the parts of a text, with names in backticks as `code` elements."""
+    """Split a text at backticks, and return its parts. The parts between backticks are `code` elements."""
     return [element("code", part) if place % 2 else part for place, part in enumerate(text.split("`")) if part]
 
 
 def sentence(name: str) -> str:
-    """Return the name of a column as words."""
+    """Return the name of a column with spaces instead of underscores."""
     return name.replace("_", " ")
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str, class_: str = "") -> Element:
-    """Return a table in a box that scrolls on narrow pages. `caption` is its description for screen readers."""
+    """Return a table in a box that scrolls horizontally if the page is narrow.
+
+    Args:
+        names: The names of the columns.
+        rows: The values of each row.
+        caption: The description of the table for screen readers.
+        class_: Further CSS classes of the box.
+    """
     kept = [list(row) for row in rows]
     right = ["number" if kept and all(_is_number(row[place]) for row in kept) else None for place in range(len(names))]
     head = [element("th", sentence(name), scope="col", class_=side) for name, side in zip(names, right, strict=True)]
@@ -110,12 +128,24 @@ def _value(value: object) -> Element | str:
 
 
 def folded(title: str, *content: Element | None, class_: str | None = None) -> Element:
-    """Return content that is hidden until the reader unfolds it."""
+    """Return a `details` element, whose content is hidden until the reader opens it.
+
+    Args:
+        title: The text that is always visible.
+        content: The hidden content.
+        class_: The CSS class.
+    """
     return element("details", element("summary", title), *content, class_=class_)
 
 
 def section(identity: str, title: str, *content: Element | None) -> Element:
-    """Return a section of a page with a headline."""
+    """Return a section of a page.
+
+    Args:
+        identity: The `id` of the section, to which links refer.
+        title: The headline.
+        content: The content after the headline.
+    """
     return element(
         "section",
         element("h2", title, id=f"{identity}-title"),
@@ -126,7 +156,13 @@ def section(identity: str, title: str, *content: Element | None) -> Element:
 
 
 def titled(kind: str, name: str, *content: Element | None) -> Element:
-    """Return the header of a page: the kind of page, the name of its subject, and further content."""
+    """Return the header of a page.
+
+    Args:
+        kind: The kind of page, such as "Audit of an index".
+        name: The name of the subject of the page, such as the path of the index. It is the main headline.
+        content: Further content.
+    """
     return element("header", element("p", kind, class_="soft"), element("h1", element("bdi", name)), *content)
 
 
@@ -137,10 +173,11 @@ def drawing(
 
     Args:
         content: The elements of the drawing.
-        size: Width and height, in the drawing's own units.
-        label: A description for screen readers. If None, the drawing is an ornament, and they skip it.
+        size: The width and height of the drawing, in the units of its coordinates.
+        label: The description of the drawing for screen readers. If None, the drawing is decorative, and screen readers
+            skip it.
         class_: The CSS class.
-        others: Further attributes, such as the width and height in pixels.
+        others: Further attributes of the SVG element, such as its width and height in pixels.
     """
     spoken = {"aria_hidden": "true"} if label is None else {"role": "img", "aria_label": label}
     return element("svg", *content, viewBox=f"0 0 {size[0]} {size[1]}", class_=class_, **spoken, **others)
@@ -153,12 +190,12 @@ def jpeg_uri(jpeg: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """A colour in each scheme, as `#rrggbb`.
+    """A colour in each of the three colour schemes. The values have the form `#rrggbb`.
 
     Attributes:
-        light: On a light background.
-        dark: On a dark background, for browsers that prefer it.
-        paper: In print.
+        light: The colour in light mode.
+        dark: The colour in dark mode, which browsers select by `prefers-color-scheme`.
+        paper: The colour in print.
     """
 
     light: str
@@ -166,11 +203,12 @@ class Colour:
     paper: str
 
 
-# Text has a contrast of at least 4.5 : 1 with its background, and drawings 3 : 1 (tests/html/test_theme.py).
+# Name → colour of the theme. The contrast with the background is at least 4.5 : 1 for text and 3 : 1 for drawings
+# (tests/html/test_theme.py).
 COLOURS = {
     "ink": Colour("#1d2126", "#e4e7eb", "#000000"),  # text
     "soft": Colour("#57606b", "#a0a9b5", "#444444"),  # less important text
-    "line": Colour("#dde1e6", "#343a42", "#bbbbbb"),  # between parts
+    "line": Colour("#dde1e6", "#343a42", "#bbbbbb"),  # lines between parts of the page
     "ground": Colour("#ffffff", "#16191d", "#ffffff"),
     "raised": Colour("#f5f6f8", "#1f2328", "#f3f3f3"),  # the background of boxes
     "link": Colour("#0a5bb0", "#7db7f5", "#000000"),
@@ -180,40 +218,40 @@ COLOURS = {
     "warning-ground": Colour("#fdf5e3", "#33290f", "#ffffff"),
     "note": Colour("#40566f", "#a9bfd8", "#40566f"),
     "note-ground": Colour("#eef2f7", "#212a35", "#ffffff"),
-    "bar": Colour("#3d6fb4", "#6fa0e0", "#3d6fb4"),  # in charts
+    "bar": Colour("#3d6fb4", "#6fa0e0", "#3d6fb4"),  # bars of charts
     "bar-rest": Colour("#97a3b3", "#5d6875", "#97a3b3"),
     "axis": Colour("#6b7480", "#8a95a2", "#555555"),
     "grid": Colour("#e6e9ed", "#2b3037", "#dddddd"),
     "start": Colour("#b8430f", "#ff9a63", "#b8430f"),  # a random access point
-    "gap": Colour("#f6dfb5", "#4c3d1c", "#f6dfb5"),  # time without a frame
-    "hatch": Colour("#aab2bd", "#59626e", "#aab2bd"),  # over padding
+    "gap": Colour("#f6dfb5", "#4c3d1c", "#f6dfb5"),  # a time span without a frame
+    "hatch": Colour("#aab2bd", "#59626e", "#aab2bd"),  # hatching that marks padding
 }
 
 
 def rgb(name: str) -> tuple[int, int, int]:
-    """Return a colour of the light scheme as red, green and blue, each 0 to 255, for pictures."""
+    """Return the light-mode value of a colour as (red, green, blue) from 0 to 255, for drawing into pictures."""
     red, green, blue = bytes.fromhex(COLOURS[name].light.removeprefix("#"))
     return red, green, blue
 
 
 def stylesheet(own: str) -> str:
-    """Return the style sheet of a page: the theme with the colours that the page uses, then the page's own rules.
+    """Return the style sheet of a page: the colours that the page uses, the shared rules, and the rules of the page.
 
     Args:
-        own: The page's own rules. They use the colours of the theme: `var(--ink)`.
+        own: The CSS rules of the page. They refer to colours of the theme as CSS variables, such as `var(--ink)`.
 
     Raises:
-        ValueError: A rule uses a variable that neither the theme nor the page defines.
+        ValueError: A rule uses a CSS variable that neither the theme nor the page defines.
     """
     rules = (files("framedex.html") / "theme.css").read_text(encoding="utf-8") + own
     used, defined = set(re.findall(r"var\(--([a-z-]+)\)", rules)), set(re.findall(r"--([a-z-]+):", rules))
     if unknown := used - defined - set(COLOURS):
-        raise ValueError(f"no such variable: {', '.join(sorted(unknown))}")
+        raise ValueError(f"unknown CSS variables: {', '.join(sorted(unknown))}")
     return _variables([name for name in COLOURS if name in used]) + rules
 
 
 def _variables(names: list[str]) -> str:
-    """Return the rules that define colours in each scheme."""
+    """Return the CSS rules that define the colours with these names in light mode, dark mode and print."""
 
     def block(scheme: str) -> str:
         values = " ".join(f"--{name}: {getattr(COLOURS[name], scheme)};" for name in names)
@@ -228,17 +266,17 @@ def _variables(names: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A page: a head, and a body with a main part and content before and after it.
+    """An HTML page with a main part, and with further elements before and after the main part.
 
     Attributes:
         title: The title in the browser.
-        style: The page's own CSS rules. The theme comes before them.
-        script: The page's JavaScript, which runs after the body is loaded.
-        served: Whether a server of this machine delivers the page, and its script may load data, pictures and sound
-            from there. Otherwise, the page does not load anything.
-        before: Elements before the main part, such as a header.
-        main: The main part, in pieces, so that large pages can be built piece by piece.
-        after: Elements after the main part, such as a footer.
+        style: The CSS rules of the page, which follow those of the theme.
+        script: The JavaScript of the page, which runs after the body is loaded. None if the page has no script.
+        served: Whether a local web server delivers the page. If True, the script of the page may load data, pictures
+            and sound from this server. If False, the page does not load anything.
+        before: The elements before the main part, such as a header.
+        main: The main part, in pieces, so that a large page can be built piece by piece.
+        after: The elements after the main part, such as a footer.
     """
 
     title: str
@@ -250,7 +288,7 @@ class Document:
     after: Iterable[Element | None] = ()
 
     def content(self) -> bytes:
-        """Return the page as UTF-8."""
+        """Return the page as HTML in UTF-8."""
         script = None if self.script is None else element("script", self.script)
         return b"".join(
             [
@@ -284,7 +322,7 @@ class Document:
             ),
             element("meta", name="viewport", content="width=device-width, initial-scale=1"),
             element("title", self.title),
-            element("link", rel="icon", href="data:,") if self.served else None,  # else browsers ask for one
+            element("link", rel="icon", href="data:,") if self.served else None,  # so that browsers request no icon
             element("style", style),
         )
 
@@ -294,5 +332,5 @@ def _written(parts: Iterable[Element | None]) -> list[bytes]:
 
 
 def _digest(text: str) -> str:
-    """Return the hash by which a content security policy allows a style or a script."""
+    """Return the hash of a style or a script, in the form in which a content security policy allows it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,6 +1,7 @@
 """The columns of a dataset's tables of clips, recipes, failures and tars.
 
-A clip's recipe describes how to get its frames and its audio out of its medium.
+The recipe of a clip describes which bytes of the medium to read and how to decode them into the frames and the audio
+of the clip.
 """
 
 from dataclasses import dataclass
@@ -12,39 +13,43 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import FAR, ColumnRule
 from framedex.records.columns import BYTES, COUNT, CRC32, INT32, POSITIVE, between, column, list_of
 
-PAD = -1  # a wanted frame that is padding
-NO_PTS = np.iinfo(np.int64).min
+PAD = -1  # stands for the frame number of a wanted frame that is padding
+NO_PTS = np.iinfo(np.int64).min  # stands for a missing timestamp in numpy arrays
 NUMBER = between(0, INT32, needed=False)
 PLACE = between(PAD, INT32)
 NAME, ANY_TEXT = ColumnRule(needed=True, any_text=True), ColumnRule(any_text=True)
 SAMPLES = between(-FAR, FAR)
-# Places of `Column.also_in`: the JSON of a clip in a tar, and the table with a single value of each clip per column.
+# Places of `Column.also_in`: the JSON of a clip in a tar, and the table whose columns have a single value per clip.
 SAMPLE, FIELDS = "sample", "fields"
-VIEWS_SINCE = (3, 4)
+VIEWS_SINCE = (3, 4)  # first version of the format with the columns about views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipRecord:
-    """A row of `clips`, without the user's columns.
+    """A row of the table `clips`, without the user's columns.
 
     Attributes:
         clip_id: Unique name of the clip.
-        media_row: Row of the clip's medium in `media`.
-        frames: Wanted frames in order, by presentation number from 0. Frames may repeat. -1 is padding by a constant.
-        mask: False for padding, by a constant or by repeated frames.
-        pts: Timestamps of the wanted frames; null for padding.
-        seconds: Timestamps of the wanted frames by the container's clock; null for padding.
-        md5: MD5 over the native planes of each frame (as `frames.md5` of an index), null for padding. Null if the index
-            has no hashes.
-        shard: Number of the tar with the clip (a row of `shards`). Null if its ranges point into the source.
-        stretch_first: First frame of the stretch of the medium that the policy sampled: 0, or the first frame of a
-            range. Null for explicit clips.
-        stretch_stop: The frame after the stretch.
-        anchor_frame: Number of the frame that the clip is about. Null if the policy has no such frame.
-        multiview_id: Name that the clips of several views share if they belong together. Null if a clip stands
-            alone.
-        view_name: Name of the clip's view.
-        view_away_seconds: Time of each frame minus the time that was wanted of the view; null for padding.
+        media_row: Row number of the clip's medium in the table `media`.
+        frames: Presentation numbers (from 0) of the wanted frames, in the order of the clip. A number may occur several
+            times. -1 is padding by a constant.
+        mask: Whether each wanted frame is a real frame. False for padding by a constant or by repeated frames.
+        pts: Timestamp of each wanted frame in the time base. Null for padding.
+        seconds: Timestamp of each wanted frame in seconds on the container's clock. Null for padding.
+        md5: MD5 over the native planes of each wanted frame, as in `frames.md5` of an index. Null for padding. The list
+            is null if the index has no hashes.
+        shard: Row number in the table `shards` of the tar that contains the clip. Null if the clip is not packed. Its
+            byte ranges then refer to the source.
+        stretch_first: First frame of the part of the medium that the policy sampled. 0 for the whole medium, or the
+            first frame of a range. Null for explicit clips.
+        stretch_stop: The frame after the last one of the part of the medium that the policy sampled. Null for explicit
+            clips.
+        anchor_frame: Presentation number of the frame around which the clip was sampled. Null if the policy does not
+            sample around frames.
+        multiview_id: Name that is the same for all clips that show one scene at the same time from several views. Null
+            if the clip has no other views.
+        view_name: Name of the clip's view. Null if the clip has no other views.
+        view_away_seconds: Time of each frame minus the time at which the view's frame was wanted. Null for padding.
     """
 
     clip_id: str = column(pa.string(), nullable=False, rule=NAME, also_in=(SAMPLE, FIELDS), key="clip_id")
@@ -94,27 +99,30 @@ class ClipRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The recipe for a clip's frames: the bytes to read from its medium, and the packets to decode.
+    """The recipe for a clip's frames: the bytes to read from the medium, and the packets to decode.
 
-    The fields are columns of `recipes`, except for `packet_pts`, `packet_shown` and `packet_start`. These three are
-    known when a clip is planned, and are not stored.
+    The fields are columns of the table `recipes`, except for `packet_pts`, `packet_shown` and `packet_start`. These
+    three are known when a clip is planned, and are not stored.
 
     Attributes:
-        range_offset: Offsets of the byte ranges to read, in decode order.
-        range_length: Lengths of the byte ranges.
-        range_path: The file of each range of loose images, relative to the medium's folder.
-        range_crc32: CRC-32 of each range of images.
-        packet_size: Sizes of the packets in the joined ranges. The packets of one picture count as one.
-        packet_rank: Presentation rank of each packet within the clip's own stream, from 0.
-        run_first: Number (within this clip) of the first packet of each run. Each run is decoded in a session of its
-            own.
-        run_open: Whether the run begins at an open random access point.
-        run_state: Number of the entry of `media.states` that each run's decoder must be given before its first packet.
-        damaged: Whether a wanted frame lies in a damaged GOP.
-        position: The packet's rank for each wanted frame; -1 for padding.
-        packet_pts: int64 [packets], timestamps.
-        packet_shown: bool [packets], whether a decoder outputs the packet.
-        packet_start: bool [packets], whether decoding may start at the packet without any state.
+        range_offset: Offset of each byte range to read, in decode order.
+        range_length: Length of each byte range.
+        range_path: Path of the file that contains each byte range, relative to the medium's folder. Null if the medium
+            is not a sequence of loose images.
+        range_crc32: CRC-32 of the bytes in each byte range. Null if the byte ranges are not images.
+        packet_size: Size of each packet. The packets follow each other without gaps in the concatenated byte ranges.
+            Several packets of one picture count as one packet.
+        packet_rank: Rank of each packet's picture in presentation order among the packets of the clip, from 0.
+        run_first: For each run, the number of its first packet among the packets of the clip, from 0. Each run is
+            decoded by a separate decoder session.
+        run_open: For each run, whether it begins at an open random access point.
+        run_state: For each run, the number of the entry of `media.states` that the decoder must get before the first
+            packet.
+        damaged: Whether a wanted frame is in a damaged GOP.
+        position: For each wanted frame, the rank of the packet that contains it. -1 for padding.
+        packet_pts: int64 [packets]. Timestamp of each packet in the time base.
+        packet_shown: bool [packets]. Whether a decoder outputs a picture for the packet.
+        packet_start: bool [packets]. Whether a decoder may start at the packet without any state.
     """
 
     range_offset: NDArray[np.int64] = column(
@@ -142,22 +150,22 @@ class Recipe:
         if len(self.packet_size) != len(self.packet_rank) or not (
             len(self.run_first) == len(self.run_open) == len(self.run_state)
         ):
-            raise ValueError("recipe columns of different lengths")
+            raise ValueError("the columns of a recipe have different lengths")
         if int(self.range_length.sum()) != int(self.packet_size.sum()):
-            raise ValueError("a recipe's ranges and packets differ in size")
+            raise ValueError("the byte ranges and the packets of a recipe have different total sizes")
 
 
-AUDIO = "audio_"  # the prefix of the columns of audio in `recipes`
+AUDIO = "audio_"  # prefix of the names of audio columns in the table `recipes`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioRanges:
-    """The bytes of a clip's audio: columns of `recipes` with the prefix `audio_`.
+    """The byte ranges of a clip's audio: columns of the table `recipes` with the prefix `audio_`.
 
     Attributes:
-        range_offset: Offsets of the byte ranges of the clip's audio packets, or of its audio file in the tar. Null
-            without audio.
-        range_length: Lengths of these ranges.
+        range_offset: Offset of each byte range with audio packets of the clip, or of the clip's audio file in the tar.
+            Null if the clip has no audio.
+        range_length: Length of each byte range in `audio_range_offset`.
     """
 
     range_offset: NDArray[np.int64] = column(list_of(pa.int64()), unit="bytes", rule=BYTES)
@@ -166,17 +174,18 @@ class AudioRanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioRecipe(AudioRanges):
-    """The recipe for a stretch of a medium's audio samples: columns of `recipes` with the prefix `audio_`.
+    """The recipe for consecutive audio samples of a medium: columns of the table `recipes` with the prefix `audio_`.
 
-    There are no ranges if the packets are not byte ranges of the file. The stretch may extend beyond the samples that
-    the medium presents. That part is filled with silence.
+    The recipe has no byte ranges if the packets are not byte ranges of the file. If some of the samples are before the
+    first or after the last sample that the medium presents, they are silent.
 
     Attributes:
-        packet_size: Sizes of the packets in the joined ranges. The first ones may be decoded only to be dropped. Null
-            if the range is a FLAC or WAV file.
-        packet_sample: Position of each packet's first decoded sample, as `frames.audio_sample` of an index.
-        begin_sample: The first sample that is needed, at the medium's own rate.
-        end_sample: The sample after the last one that is needed.
+        packet_size: Size of each audio packet. The packets follow each other without gaps in the concatenated byte
+            ranges. The samples of the first packets may be discarded after decoding. Null if the byte range is a FLAC
+            or WAV file.
+        packet_sample: Position of the first decoded sample of each packet, as in `frames.audio_sample` of an index.
+        begin_sample: Position of the first sample of the clip, at the sample rate of the medium.
+        end_sample: Position after the last sample of the clip, at the sample rate of the medium.
     """
 
     packet_size: NDArray[np.int32] = column(list_of(pa.int32()), unit="bytes", rule=COUNT)
@@ -186,22 +195,22 @@ class AudioRecipe(AudioRanges):
 
     def __post_init__(self) -> None:
         if len(self.range_offset) != len(self.range_length) or len(self.packet_size) != len(self.packet_sample):
-            raise ValueError("audio recipe columns of different lengths")
+            raise ValueError("the columns of an audio recipe have different lengths")
         if len(self.range_length) and int(self.range_length.sum()) != int(self.packet_size.sum()):
-            raise ValueError("an audio recipe's ranges and packets differ in size")
+            raise ValueError("the byte ranges and the packets of an audio recipe have different total sizes")
         if self.end_sample < self.begin_sample:
-            raise ValueError(f"an audio recipe from sample {self.begin_sample} to {self.end_sample}")
+            raise ValueError(f"an audio recipe begins at sample {self.begin_sample}, but ends at {self.end_sample}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioFile(AudioRanges):
-    """A clip's audio in a FLAC or WAV file of its own, for instance in a tar: columns of `recipes` as in `AudioRecipe`.
+    """The audio of a clip in a separate FLAC or WAV file, such as a file in a tar. Used instead of an `AudioRecipe`.
 
-    The only range is the whole file.
+    The fields are columns of the table `recipes` with the prefix `audio_`. The only byte range is the whole file.
 
     Attributes:
-        present: First sample of each stretch of the audio file that the medium presents, and the sample after it, in
-            turn. The other samples are silence.
+        present: Pairs of numbers, for each section of the audio file that the medium presents: the first sample of the
+            section, and the sample after the section. All other samples of the file are silence.
     """
 
     present: NDArray[np.int64] = column(list_of(pa.int64()), unit="samples", rule=between(0, FAR), also_in=(SAMPLE,))
@@ -209,13 +218,15 @@ class AudioFile(AudioRanges):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipAudioPlan:
-    """The format of a clip's audio, and the recipe for it: columns of `recipes` with the prefix `audio_`.
+    """The format of a clip's audio, and its recipe: columns of the table `recipes` with the prefix `audio_`.
 
     Attributes:
-        rate: The clip's sample rate.
-        channels: The clip's number of channels.
-        first: The clip's first sample. Sample k is at k / `audio_rate` seconds on the container's clock.
-        count: The clip's number of samples.
+        recipe: Recipe of the samples.
+        rate: Sample rate of the clip.
+        channels: Number of audio channels of the clip.
+        first: Position of the first sample of the clip. Position k is at k / `audio_rate` seconds on the container's
+            clock.
+        count: Number of samples of the clip.
     """
 
     recipe: AudioRecipe | AudioFile
@@ -227,16 +238,15 @@ class ClipAudioPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A clip that could not be made.
+    """A row of failures.parquet: a clip that could not be made, and the reason.
 
     Attributes:
-        clip_id: Name of the wanted clip, if it had one.
-        uri: The medium of the wanted clip.
-        kind: Short stable word for the reason.
-        message: The reason in words.
-        counts: Whether this counts as a failure of the run. Clips that a policy leaves out by its own rules do not
-            count.
-        traceback: The traceback of a failure of framedex itself (`kind` is `internal_error`); else null.
+        clip_id: Name of the clip. Null if the clip had no name yet.
+        uri: Path or uri of the medium of the clip.
+        kind: Reason as a short word that does not change between versions.
+        message: Reason as a sentence.
+        counts: Whether the row counts as a failure of the run. False for clips that a rule of the policy left out.
+        traceback: Traceback of a bug of framedex (`kind` is `internal_error`). Null for other reasons.
     """
 
     clip_id: str | None = column(pa.string())
@@ -249,12 +259,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A tar of a dataset.
+    """A row of the table `shards`: a tar of a dataset.
 
     Attributes:
-        name: Path of the tar in the dataset.
+        name: Path of the tar, relative to the dataset.
         size_bytes: Size of the tar.
-        fingerprint: Fingerprint of the tar, made as `videos.fingerprint` of an index.
+        fingerprint: Fingerprint of the tar, computed in the same way as `videos.fingerprint` of an index.
         clips: Number of clips in the tar.
     """
 

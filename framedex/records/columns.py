@@ -1,7 +1,8 @@
-"""Records whose fields declare the columns of a table.
+"""Functions for records: dataclasses whose fields declare the columns of a table.
 
-A field made by `column` declares everything about one column. The table's schema, the rules for its values, its rows,
-its JSON, its keys in items and its reserved names are derived from these fields.
+A field that `column` returns declares one column completely. The following are derived from the fields of a record: the
+schema of the table, the rules for values, the rows, the JSON in tars, the keys in items of loaders, and the names that
+the user's columns must not have.
 """
 
 import dataclasses
@@ -19,12 +20,12 @@ from framedex.files.headers import is_since
 
 
 def between(least: int, most: int, *, needed: bool = True) -> ColumnRule:
-    """Return the rule for a number, or for each number of a list, from `least` to `most`."""
+    """Return the rule that a number, or each number of a list, is from `least` to `most`. `needed`: see ColumnRule."""
     return ColumnRule(bounds=(least, most), needed=needed)
 
 
 def among(texts: Iterable[str], *, needed: bool = False) -> ColumnRule:
-    """Return the rule for a text that must be one of some texts."""
+    """Return the rule that a text is one of the given texts. `needed`: see ColumnRule."""
     return ColumnRule(among=frozenset(texts), needed=needed)
 
 
@@ -32,13 +33,13 @@ NEEDED = ColumnRule(needed=True)
 INT32 = (1 << 31) - 1
 COUNT, POSITIVE, BYTES = between(0, INT32), between(1, INT32), between(0, FAR)
 CRC32 = between(0, (1 << 32) - 1, needed=False)
-COLUMN = "column"  # key in the metadata of a record's field
+COLUMN = "column"  # key of the `Column` in the metadata of a dataclass field
 Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The declaration of a column.
+    """The declaration of a column of a table.
 
     Attributes:
         kind: The Arrow type.
@@ -70,7 +71,7 @@ class Column:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a row that is used must have a value."""
+        """Whether null is an error in a row that is used."""
         return not self.nullable or (self.rule is not None and self.rule.needed)
 
 
@@ -88,19 +89,23 @@ def column(
     default: Any = None,
     of_table: bool = False,
 ) -> Any:
-    """Return the field of a record that declares a column. The record's docstring describes the column.
+    """Return a dataclass field that declares a column. The docstring of the record describes the column.
 
-    A field defaults to None if a row that is used may have null. For the other arguments, see `Column`.
+    For arguments that are not described here, see `Column`.
 
     Args:
-        dtype: See `Column`. Defaults to the type of the elements of a list of numbers or bools.
-        default: The default of the record's field.
-        of_table: Whether the column is a link between rows of tables, which a record gets when its row is written.
+        kind: The Arrow type.
+        dtype: The type of the numpy array. If None and the column has lists of numbers or booleans, the type of the
+            elements of these lists.
+        default: The default of the dataclass field. If None and the column may have null, the default is None. If None
+            and the column must not have null, the field has no default.
+        of_table: Whether the value is known only when the row is written, such as the number of a row in another table.
+            Such a field has the default None, and is ignored when records are compared.
     """
     if rule is None and not nullable and not of_table:
         rule = NEEDED
     if dtype is None and pa.types.is_list(kind) and pa.types.is_primitive(kind.value_type):
-        dtype = str(kind.value_type)  # to_pandas_dtype of an early pyarrow needs pandas
+        dtype = str(kind.value_type)  # `to_pandas_dtype` would need pandas in early versions of pyarrow
     declared = Column(
         kind=kind,
         doc="",
@@ -120,22 +125,22 @@ def column(
 
 
 def field_of(name: str, kind: pa.DataType, doc: str, *, unit: str = "", nullable: bool = True) -> pa.Field:
-    """Return a documented column of a table that has no record. For the arguments, see `Column`."""
+    """Return an Arrow field with a description and a unit. For the arguments, see `Column`."""
     return pa.field(name, kind, nullable=nullable, metadata={"doc": doc, "unit": unit})
 
 
 def required(name: str, kind: pa.DataType, doc: str, *, unit: str = "") -> pa.Field:
-    """Return a documented column that is never null."""
+    """Return an Arrow field with a description and a unit, which is never null. For the arguments, see `Column`."""
     return field_of(name, kind, doc, unit=unit, nullable=False)
 
 
 def list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
-    """Return a list type. Its elements are never null, unless `nullable` is set."""
+    """Return an Arrow list type with elements of type `kind`. `nullable` is whether elements may be null."""
     return pa.list_(pa.field("element", kind, nullable=nullable))
 
 
 def documented(record: type[object]) -> dict[str, str]:
-    """Return the meaning of each field from the docstrings of a record and its base classes."""
+    """Return field name → description, from the `Attributes:` in the docstrings of a record and its base classes."""
     found: dict[str, str] = {}
     for one in reversed(record.__mro__[:-1]):
         section = (inspect.getdoc(one) or "").partition("\n\nAttributes:\n")[2].partition("\n\n")[0]
@@ -149,7 +154,7 @@ _declared: dict[type[object], dict[str, Column]] = {}
 
 
 def columns_of(record: type[object]) -> dict[str, Column]:
-    """Return the declared columns of a record by name, in their order. Other fields are left out."""
+    """Return column name → `Column` for a record, in the order of its fields. Other fields are left out."""
     if record not in _declared:
         fields, docs = dataclasses.fields(record), documented(record)  # type: ignore[arg-type]
         _declared[record] = {
@@ -161,11 +166,12 @@ def columns_of(record: type[object]) -> dict[str, Column]:
 
 
 def schema_of(record: type[object], *, also_in: str | None = None, prefix: str = "") -> pa.Schema:
-    """Return the schema of a record's table, or of another place that stores some of its columns.
+    """Return the Arrow schema of the table of a record, or of another place that stores some of the columns.
 
     Args:
-        also_in: One of the places in `Column.also_in`. If None, the schema has all columns.
-        prefix: The prefix of the columns' names.
+        record: The class of the record.
+        also_in: The name of the other place, as in `Column.also_in`. If None, the schema has all columns of the table.
+        prefix: The prefix of the names of the columns.
     """
     return pa.schema(
         [
@@ -177,17 +183,17 @@ def schema_of(record: type[object], *, also_in: str | None = None, prefix: str =
 
 
 def rules_of(record: type[object], *, prefix: str = "") -> dict[str, ColumnRule]:
-    """Return the rules of a record's columns by name, with a prefix."""
+    """Return prefix + column name → rule, for the columns of a record that have a rule."""
     return {prefix + name: one.rule for name, one in columns_of(record).items() if one.rule is not None}
 
 
 def names_in(record: type[object], version: str) -> list[str]:
-    """Return the columns that a version of the format has, such as "3.6"."""
+    """Return the names of the columns that exist in a version of the format, such as "3.6"."""
     return [name for name, one in columns_of(record).items() if one.since is None or is_since(version, one.since)]
 
 
 def keys_of(record: type[object]) -> dict[str, Column]:
-    """Return the columns that items of loaders have, by their keys there."""
+    """Return key → `Column`, for the columns of a record whose values are in items of loaders."""
     return {one.key: one for one in columns_of(record).values() if one.key is not None}
 
 
@@ -207,12 +213,15 @@ def item_of(instance: Any) -> Row:
 
 
 def values_of(instance: Any) -> Row:
-    """Return the fields of a record by name. The values are not copied (`dataclasses.asdict` would copy arrays)."""
+    """Return field name → value for a record. Unlike in `dataclasses.asdict`, arrays are not copied."""
     return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
 
 
 def row_of(instance: Any, *, prefix: str = "") -> Row:
-    """Return the row of a record, by name with a prefix. Padding of elements that may be null is null."""
+    """Return the table row of a record as prefix + column name → value.
+
+    In lists whose elements may be null, elements that are padding become null.
+    """
     return {
         prefix + name: _with_nulls(getattr(instance, name), one) if one.has_nulls else getattr(instance, name)
         for name, one in columns_of(type(instance)).items()
@@ -220,7 +229,7 @@ def row_of(instance: Any, *, prefix: str = "") -> Row:
 
 
 def json_of(instance: Any, also_in: str) -> Row:
-    """Return the values of a record for a place of `Column.also_in`. Values that are None are left out."""
+    """Return column name → value for the columns that a place of `Column.also_in` stores as JSON. None is left out."""
     found: Row = {}
     for name, one in columns_of(type(instance)).items():
         value = getattr(instance, name) if also_in in one.also_in else None
@@ -240,20 +249,22 @@ def _with_nulls(value: Any, declared: Column) -> Any:
 def values_of_json(
     record: type[object], content: Mapping[str, Any], also_in: str, at: RowAt, *, prefix: str = ""
 ) -> Row:
-    """Return the values of a record that `json_of` stored, by name. They are checked by the rules.
+    """Return column name → value from JSON that `json_of` made. The values are checked by the rules of the columns.
 
-    A value that `json_of` left out is None. A column that `also_in` lacks is None if it may be null, and else missing.
+    A value that `json_of` left out is None. A column that the place does not store is None if the column may have null.
+    Otherwise, the result does not have the column.
 
     Args:
+        record: The class of the record.
         content: The JSON object.
-        also_in: As for `json_of`.
+        also_in: The place that stores the JSON, as for `json_of`.
         at: The position of the JSON object, for errors.
-        prefix: The prefix of the stored names, which the returned names lack.
+        prefix: The prefix of the names in the JSON object. The returned names do not have it.
 
     Raises:
         FormatError: A value breaks its rule.
-        KeyError: A column that is never null is missing.
-        TypeError, ValueError, OverflowError: A value has a type that the column does not accept.
+        KeyError: The JSON object does not have a column that must not be null.
+        TypeError, ValueError, OverflowError: A value cannot be converted to the type of its column.
     """
     columns = {name: one for name, one in columns_of(record).items() if also_in in one.also_in}
     found: Row = {name: None for name, one in columns_of(record).items() if one.nullable}
@@ -275,16 +286,20 @@ def values_of_json(
 def values_of_row(
     record: type[object], row: pa.RecordBatch, at: RowAt, *, names: Collection[str] | None = None, prefix: str = ""
 ) -> Row:
-    """Return the values of a table's row by name, checked by the rules. A column that the row's part lacks is None.
+    """Return column name → value for a row of a table. The values are checked by the rules of the columns.
+
+    The value of a column that the file does not have is None.
 
     Args:
-        row: A batch of one row.
+        record: The class of the record.
+        row: The row, as a batch with one row.
         at: The position of the row, for errors.
-        names: The names of framedex's own columns (`names_in`). If None, all columns are framedex's own.
-        prefix: The prefix of the stored names, which the returned names lack.
+        names: The names of the columns that the format defines (`names_in`). Other columns are the user's, and are
+            ignored. If None, no column is the user's.
+        prefix: The prefix of the names in the table. The returned names do not have it.
 
     Raises:
-        FormatError: A value breaks its rule, is null without being allowed to, or cannot be a Python object.
+        FormatError: A value breaks its rule, is null but must not be null, or cannot be represented in Python.
     """
     found: Row = {}
     there = set(row.schema.names).intersection(row.schema.names if names is None else names)
@@ -304,16 +319,26 @@ def values_of_row(
 
 
 def _array_of(lists: pa.Array, name: str, declared: Column, at: RowAt) -> NDArray[Any]:
-    """Return the elements of the list in a column of one row, with padding for nulls. Raises FormatError."""
+    """Return the only list of a column as a numpy array. Nulls become padding.
+
+    Args:
+        lists: The column of a batch with one row.
+        name: The name of the column, for errors.
+        declared: The declaration of the column.
+        at: The position of the row, for errors.
+
+    Raises:
+        FormatError: The list or an element is null but must not be null, or an element breaks the rule.
+    """
     if lists.null_count:
         raise at.wrong(name, "null", "a list")
     values = lists.flatten()
     nulls = values.null_count
     if nulls and not declared.has_nulls:
-        raise at.wrong(name, "null", "a value at each place")
+        raise at.wrong(name, "null", "a list without null elements")
     array = as_numpy(values.drop_null() if nulls else values)
     if declared.rule is not None and declared.rule.bounds is not None:
-        # A file may have wider integers, so check the numbers before the conversion makes them narrower.
+        # The integers in the file may have more bits than `declared.dtype`, so check the bounds before the conversion.
         check_row({name: array}, {name: declared.rule}, at)
     if nulls:
         array = as_numpy(values.fill_null(declared.padding))
@@ -321,10 +346,16 @@ def _array_of(lists: pa.Array, name: str, declared: Column, at: RowAt) -> NDArra
 
 
 def plain_value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
-    """Return a value of a batch of one row as a Python object.
+    """Return the value of a column as a Python object.
+
+    Args:
+        row: A batch with one row.
+        name: The name of the column.
+        at: The position of the row, for errors.
 
     Raises:
-        FormatError: Python cannot represent the value, such as a text that is not UTF-8 or a time in the year 10 000.
+        FormatError: Python cannot represent the value. Examples are a text that is not UTF-8 and a time in the year
+            10 000.
     """
     try:
         return row[name][0].as_py()

@@ -1,7 +1,8 @@
-"""The columns of an index's tables of media and packets, and the packets of a medium in memory.
+"""The columns of an index's tables of media and packets, and classes for the packets of a medium in memory.
 
-A medium is a row of `videos` in an index and, with fewer columns, of `media` in a dataset. Its packets are a row of
-`frames` in an index. This module also has the names that columns of users must not have.
+A medium is a row of the table `videos` in an index. In a dataset, it is a row of the table `media`, which has fewer
+columns. The packets of a medium are one row of the table `frames` in an index. This module also defines the names that
+the user's columns must not have.
 """
 
 from collections.abc import Sequence
@@ -16,152 +17,163 @@ from framedex.records import columns
 from framedex.records.clip import NO_PTS, SAMPLE, ClipRecord
 from framedex.records.columns import BYTES, COUNT, CRC32, INT32, NEEDED, POSITIVE, among, between, column, list_of
 
-# Values of columns by the numbers of FFmpeg's enumerations AVColorRange and AVFieldOrder.
+# Number in FFmpeg's enumeration AVColorRange or AVFieldOrder → value of a column.
 COLOR_RANGES = {1: "limited", 2: "full"}
 FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}
-OK, REFUSED, FAILED, GONE = "ok", "refused", "failed", "gone"
-VIDEO, IMAGES = "video", "images"  # kinds of media
-EVERY_FRAME, SAMPLED = "every_frame", "sampled"  # values of `proof`
+OK, REFUSED, FAILED, GONE = "ok", "refused", "failed", "gone"  # values of the column `status`
+VIDEO, IMAGES = "video", "images"  # values of the column `kind`
+EVERY_FRAME, SAMPLED = "every_frame", "sampled"  # values of the column `proof`
 
-MEDIA = "media"  # a place of `Column.also_in`: the table of a dataset's media
+MEDIA = "media"  # a place of `Column.also_in`: the table `media` of a dataset
 IN_TARS_TOO = (MEDIA, SAMPLE)
-MAX_PIXELS = 1 << 28  # av_image_check_size2 of FFmpeg's libavutil allows fewer, and Pillow's limit is even lower
-# Decoders of H.264, HEVC and VVC hold back at most 16 pictures. FFmpeg's H.264 decoder ends its process if it is asked
-# to hold back more (MAX_DELAYED_PIC_COUNT).
+# Maximum width and height. Neither FFmpeg (av_image_check_size2 of libavutil) nor Pillow allows so many pixels.
+MAX_PIXELS = 1 << 28
+# Maximum of the column `reorder_depth`. Decoders of H.264, HEVC and VVC hold back at most 16 pictures. FFmpeg's H.264
+# decoder ends the process if it is configured to hold back more (MAX_DELAYED_PIC_COUNT).
 MAX_REORDERED = 16
-CODE_POINT = between(0, 255)  # of ISO/IEC 23091-2, in eight bits
-FURTHEST = 1 << 62  # the largest timestamp that is accepted; some files state absurd timestamps
+CODE_POINT = between(0, 255)  # code points of ISO/IEC 23091-2 have eight bits
+FURTHEST = 1 << 62  # largest timestamp that is accepted; some files have absurd timestamps
 TIME = between(-FURTHEST, FURTHEST, needed=False)
 SIDE = between(1, MAX_PIXELS)
 SIZE = between(0, INT32, needed=False)
-PART = between(0, FAR, needed=False)  # of a file, in bytes
+PART = between(0, FAR, needed=False)  # offset or size of a part of a file, in bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediumRecord:
-    """A row of `videos` of a usable medium. In a dataset, columns that `media` lacks are None.
+    """A row of the table `videos` for a usable medium. In a dataset, columns that the table `media` lacks are None.
 
     Attributes:
-        media_id: Stable name of the medium: 16 hex digits of BLAKE2b over `uri`, over the stream's number if it is not
-            the file's best stream, and over `member` if there is one.
-        kind: `video` for a video stream, `images` for a sequence of images. Each image is a packet and a random access
-            point. A single image is a sequence of one.
-        uri: Location of the medium, a file or a folder of images: a path relative to the root in index.json, or an
-            absolute path.
-        member: Name of the medium among several media in its file: a sequence of images in a tar, or a video in it.
-            Null if it is the only one.
-        member_offset: First byte of a video inside a file. Null if the video is the file, or a value of a compressed
-            column.
-        member_bytes: Bytes of a video inside a file (0 if it was not read). Null if the video is the file.
-        sidecars: Data beside a video inside a file, as JSON. In a tar, these are the contents of its sidecars, by kind.
-            In a Parquet file, these are the other columns of its row (`columns`). The user's columns in the listing are
-            made from it.
-        stream_index: Number of the video stream in its container; -1 if none was found.
+        media_id: Stable name of the medium, 16 hex digits. It is the BLAKE2b hash of `uri`, of the number of the stream
+            if it is not the best video stream of the file, and of `member` if it is not null.
+        kind: `video` for a video stream, `images` for a sequence of images. Each image of a sequence is a packet and a
+            random access point. A single image is a sequence with one image.
+        uri: Path or uri of the file, or of the folder of loose images. A path is relative to the root in index.json, or
+            absolute.
+        member: Name of the medium within its file, if the file can contain several media, such as a video or a sequence
+            of images in a tar. Null if the file contains one medium.
+        member_offset: Offset of the first byte of a video that is a member of a file. Null if the video is the whole
+            file, or a value of a compressed column.
+        member_bytes: Size of a video that is a member of a file (0 if it was not read). Null if the video is the whole
+            file.
+        sidecars: Metadata of a video that is a member of a file, as JSON. For a video in a tar, these are the contents
+            of the sidecar files, by kind. For a video in a Parquet file, these are the other columns of the row
+            (`columns`). The user's columns of the listing are made from this metadata.
+        stream_index: Number of the video stream in its container. -1 if no video stream was found.
         video_streams: Number of video streams in the file, without cover art.
-        status: `ok`; `refused` for a readable medium whose frame-exactness is not shown, or for a file without video
-            that a search found (`error_kind` is `no_video`); `failed` for an unreadable medium; `gone` if its file no
-            longer exists, so that earlier rows of it do not count.
-        error_kind: Short stable word for the reason why a medium is refused or failed, or for the damage of a medium
-            that is ok.
-        error_message: The reason in words.
-        error_traceback: Python's traceback of a failure of framedex itself (`error_kind` is `internal_error`); else
-            null.
-        probed_by: framedex version that probed the medium. Another version probes refused and failed media again.
-        tried: The FFmpeg version and the options with which a failed medium was tried; else null. A rerun tries only
-            others.
-        size_bytes: File size when probed; the sum of the sizes of loose images.
-        mtime_ns: Modification time when probed; the latest one of loose images. If it changes, the fingerprint is
-            compared.
-        fingerprint: BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read completely. For loose
-            images, BLAKE2b over their names, sizes and modification times, and over the source of their times. For an
-            object, `etag` and its ETag, or `modified` and a time if its store has no ETags; for loose objects, a hash
-            over these.
-        container: `mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), or else libavformat's name. Images have `files` (loose
-            images) or `tar`.
-        depth: `packets` if every packet was read; `tables` if only sample tables and random access points were read.
+        status: `ok`, `refused`, `failed` or `gone`. `refused` is a readable medium whose frame-exactness is not proven,
+            or a file without video that was found by a search (`error_kind` is `no_video`). `failed` is a medium that
+            cannot be read. `gone` is a medium whose file does not exist any more. Earlier rows of a medium that is
+            `gone` do not count.
+        error_kind: Reason why the medium is refused or failed, or kind of damage of a medium that is ok. It is a short
+            word that does not change between versions. Null for a medium that is ok and not damaged.
+        error_message: Reason or damage in `error_kind`, as a sentence.
+        error_traceback: Python's traceback of a bug of framedex (`error_kind` is `internal_error`). Null for other
+            errors.
+        probed_by: Version of framedex that probed the medium. Another version probes refused and failed media again.
+        tried: Version of FFmpeg and options with which probing failed. Null if the medium is not failed. A rerun with
+            the same version and options does not probe the medium again.
+        size_bytes: Size of the file at the time of probing. For loose images, the sum of the sizes of their files.
+        mtime_ns: Modification time of the file at the time of probing. For loose images, the latest modification time.
+            If the modification time has changed later, the fingerprint is compared.
+        fingerprint: Text that identifies the content. For a local file, the BLAKE2b hash of its size and of 16 samples
+            of 16 KiB, or of the whole content of a smaller file. For loose images, the BLAKE2b hash of their names,
+            sizes and modification times, and of the source of their times. For an object in object storage, `etag` and
+            the ETag, or `modified` and the modification time if the store has no ETags. For loose images in object
+            storage, a hash of the texts of all objects.
+        container: `mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), or libavformat's name of another container. `files`
+            for loose images, `tar` for images in a tar.
+        depth: `packets` if every packet was read. `tables` if only sample tables and random access points were read.
         hashed: Whether every frame was decoded (--verify), so that `frames.md5` has hashes.
-        proof: The frames that were reached as clips reach them and compared with a decode from further back:
-            `every_frame`, with a full decode; `sampled` (--prove); null for none. Since version 3.8, videos whose codec
-            is not parsed have `every_frame`, and the full decode decides which frames exist.
-        proved_by: The version of FFmpeg that decoded both sides of the proof.
-        not_reproducible_gop_count: Number of GOPs with a frame that differed; their packets have the flag 4096. Null
-            without a proof.
-        first_difference: Presentation number of the first frame that differed. Null if all frames were equal.
-        codec: Codec by FFmpeg's canonical name.
-        codec_tag: The container's four-character code for the codec, on which some decoders depend.
-        bits_per_coded_sample: Bits per sample, if the container states them; else 0.
-        profile: Codec profile by FFmpeg's name.
-        pixel_format: Pixel format by FFmpeg's name.
-        width: Width of the decoded, cropped picture; rotation not applied.
-        height: Height of the decoded, cropped picture; rotation not applied.
+        proof: Which frames were decoded in the way in which clips are decoded, and compared with the same frames of a
+            decode from further back. `every_frame` if all frames were compared with a full decode, `sampled` if some
+            frames were compared (--prove), null if none. Since version 3.8, videos whose codec is not parsed have
+            `every_frame`, and their full decode determines which frames exist.
+        proved_by: Version of FFmpeg that decoded the frames for the proof.
+        not_reproducible_gop_count: Number of GOPs with a frame that differed in the proof. The packets of these GOPs
+            have the flag 4096. Null without a proof.
+        first_difference: Presentation number of the first frame that differed in the proof. Null if all frames were
+            equal.
+        codec: FFmpeg's canonical name of the codec.
+        codec_tag: Four-character code of the codec in the container. Some decoders depend on it.
+        bits_per_coded_sample: Bits per sample according to the container. 0 if the container does not have this number.
+        profile: FFmpeg's name of the codec profile.
+        pixel_format: FFmpeg's name of the pixel format.
+        width: Width of the decoded picture after the bitstream's cropping, and before rotation.
+        height: Height of the decoded picture after the bitstream's cropping, and before rotation.
         rotation_degrees: Counterclockwise rotation that a player applies.
-        field_order: `progressive`, or an order of interlaced fields: `tt`, `bb`, `tb` or `bt` (the field that is coded
-            first, then the field that is shown first; t is top, b is bottom). Null if not stated.
-        sample_aspect_ratio: Width of a sample divided by its height. Null if not stated.
-        color_range: `limited` or `full`. Null if not stated.
-        color_matrix: Matrix coefficients, a code point of ISO/IEC 23091-2 (1 is BT.709, 2 is not stated, 5 and 6 are
+        field_order: `progressive`, or the order of interlaced fields: `tt`, `bb`, `tb` or `bt`. The first letter is the
+            field that is coded first, the second letter is the field that is shown first (t is top, b is bottom). Null
+            if unknown.
+        sample_aspect_ratio: Width of a sample (pixel) divided by its height. Null if unknown.
+        color_range: `limited` or `full`. Null if unknown.
+        color_matrix: Matrix coefficients as a code point of ISO/IEC 23091-2 (1 is BT.709, 2 is unspecified, 5 and 6 are
             BT.601).
-        color_primaries: Colour primaries, a code point of ISO/IEC 23091-2.
-        color_transfer: Transfer characteristics, a code point of ISO/IEC 23091-2.
-        time_base_num: Numerator of the unit of every pts, in seconds.
-        time_base_den: Denominator of the unit of every pts, in seconds.
+        color_primaries: Colour primaries as a code point of ISO/IEC 23091-2.
+        color_transfer: Transfer characteristics as a code point of ISO/IEC 23091-2.
+        time_base_num: Numerator of the time base in seconds, which is the unit of every pts.
+        time_base_den: Denominator of the time base in seconds, which is the unit of every pts.
         start_pts: pts of the first presented frame.
-        pts_source: Origin of the timestamps. `container`: the container states them. `filled`: some were missing and
-            were filled in. `joined`: they jumped back, and were continued. `dealt`: decoding timestamps, assigned in
-            output order. `counted`: the container has none, so frames were counted. `listed`: a rate, a listing or a
-            file of times states those of images.
-        duration_pts: Time from the first frame's pts to the end of the last frame.
-        extradata: The decoder's configuration record.
-        states: Parameter sets that a decoder must be given before it starts at some packets (`frames.start_state`). The
-            first entry is empty, and is right at packet 0.
+        pts_source: Origin of the timestamps. `container` if they are the container's. `filled` if some were missing and
+            were filled in. `joined` if they jumped back and were shifted to continue. `dealt` if they are decoding
+            timestamps that were assigned to the frames in output order. `counted` if the container has no timestamps,
+            so that frames were counted. `listed` if those of images are from a rate, a listing or a file of times.
+        duration_pts: Time from the pts of the first frame to the end of the last frame.
+        extradata: Configuration record of the decoder.
+        states: List of parameter sets that a decoder must get before it starts at some packets. `frames.start_state` is
+            the number of the entry for each random access point. The first entry is empty, and is correct for packet 0.
         reorder_depth: Number of frames that the decoder holds back to restore presentation order.
-        inband_parameter_sets: Whether packets carry parameter sets that differ from the configuration record's.
+        inband_parameter_sets: Whether packets carry parameter sets that differ from those in the configuration record.
         inner_start_codes: Whether some length-prefixed units contain several NAL units between Annex B start codes.
-        varying_shape: Whether pictures differ in size or format.
-        chroma_format: chroma_format_idc: 0 is monochrome, 1 is 4:2:0, 2 is 4:2:2, 3 is 4:4:4.
-        max_ref_frames: max_num_ref_frames of an H.264 stream (0 if every picture is intra); null for other codecs.
+        varying_shape: Whether pictures differ in size or pixel format.
+        chroma_format: Syntax element chroma_format_idc: 0 is monochrome, 1 is 4:2:0, 2 is 4:2:2, 3 is 4:4:4.
+        max_ref_frames: Syntax element max_num_ref_frames of an H.264 stream (0 if every picture is intra-coded). Null
+            for other codecs.
         field_coded: Whether some pictures are coded as two fields.
-        hidden_unordered: Whether packets that an edit list hides are output in another order than that of their
-            timestamps, so that their places among the frames are unknown.
-        stated_frames: Number of packets of the stream that the sample tables of an MP4 or MOV file state. Null for
-            other files, and for fragmented files.
-        stated_duration_seconds: Duration that the header states for the stream, or else for the file, without the parts
-            that an edit list hides. Null if none is stated.
-        stated_rate: Frames per second that the codec's parameter sets state, or else the header. Null if neither states
-            a rate.
+        hidden_unordered: Whether packets that an edit list hides are output in an order that differs from the order of
+            their timestamps. Their positions in output order are then unknown.
+        stated_frames: Number of packets of the stream according to the sample tables of an MP4 or MOV file. Null for
+            other files and for fragmented files.
+        stated_duration_seconds: Duration of the stream according to the header, or of the file if the header has none
+            for the stream. Parts that an edit list hides are not included. Null if the header has no duration.
+        stated_rate: Frames per second according to the codec's parameter sets, or according to the header if the
+            parameter sets have no rate. Null if neither has a rate.
         packet_count: Number of packets of the stream.
-        packet_bytes: Sum of the sizes of its packets.
-        first_packets: 16 hex digits of BLAKE2b over the sizes of the first 256 packets; for images, over the CRC-32 of
-            each. Null if these packets have fewer than 8 different sizes, which would not identify a medium.
+        packet_bytes: Sum of the sizes of all packets of the stream.
+        first_packets: Hash (16 hex digits of BLAKE2b) of the sizes of the first 256 packets, or of the CRC-32 values of
+            the first 256 images. Null for a video in which these packets have fewer than 8 different sizes, since such
+            sizes do not identify a medium.
         frame_count: Number of presented frames.
-        keyframe_count: Number of packets where decoding may start.
-        min_gap_seconds: Shortest time between two frames. Null for a single frame.
-        median_gap_seconds: Median time between two frames.
-        max_gap_seconds: Longest time between two frames.
-        is_vfr: Whether gaps differ from their median by more than 1 % and more than one unit of the time base.
-        min_gop: Shortest distance between random access points.
-        mean_gop: Mean distance between random access points.
-        max_gop: Longest distance between random access points.
-        seek_packets: Mean number of packets that a decoder gets, from the random access point on, to show a frame drawn
-            at random.
-        non_reference_share: Share of packets that no other packet needs.
-        open_gop_count: Number of random access points whose leading pictures need the GOP before. Null if not all of
-            them were read.
-        damaged_gop_count: Number of GOPs with something damaged or missing.
-        byte_addressable: Whether every packet is one byte range of the file. Clips of other media are cut by demuxing.
+        keyframe_count: Number of random access points.
+        min_gap_seconds: Shortest time between two successive frames. Null for a single frame.
+        median_gap_seconds: Median time between two successive frames. Null for a single frame.
+        max_gap_seconds: Longest time between two successive frames. Null for a single frame.
+        is_vfr: Whether the frame rate is variable: a time between two successive frames differs from the median by more
+            than 1 % and by more than one unit of the time base.
+        min_gop: Shortest distance between two successive random access points.
+        mean_gop: Mean distance between two successive random access points.
+        max_gop: Longest distance between two successive random access points.
+        seek_packets: Mean number of packets that a decoder must get, beginning at a random access point, until it
+            outputs a frame that is chosen at random.
+        non_reference_share: Fraction of the packets that no other packet needs.
+        open_gop_count: Number of open random access points, whose leading pictures need the previous GOP. Null if some
+            random access points were not read.
+        damaged_gop_count: Number of GOPs in which data is damaged or missing.
+        byte_addressable: Whether every packet is one byte range of the file. Clips of other media are made by demuxing.
         audio_stream_index: Number of the first audio stream in its container. Null without audio.
-        audio_codec: Codec of the audio by FFmpeg's canonical name.
-        audio_codec_tag: The container's four-character code for the codec of the audio.
+        audio_codec: FFmpeg's canonical name of the audio codec.
+        audio_codec_tag: Four-character code of the audio codec in the container.
         audio_rate: Sample rate of the decoded audio.
-        audio_channels: Channels of the decoded audio.
-        audio_layout: Channel layout by FFmpeg's name.
-        audio_sample_format: Sample format that the decoder gives, by FFmpeg's name.
-        audio_bits_per_coded_sample: Bits per coded sample, if the container states them; else 0.
-        audio_extradata: The audio decoder's configuration record.
-        audio_first_sample: First sample that a full decode presents. Sample n is at n / `audio_rate` seconds on the
-            container's clock.
-        audio_end_sample: The sample after the last one that a full decode presents.
-        audio_problem: The reason why the audio is not available. Null if it is available, and without audio.
+        audio_channels: Number of channels of the decoded audio.
+        audio_layout: FFmpeg's name of the channel layout.
+        audio_sample_format: FFmpeg's name of the sample format that the decoder outputs.
+        audio_bits_per_coded_sample: Bits per coded audio sample according to the container. 0 if the container does not
+            have this number.
+        audio_extradata: Configuration record of the audio decoder.
+        audio_first_sample: Position of the first sample that a full decode presents. Position n is at n / `audio_rate`
+            seconds on the container's clock.
+        audio_end_sample: Position after the last sample that a full decode presents.
+        audio_problem: Reason why the audio cannot be used. Null if the audio can be used, or if there is no audio.
         audio_start_seconds: First timestamp of the audio.
         audio_duration_seconds: Duration of the audio.
     """
@@ -264,38 +276,41 @@ class MediumRecord:
     audio_duration_seconds: float | None = column(pa.float64(), unit="s")
 
 
-AUDIO = "audio_"  # prefix of the columns of audio packets
-UNREAD = -1  # stands for flags that were not read
+AUDIO = "audio_"  # prefix of the names of the columns about audio packets
+UNREAD = -1  # stands for the flags of a packet that was not read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketRecord:
-    """A row of `frames` without audio: lists in decode order, an element for each packet.
+    """A row of the table `frames` without audio. The columns are lists with one element per packet, in decode order.
 
     Attributes:
-        pts: Presentation timestamp of each packet, in decode order; null for packets that present nothing.
-        gap: Distance of each packet's first byte from the end of the packet before it (for the first packet, from the
-            beginning of the file). Null if packets are not one range of the file each. Offset n is the sum of gaps 0 …
-            n and sizes 0 … n - 1.
+        pts: Presentation timestamp of each packet. Null for packets without a presented frame.
+        gap: Offset of each packet's first byte minus the end of the previous packet. For the first packet, the offset
+            in the file. Offset n is the sum of the gaps 0 … n and the sizes 0 … n - 1. The list is null if a packet is
+            not one byte range of the file.
         size: Size of each packet.
-        flags: Bits: 1 closed start point; 2 open start point; 4 non-reference (no other packet needs it); 8 leading
-            (decodable only from the start point before its own); 16 hidden (decoded, cut away by an edit list or by the
-            end of a sequence); 32 skipped (decoders output nothing for it); 64 field-coded; 128 continues the picture
-            of the packet before it (a second field); 256 in a damaged GOP; 512 reset (no decoder session may run over
-            this start point); 1024 stated (the sample table calls it a start point, and it was not looked at: it may be
-            an open one); 2048 carries parameter sets that differ from those in force (never left out); 4096 not
-            reproducible (with 256: some frame of the GOP differs when it is reached as a clip reaches it). Null: not
+        flags: Flags of each packet as bits. 1: closed random access point. 2: open random access point. 4:
+            non-reference, so that no other packet needs it. 8: leading, so that it can be decoded only if decoding
+            begins at the previous random access point. 16: hidden, so that it is decoded but not presented, due to an
+            edit list or the end of a sequence. 32: skipped, so that decoders output no picture for it. 64: field-coded.
+            128: second field, which continues the picture of the previous packet. 256: in a damaged GOP. 512: reset, a
+            random access point at which a new decoder session must begin. 1024: stated, so that it is a random access
+            point according to the sample table, but was not read and may be an open one. 2048: contains parameter sets
+            that differ from the current ones, so that it is always decoded. 4096 (together with 256): not reproducible,
+            since a frame of the GOP differs if it is decoded as for a clip. The element is null if the packet was not
             read (depth `tables`).
-        slots: In AV1 and HEVC, bits 0 to 7 are the reference slots that the packet's frames use, as they are before the
-            packet (the index numbers the slots of HEVC, not the stream). Bits 8 to 15 are the slots that they refresh.
-            Bit 16 is set if both are known; otherwise, the packet may need every packet before it. Null if not read.
+        slots: Reference slots of each packet as bits, in AV1 and HEVC. Bits 0 to 7 are the slots that the frames of the
+            packet use, with their content before the packet. Bits 8 to 15 are the slots that the frames refresh. Bit 16
+            is set if all these slots are known. If it is not set, the packet may need every packet before it. The slots
+            of HEVC are assigned by the index, those of AV1 by the stream. The list is null if the slots were not read.
         start_state: For each random access point in order, the number of the entry of `videos.states` that a decoder
-            must be given there. Null if none of them needs an entry.
-        md5: With --verify, MD5 over the native planes of each packet's picture, with rows cropped to their visible
-            part, and then `{pixel format}{width}x{height}`. For an image, MD5 over the rows of its RGB bytes, and then
-            `rgb24{width}x{height}`. Null for packets that present nothing.
-        path: The file of each loose image, relative to `videos.uri`.
-        crc32: CRC-32 (ISO/IEC 8802-3) of each image's bytes.
+            must get before it starts there. The list is null if no random access point needs an entry.
+        md5: With --verify, the MD5 of each packet's picture: of the native planes, with rows cropped to their visible
+            part, followed by `{pixel format}{width}x{height}`. For an image, the MD5 of the rows of its RGB bytes,
+            followed by `rgb24{width}x{height}`. Null for packets without a presented frame.
+        path: Path of the file of each loose image, relative to `videos.uri`. Null for other media.
+        crc32: CRC-32 (ISO/IEC 8802-3) of the bytes of each image. Null for videos.
     """
 
     pts: NDArray[np.int64] = column(
@@ -315,12 +330,13 @@ class PacketRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPacketRecord:
-    """The audio of a row of `frames`: columns with the prefix `audio_`.
+    """The audio packets in a row of the table `frames`: columns with the prefix `audio_`, in decode order.
 
     Attributes:
-        sample: Position of each audio packet's first decoded sample on the grid of `videos.audio_first_sample`, in
-            decode order. Null without audio, and if there is an `audio_problem`.
-        gap: As `gap`, of audio packets. Null if they are not one range of the file each.
+        sample: Position of the first decoded sample of each audio packet, in the same units as
+            `videos.audio_first_sample`. The list is null without audio, or if there is an `audio_problem`.
+        gap: Offset of each audio packet's first byte minus the end of the previous audio packet, as in `gap`. The list
+            is null if an audio packet is not one byte range of the file.
         size: Size of each audio packet.
     """
 
@@ -331,18 +347,18 @@ class AudioPacketRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketColumns:
-    """The n packets of a medium in decode order, as columns.
+    """The n packets of a medium in decode order, as arrays. For the meaning of the values, see `PacketRecord`.
 
     Attributes:
-        pts: int64 [n]; masked elements are null.
-        offset: int64 [n]. If None, packets are not one byte range of the file each.
-        size: int64 [n].
-        flags: int32 [n]; masked elements are null.
-        slots: int32 [n]. If None, they were not read.
-        start_state: int32 [random access points].
-        md5: 16 bytes or None for each packet, if frames were hashed (--verify).
-        crc32: int64 [n] for images, or None for videos.
-        path: The names of n loose images, or None for other media.
+        pts: int64 [n]. Masked elements are null.
+        offset: int64 [n]. The offset of each packet in bytes. None if not every packet is one byte range of the file.
+        size: int64 [n]. The size of each packet in bytes.
+        flags: int32 [n]. Masked elements are null.
+        slots: int32 [n]. None if the slots were not read.
+        start_state: int32 [random access points]. None if no random access point needs an entry of `videos.states`.
+        md5: 16 bytes or None for each packet. None if frames were not hashed (--verify).
+        crc32: int64 [n]. None for videos.
+        path: The paths of the n loose images. None for other media.
     """
 
     pts: NDArray[np.int64]
@@ -358,14 +374,14 @@ class PacketColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPackets:
-    """The audio packets of one medium in decode order, as columns: int64 [packets].
+    """The audio packets of one medium in decode order, as int64 arrays with one element per packet.
 
     Attributes:
-        sample: Position of each packet's first decoded sample; sample n is at n / `videos.audio_rate` seconds. It
-            counts all samples that the packet is coded to hold, so decoders that trim by themselves (Opus' pre-skip)
-            must be kept from it.
-        offset: Offset of each packet in bytes, or None if packets are not one range of the file each.
-        size: Size of each packet in bytes.
+        sample: The position of the first decoded sample of each packet. Position n is at n / `videos.audio_rate`
+            seconds. All coded samples of the packets are counted. So decoders that trim samples by themselves (such as
+            the pre-skip of Opus) must be configured not to do so.
+        offset: The offset of each packet in bytes. None if not every packet is one byte range of the file.
+        size: The size of each packet in bytes.
     """
 
     sample: NDArray[np.int64]
@@ -375,27 +391,27 @@ class AudioPackets:
     def __post_init__(self) -> None:
         lengths = {len(column) for column in (self.sample, self.offset, self.size) if column is not None}
         if len(lengths) != 1:
-            raise ValueError(f"audio packet columns of different lengths: {sorted(lengths)}")
+            raise ValueError(f"the columns of audio packets have different lengths: {sorted(lengths)}")
 
 
 def gaps_of(offset: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the `frames.gap` column, int64 [packets]: each packet's distance from the end of the packet before it."""
+    """Convert the offsets of packets into values of the column `frames.gap`, int64 [packets]."""
     ends = offset + size
     return offset - np.append(np.int64(0), ends[:-1])
 
 
 def offsets_of(gap: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64 [packets]: the offset at which each packet begins."""
+    """Convert values of the column `frames.gap` into the offsets of packets, int64 [packets]."""
     ends: NDArray[np.int64] = np.cumsum(gap + size)
     return ends - size
 
 
-# Keys of items that do not come from columns.
+# Keys in items of loaders that do not correspond to columns.
 PICTURE_KEYS = frozenset({"frames", "movie", "positions"})
 AUDIO_KEYS = frozenset({"audio", "audio_mask", "audio_rate"})
 ITEM_KEYS = columns.keys_of(ClipRecord).keys() | columns.keys_of(MediumRecord).keys() | PICTURE_KEYS | AUDIO_KEYS
 CLIP_NAMES = columns.columns_of(ClipRecord).keys() | ITEM_KEYS
-# Keys of the JSON of a packed clip (docs/shards.md).
+# All keys in the JSON of a packed clip in a tar (docs/shards.md).
 SAMPLE_KEYS = {name for name, one in columns.columns_of(ClipRecord).items() if SAMPLE in one.also_in} | {
     "uri",
     "member",

@@ -1,1 +1,1 @@
-"""Object storage: names of objects, reads of byte ranges, and conditional writes. Contains no code about video."""
+"""Object storage: uris, reads of byte ranges, and conditional writes. This package has no code about video."""

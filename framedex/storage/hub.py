@@ -1,8 +1,8 @@
-"""Datasets of the Hugging Face Hub as stores: `hf://datasets/OWNER/NAME@REVISION/PATH`.
+"""Access to datasets of the Hugging Face Hub as object storage: `hf://datasets/OWNER/NAME@REVISION/PATH`.
 
-huggingface_hub finds the token, resolves revisions and lists files. Ranges are requested from the Hub, which redirects
-to a signed address on a storage server. Only the Hub receives the token. A signed address is kept in memory for a few
-minutes, and never shown or written.
+huggingface_hub finds the token, resolves revisions and lists files. Byte ranges are requested from the Hub, which
+redirects to a signed address on a storage server. The token is sent only to the Hub. A signed address is kept in memory
+for a few minutes. It is never shown or written to a file.
 """
 
 import functools
@@ -20,23 +20,23 @@ from framedex.storage import web
 from framedex.storage.uris import checked
 
 SCHEME = "hf"
-ENDPOINT = "HF_ENDPOINT"  # the variable of huggingface_hub
+ENDPOINT = "HF_ENDPOINT"  # environment variable with the address of the Hub, as in huggingface_hub
 DATASET = re.compile(r"hf://datasets/(?P<owner>[^/@]+)/(?P<name>[^/@]+)(?:@(?P<revision>[^/]+))?(?P<path>(?:/.*)?)")
 COMMIT = re.compile(r"[0-9a-f]{40}")
-FRESH_SECONDS = 60.0  # branches move seldom, so their commit is requested once a minute
-MAX_SIGNED = 1024  # addresses that are kept, of about 1 kB each
-KEPT_SECONDS = 240.0  # the Hub signs addresses for an hour; a few minutes save most requests
-CHUNK = 1000  # files per chunk of a listing, as in S3
+FRESH_SECONDS = 60.0  # how long the resolved commit of a branch is used; branches change seldom
+MAX_SIGNED = 1024  # number of signed addresses that are kept in memory, of about 1 kB each
+KEPT_SECONDS = 240.0  # how long a signed address is used; the Hub signs addresses for an hour
+CHUNK = 1000  # number of files per chunk of a listing, as in S3
 
 
 def pinned(uri: str) -> str:
-    """Replace the revision in a uri of the Hub by its current commit. Return other uris unchanged.
+    """Replace the revision in a uri of the Hub by the current commit of that revision. Return other uris unchanged.
 
-    The default revision is the branch `main`.
+    If the uri has no revision, the branch `main` is used.
 
     Raises:
-        SourceError: The uri does not name a dataset.
-        StorageError: The Hub does not answer, or lacks the dataset or revision.
+        SourceError: The uri is not that of a dataset.
+        StorageError: The Hub does not answer, or does not have the dataset or revision.
         MissingExtraError: huggingface_hub is not installed.
     """
     if not uri.lower().startswith(f"{SCHEME}://"):
@@ -45,11 +45,11 @@ def pinned(uri: str) -> str:
     match = DATASET.fullmatch(uri)
     if match is None:
         raise SourceError(
-            "a uri of the Hub does not name a dataset", where=uri, allowed="hf://datasets/OWNER/NAME@REVISION/PATH"
+            "the uri is not that of a dataset of the Hub", where=uri, allowed="hf://datasets/OWNER/NAME@REVISION/PATH"
         )
     if (match["revision"] or "").startswith("refs") and "%2F" not in match["revision"].upper():
         raise SourceError(
-            "a slash in a revision of the Hub is written %2F", where=uri, allowed="@refs%2Fconvert%2Fparquet"
+            "a slash in the revision must be written as %2F", where=uri, allowed="@refs%2Fconvert%2Fparquet"
         )
     revision = unquote(match["revision"] or "main")
     if not COMMIT.fullmatch(revision):
@@ -59,7 +59,14 @@ def pinned(uri: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _commit(owner: str, name: str, revision: str, now: int) -> str:
-    """Return the commit of a branch, a tag or a short hash. `now` changes each minute, and ends a cached answer."""
+    """Return the commit of a branch, a tag or a short hash.
+
+    Args:
+        owner: The owner of the dataset.
+        name: The name of the dataset.
+        revision: The branch, tag or short hash.
+        now: The current minute. It is a part of the cache key, so that a cached commit is used for at most a minute.
+    """
     try:
         found = _api().repo_info(f"{owner}/{name}", revision=revision, repo_type="dataset").sha
     except MissingExtraError:
@@ -67,7 +74,7 @@ def _commit(owner: str, name: str, revision: str, now: int) -> str:
     except Exception as error:  # errors of huggingface_hub and of its HTTP library
         raise web.as_storage_error(f"hf://datasets/{owner}/{name}@{revision}", error) from None
     if found is None or not COMMIT.fullmatch(found):
-        raise StorageError("the Hub does not name a commit", where=f"hf://datasets/{owner}/{name}")
+        raise StorageError("the Hub's answer has no commit", where=f"hf://datasets/{owner}/{name}")
     return str(found)
 
 
@@ -92,11 +99,13 @@ def _api() -> Any:
 
 
 class HubStore(web.WebStore):
-    """The files of one dataset at one commit.
+    """A store with the files of one dataset of the Hub at one commit.
 
     Args:
-        name: `hf://datasets/OWNER/NAME@COMMIT`.
-        seconds, retries, trying_seconds: See `WebStore`.
+        name: The store as a uri, `hf://datasets/OWNER/NAME@COMMIT`.
+        seconds: The time limit of one try of a request.
+        retries: The maximum number of repeats of a failed request.
+        trying_seconds: The time after which a failed request is not repeated any more.
     """
 
     def __init__(self, name: str, *, seconds: float, retries: int, trying_seconds: float) -> None:
@@ -104,17 +113,17 @@ class HubStore(web.WebStore):
         match = DATASET.fullmatch(name)
         if match is None or not COMMIT.fullmatch(match["revision"] or ""):
             raise StorageError(
-                "a uri of the Hub does not name a commit",
+                "the uri of the Hub has no commit",
                 kind="revision",
                 where=name,
-                remedy="index the dataset again: an index records the commit",
+                remedy="index the dataset again; the new index will record the commit",
             )
         self._repository, self._revision = f"{match['owner']}/{match['name']}", match["revision"]
         self._home = f"{endpoint()}/datasets/{self._repository}/resolve/{self._revision}"
-        self._signed: dict[str, tuple[float, str, dict[str, Any]]] = {}  # (when, address, metadata) by key
+        self._signed: dict[str, tuple[float, str, dict[str, Any]]] = {}  # key → (time when kept, address, metadata)
 
     def list(self, prefix: str | None) -> Iterator[list[dict[str, Any]]]:
-        """Yield chunks of metadata of the files below a folder."""
+        """Yield the metadata of all files below a folder, in lists of up to CHUNK files."""
         where = (prefix or "").rstrip("/") or None
         options = {"recursive": True, "revision": self._revision, "repo_type": "dataset"}
         try:
@@ -125,13 +134,13 @@ class HubStore(web.WebStore):
             return
 
     def _follow(self, method: str, key: str, headers: dict[str, str], most: int) -> web.Answer:
-        """Return the answer of the Hub or of the server that it redirects to.
+        """Return the answer of the Hub or of the storage server to which the Hub redirects.
 
         Raises:
-            StorageError: The answer is about another commit, or a redirect is not followed.
-            PreconditionError: The file does not match `If-Match`.
+            StorageError: The Hub answered for another commit, or redirects to an address that is not followed.
+            PreconditionError: The ETag of the file differs from `If-Match`.
         """
-        # Storage servers have other ETags than the Hub, so `If-Match` is checked here.
+        # The ETags of storage servers differ from those of the Hub, so `If-Match` is checked by this class.
         own = {name: value for name, value in headers.items() if name != "If-Match"}
         expected = headers.get("If-Match")
         kept = self._signed.get(key)
@@ -148,7 +157,7 @@ class HubStore(web.WebStore):
         meta: dict[str, Any] = {}
         for _ in range(web.MAX_REDIRECTS + 1):
             at_home = web.origin_of(urlsplit(address)) == home
-            # The token in the environment, if there is one, is only for the Hub.
+            # Only requests to the Hub get the user's token.
             sent = headers | (_library().utils.build_hf_headers(library_name="framedex") if at_home else {})
             response = self._exchange(method, urlsplit(address), sent, most)
             if at_home:
@@ -179,34 +188,42 @@ class HubStore(web.WebStore):
             )
 
     def _checked(self, answer: web.Answer, meta: dict[str, Any], expected: str | None) -> web.Answer:
-        """Return an answer with the Hub's metadata.
+        """Return an answer with the metadata that the Hub sent.
+
+        Args:
+            answer: The answer of the Hub or of a storage server.
+            meta: The metadata that the Hub sent.
+            expected: The ETag that the file must have. If None, any ETag is accepted.
 
         Raises:
-            StorageError: The file's size on the storage server differs from its size on the Hub.
-            PreconditionError: The file is not the expected one.
+            StorageError: The file has another size on the storage server than on the Hub.
+            PreconditionError: The file has another ETag.
         """
         known = answer.meta | meta
         if known["size"] != answer.meta["size"]:
             raise StorageError(
-                "the file has another size than on the Hub",
+                "the file on the storage server has another size than the file on the Hub",
                 kind="changed",
                 where=f"{self._name}/{answer.meta['path']}",
                 found=answer.meta["size"],
                 allowed=known["size"],
             )
         if expected is not None and known["e_tag"] != expected:
-            raise web.PreconditionError("status code: 412 the file is another one", 412)
+            raise web.PreconditionError("status code: 412 the file has another ETag", 412)
         return web.Answer(known, answer.content)
 
 
 def _listed(file: Any) -> dict[str, Any]:
-    """Return the metadata of a file in a listing."""
+    """Return the metadata of one file of a listing, with the keys of `web.Answer.meta`."""
     tag = file.blob_id if file.lfs is None else file.lfs.sha256
     return {"path": file.path, "size": file.size, "last_modified": web.NO_TIME, "e_tag": f'"{tag}"'}
 
 
 def _metadata(key: str, found: http.client.HTTPMessage) -> dict[str, Any]:
-    """Return the metadata in an answer of the Hub. For files on storage servers, it has headers with X-Linked."""
+    """Return the metadata of a file from the headers of the Hub's answer.
+
+    For a file that is on a storage server, the headers X-Linked-ETag and X-Linked-Size describe the file.
+    """
     meta: dict[str, Any] = {}
     tag = found.get("X-Linked-ETag") or found.get("ETag")
     if tag:
@@ -216,7 +233,17 @@ def _metadata(key: str, found: http.client.HTTPMessage) -> dict[str, Any]:
 
 
 def _next(address: str, location: str | None, scheme: str, key: str) -> str:
-    """Return the target of a redirect. Raises StorageError for one that is not a web address as safe as the Hub's."""
+    """Return the target of a redirect.
+
+    Args:
+        address: The address that was requested.
+        location: The header `Location` of the answer, or None.
+        scheme: The scheme of the Hub's address. A redirect may lead to this scheme or to https.
+        key: The path of the file, for the error.
+
+    Raises:
+        StorageError: The redirect has no target, or a target with another scheme or with a user name.
+    """
     found = urljoin(address, location or "")
     split = urlsplit(found)
     if location is None or split.username is not None or split.scheme not in {"https", scheme} or not split.hostname:

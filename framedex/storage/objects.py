@@ -1,8 +1,8 @@
-"""Objects of stores: their facts, their bytes, and writes that do not replace the objects of other runs.
+"""Objects in object storage: read their metadata and bytes, and write without replacing the objects of other runs.
 
-obstore is the transport for buckets. There is one store per bucket and process, with addresses and credentials from the
-environment. Each function names objects by uri, repeats requests where that is safe, and raises StorageError, which
-does not contain secrets.
+The library obstore sends the requests to buckets. Each process has one store object per bucket. Addresses and
+credentials come from the environment. The functions take the uri of an object, and repeat a failed request where that
+is safe. They raise StorageError, whose message does not contain secrets.
 """
 
 import contextlib
@@ -28,23 +28,27 @@ from framedex.storage.web import WebStore, as_storage_error, is_past_the_end, ma
 NO_LISTING = frozenset({"http", "https"})
 TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
 ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_ENDPOINT")
-_OPENED_BY: list[int] = []  # the process that first used stores; a process forked from it lacks their threads
+# The id of the process that first used a store. A process that was forked later has the store, but not its threads.
+_OPENED_BY: list[int] = []
 
 
-USUAL_SECONDS, USUAL_RETRIES = 30.0, 8  # the time limit of one request, and how often a failed request is repeated
-TRYING_SECONDS = 180.0  # a store that fails for minutes will not recover soon
+USUAL_SECONDS, USUAL_RETRIES = 30.0, 8  # defaults: time limit of one request, and how often a failed one is repeated
+TRYING_SECONDS = 180.0  # time after which a failed request is not repeated any more
 
 
 def limits() -> tuple[float, int]:
-    """Return the time limit of a request, and how often a failed request is repeated. The environment may set them.
+    """Return (time limit of a request in seconds, maximum number of repeats of a failed request).
 
-    The wait between two tries doubles from 0.1 s to 15 s. Nothing is repeated after `TRYING_SECONDS`. Raises
-    FramedexError for a value that is not a number.
+    The environment variables in TIMEOUT and RETRIES override the defaults. The wait before a repeat doubles from 0.1 s
+    to 15 s. After `TRYING_SECONDS`, a request is not repeated.
+
+    Raises:
+        FramedexError: The value of a variable is not a number.
     """
     try:
         return float(os.environ.get(TIMEOUT, USUAL_SECONDS)), int(os.environ.get(RETRIES, USUAL_RETRIES))
     except ValueError as error:
-        raise FramedexError(f"{TIMEOUT} and {RETRIES} are numbers", found=error) from None
+        raise FramedexError(f"{TIMEOUT} and {RETRIES} must be numbers", found=error) from None
 
 
 @functools.lru_cache(maxsize=64)
@@ -54,7 +58,7 @@ def _store(name: str, seconds: float, retries: int) -> Any:
         made = HubStore if scheme == SCHEME else WebStore
         return made(name, seconds=seconds, retries=retries, trying_seconds=TRYING_SECONDS)
     if scheme not in ("s3", "gs", "az"):
-        raise StorageError("the scheme is unknown", where=name, allowed="s3, gs, az")
+        raise StorageError("unknown scheme of a uri", where=name, allowed="s3, gs, az")
     try:
         from obstore import store as stores
     except ImportError as error:
@@ -74,14 +78,14 @@ def _store(name: str, seconds: float, retries: int) -> Any:
         raise as_storage_error(name, error) from None
 
 
-GAP_BYTES = 256 << 10  # reading a gap of this size takes about as long as the latency of another request
-WASTE = 0.5  # the maximum of unwanted bytes, as a share of the wanted ones
-MAX_BYTES = 8 << 20  # larger requests are split, since several connections are faster than one
+GAP_BYTES = 256 << 10  # gap between two ranges whose transfer takes about as long as the latency of a second request
+WASTE = 0.5  # the maximum ratio of unwanted bytes to wanted bytes
+MAX_BYTES = 8 << 20  # maximum size of a request; larger ones are split, since several connections are faster than one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteRange:
-    """A range of a file or an object: `size_bytes` bytes from byte `offset` on."""
+    """A byte range of a file or an object: `size_bytes` bytes, beginning at byte `offset`."""
 
     offset: int
     size_bytes: int
@@ -89,11 +93,12 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeRequests:
-    """The requests that fetch some ranges.
+    """The requests that together fetch some byte ranges.
 
     Attributes:
-        begin, end: int64 [requests], half-open, ascending.
-        request: int64 [ranges], the first request that contains bytes of each range.
+        begin: int64 [requests]. The first byte of each request, ascending.
+        end: int64 [requests]. The byte after the last one of each request.
+        request: int64 [ranges]. For each range, the index of the request with its first byte.
     """
 
     begin: NDArray[np.int64]
@@ -114,10 +119,11 @@ def coalesce(
     The ranges may be in any order and may overlap.
 
     Args:
-        offset, length: int64 [ranges], in bytes.
-        gap: The largest gap in bytes over which two ranges are joined. The smallest gaps are joined first.
-        waste: The maximum of unwanted bytes, as a share of the wanted ones.
-        most: The maximum size of a request in bytes. A larger request is cut, so that its pieces run in parallel.
+        offset: int64 [ranges]. The first byte of each range.
+        length: int64 [ranges]. The length of each range in bytes.
+        gap: The largest gap in bytes over which two ranges are joined. Ranges with small gaps are joined first.
+        waste: The maximum ratio of unwanted bytes to wanted bytes.
+        most: The maximum size of a request in bytes. A larger request is split into requests that can run in parallel.
     """
     if not len(offset):
         nothing = np.zeros(0, np.int64)
@@ -142,20 +148,21 @@ def coalesce(
 
 Got = TypeVar("Got")
 
-AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # parallel requests of one process
-PIECE_BYTES = 16 << 20  # the size of a part when a whole object is fetched, or written in parts
-TRIES = 4  # attempts per request; obstore does not repeat a request whose answer breaks off
+AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # the number and the name of the threads that send requests
+PIECE_BYTES = 16 << 20  # size of the pieces in which a whole object is fetched or written
+TRIES = 4  # attempts per request; obstore does not repeat a request if the connection breaks during the answer
 FIRST_WAIT_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The facts of an object when it was last requested.
+    """The metadata of an object at the time of a request.
 
     Attributes:
         size_bytes: The size of the whole object.
-        mtime_ns: The modification time of the whole object.
-        tag: Identifies the content: the ETag, or the modification time if the store has no ETag.
+        mtime_ns: The modification time of the object, in nanoseconds since 1970.
+        tag: A text that identifies the content: `etag` and the ETag, or `modified` and the modification time if the
+            store sends no strong ETag.
     """
 
     size_bytes: int
@@ -164,42 +171,47 @@ class Facts:
 
     @property
     def etag(self) -> str | None:
-        """The ETag for If-Match, or None if the object does not have one."""
+        """The ETag for the header If-Match. None if the object has no strong ETag."""
         return self.tag.removeprefix("etag ") if self.tag.startswith("etag ") else None
 
 
 def facts_of(meta: Any) -> Facts:
-    """Return the facts in the metadata of an answer."""
+    """Convert the metadata of an answer, as obstore represents it, into `Facts`.
+
+    Raises:
+        StorageError: The metadata has neither a strong ETag nor a modification time.
+    """
     modified: datetime = meta["last_modified"]
     mtime_ns = int(modified.timestamp()) * 10**9 + modified.microsecond * 1000
     etag = meta["e_tag"]
     if etag and not etag.endswith('"'):  # Azure's listings omit the quotes
         etag = f'"{etag}"'
-    # A weak tag (RFC 9110 8.8.1) does not promise the same bytes, and If-Match never accepts one.
+    # Objects with equal weak ETags may differ in their bytes (RFC 9110 8.8.1), and If-Match never accepts a weak ETag.
     strong = bool(etag) and not etag.startswith("W/")
     if not strong and mtime_ns <= 0:
         raise StorageError(
-            "the server sends neither an ETag nor a time, so a replaced object would not be detected",
+            "the server sends neither an ETag nor a modification time, so a replaced object would not be detected",
             kind="unpinned",
             where=meta.get("path"),
-            remedy="copy the object to another store, or to a disk",
+            remedy="copy the object to another store or to a local disk",
         )
     return Facts(size_bytes=meta["size"], mtime_ns=mtime_ns, tag=f"etag {etag}" if strong else f"modified {mtime_ns}")
 
 
 def head(uri: str) -> Facts:
-    """Return the facts of an object. Raises StorageError."""
+    """Return the metadata of an object. Raises StorageError."""
     store, key = _open(uri)
     return facts_of(_tried(uri, lambda: store.head(key)))
 
 
 def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[memoryview, Facts]:
-    """Return bytes of an object, and its facts. There are fewer bytes if the object ends before `end`.
+    """Return a byte range of an object, and the object's metadata. The range is cut at the end of the object.
 
     Args:
         uri: The object.
-        begin, end: The range in bytes, half-open.
-        facts: The facts that the object must still have. If None, any object is accepted.
+        begin: The first byte of the range.
+        end: The byte after the last one of the range.
+        facts: The metadata that the object must still have. If None, any metadata is accepted.
 
     Raises:
         StorageError: The request failed, or the object has changed.
@@ -210,9 +222,11 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
 
 
 def fetch_end(uri: str, length: int) -> tuple[memoryview, Facts]:
-    """Return the last bytes of an object, at most `length`, and its facts. Raises StorageError.
+    """Return the last `length` bytes of an object (all bytes if it has fewer), and the object's metadata.
 
-    The error has kind `unsupported` if the store does not support such requests (Azure).
+    Raises:
+        StorageError: The request failed. The kind is `unsupported` if the store does not support requests for the end
+            of an object (Azure).
     """
     return _fetch(uri, {"suffix": length}, lambda size: min(length, size))
 
@@ -220,13 +234,13 @@ def fetch_end(uri: str, length: int) -> tuple[memoryview, Facts]:
 def _fetch(
     uri: str, wanted: object, expected: Callable[[int], int], facts: Facts | None = None
 ) -> tuple[memoryview, Facts]:
-    """Return a range of an object, and its facts. Raises StorageError.
+    """Return a byte range of an object, and the object's metadata. Raises StorageError.
 
     Args:
         uri: The object.
-        wanted: The range, as obstore's option `range`.
-        expected: Returns the length of the range in an object of a given size.
-        facts: The facts that the object must still have, or None.
+        wanted: The range, in the form of obstore's option `range`.
+        expected: A function that returns the length of the range, given the size of the object.
+        facts: The metadata that the object must still have. If None, any metadata is accepted.
     """
     store, key = _open(uri)
     options: dict[str, Any] = {"range": wanted}
@@ -240,20 +254,27 @@ def _fetch(
         except Exception as error:  # obstore's class for this error is not public
             if not is_past_the_end(error):
                 raise
-        # A store that refuses a range sends no facts. If the range is in the object, it has grown meanwhile: try again.
+        # If the range begins after the end of the object, the store sends no metadata, so request it separately. If the
+        # object has grown in between and now has bytes in the range, the comparison below leads to another try.
         seen = head(uri) if answer is None else facts_of(answer.meta)
         if facts is not None and (seen.size_bytes, seen.tag) != (facts.size_bytes, facts.tag):
             raise changed(uri, facts, seen)
         data = memoryview(b"" if answer is None else answer.bytes())
         if len(data) != expected(seen.size_bytes):
-            raise ConnectionError(f"{len(data)} of {expected(seen.size_bytes)} bytes came")
+            raise ConnectionError(f"received {len(data)} of {expected(seen.size_bytes)} bytes")
         return data, seen
 
     return _tried(uri, once)
 
 
 def changed(uri: str, recorded: Facts, seen: Facts | None) -> StorageError:
-    """Return the error for an object that was replaced."""
+    """Return the error for an object that was replaced.
+
+    Args:
+        uri: The object.
+        recorded: The expected metadata.
+        seen: The current metadata, or None if unknown.
+    """
     return StorageError(
         "the object is not the same as before",
         kind="changed",
@@ -264,14 +285,15 @@ def changed(uri: str, recorded: Facts, seen: Facts | None) -> StorageError:
 
 
 def fetch_many(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
-    """Return the bytes of ranges (begin, end) of an object, fetched in parallel. Raises StorageError."""
+    """Fetch byte ranges (begin, end) of an object in parallel, and return their bytes. Raises StorageError."""
     return at_once(lambda piece: fetch(uri, piece[0], piece[1], facts)[0], ranges)
 
 
 def at_once(function: Callable[[Any], Got], values: Sequence[Any]) -> list[Got]:
-    """Call a function for each value, in the threads that wait for stores.
+    """Call a function for each value in parallel, and return the results in order.
 
-    Such a thread makes its own calls itself: waiting for other threads of the same pool could last forever.
+    The calls run in the thread pool for requests. If the caller is itself a thread of this pool, the calls run one by
+    one in that thread, since waiting for other threads of the same pool could cause a deadlock.
     """
     if len(values) == 1 or threading.current_thread().name.startswith(THREAD_NAME):
         return [function(value) for value in values]
@@ -279,7 +301,11 @@ def at_once(function: Callable[[Any], Got], values: Sequence[Any]) -> list[Got]:
 
 
 def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
-    """Return a small object and its facts. Raises StorageError, also if it has more than `most` bytes."""
+    """Return the content of a small object, and the object's metadata.
+
+    Raises:
+        StorageError: The request failed, or the object has more than `most` bytes.
+    """
     data, facts = fetch(uri, 0, most + 1)
     if facts.size_bytes > most:
         raise StorageError(
@@ -289,7 +315,7 @@ def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
 
 
 def download(uri: str, facts: Facts, path: Path, part: ByteRange | None = None) -> None:
-    """Write an object, or a part of it, into a file. Raises StorageError, OSError."""
+    """Copy an object, or a byte range of an object, into a local file. Raises StorageError, OSError."""
     first_byte, size = (0, facts.size_bytes) if part is None else (part.offset, part.size_bytes)
     pieces = [
         (first_byte + begin, first_byte + min(begin + PIECE_BYTES, size)) for begin in range(0, size, PIECE_BYTES)
@@ -307,15 +333,15 @@ def download(uri: str, facts: Facts, path: Path, part: ByteRange | None = None) 
 
 
 def listing(uri: str) -> Iterator[tuple[str, Facts]]:
-    """Yield (uri, facts) of every object below a folder, sorted. Raises StorageError."""
+    """Yield (uri, metadata) of every object below a folder, sorted by uri. Raises StorageError."""
     name, key = split(uri)
     store, _ = _open(uri)
     if name.partition(":")[0] in NO_LISTING:
         raise StorageError(
-            "a web server does not list its files",
+            "a web server cannot list the files of a folder",
             kind="listing",
             where=uri,
-            remedy="name the files, or a list of them",
+            remedy="pass the uris of the files, or a listing with these uris",
         )
     prefix = f"{key.rstrip('/')}/" if key else ""
     found = _tried(uri, lambda: [meta for chunk in store.list(prefix or None) for meta in chunk])
@@ -325,18 +351,22 @@ def listing(uri: str) -> Iterator[tuple[str, Facts]]:
 
 
 def children(uri: str) -> dict[str, Facts]:
-    """Return the facts of the objects directly in a folder, by name. Raises StorageError."""
+    """Return name → metadata of the objects directly in a folder. Raises StorageError."""
     below = ((name[len(uri) + 1 :], facts) for name, facts in listing(uri))
     return {name: facts for name, facts in below if "/" not in name}
 
 
 def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:
-    """Write an object and return its facts. Raises StorageError of kind `exists` or `changed` if the condition fails.
+    """Write an object by a conditional request, and return the metadata of the object.
 
     Args:
         uri: The object.
-        data: Its content.
-        replaces: The facts of the object to replace, if it has not changed. If None, no object may exist there.
+        data: The content of the object.
+        replaces: The metadata of the existing object to replace. If None, no object may exist at the uri.
+
+    Raises:
+        StorageError: The request failed. The kind is `exists` if an object exists and `replaces` is None. The kind is
+            `changed` if the existing object is not the one in `replaces`.
     """
     store, key = _open(uri)
     etag = None if replaces is None else replaces.etag
@@ -353,10 +383,11 @@ def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:
         except StorageError as error:
             if error.kind != "changed" or exists(uri) != replaces:
                 raise
-            # When Ceph's gateway writes, it compares an ETag without the quotes that belong to it (RFC 9110 8.8.3).
+            # Ceph's gateway compares the ETag in a write request to an ETag without quotes, although the quotes are a
+            # part of an ETag (RFC 9110 8.8.3).
             return _tried(uri, lambda: once({"e_tag": etag.strip('"')}))
     except StorageError as error:
-        # If an answer was lost, the write may have succeeded: the object then has the content that was written.
+        # If the answer to an earlier try was lost, that try may have succeeded. The object then has this content.
         if error.kind in ("exists", "changed"):
             with contextlib.suppress(StorageError):
                 found, facts = fetch(uri, 0, len(data) + 1)
@@ -366,7 +397,10 @@ def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:
 
 
 def upload(path: Path, uri: str) -> Facts:
-    """Write a file as an object, in parallel parts, and return its facts. An existing object is replaced."""
+    """Copy a local file to an object, in parallel parts, and return the object's metadata.
+
+    An existing object is replaced.
+    """
     store, key = _open(uri)
 
     def once() -> Facts:
@@ -377,7 +411,7 @@ def upload(path: Path, uri: str) -> Facts:
     facts = _tried(uri, once)
     if facts.size_bytes != path.stat().st_size:
         raise StorageError(
-            "the object has another size than the file that was written into it",
+            "the object has another size than the file that was copied to it",
             kind="size",
             where=uri,
             found=facts.size_bytes,
@@ -387,7 +421,7 @@ def upload(path: Path, uri: str) -> Facts:
 
 
 def delete(uris: Sequence[str]) -> None:
-    """Remove objects. Objects that do not exist are ignored."""
+    """Delete objects. Objects that do not exist are ignored."""
     for uri in uris:
         store, key = _open(uri)
         try:
@@ -398,7 +432,7 @@ def delete(uris: Sequence[str]) -> None:
 
 
 def exists(uri: str) -> Facts | None:
-    """Return the facts of an object, or None if it does not exist."""
+    """Return the metadata of an object, or None if the object does not exist."""
     try:
         return head(uri)
     except StorageError as error:
@@ -408,29 +442,38 @@ def exists(uri: str) -> Facts | None:
 
 
 def _open(uri: str) -> tuple[Any, str]:
-    """Return the store of a uri and the key in it. Raises StorageError in a forked process, and MissingExtraError."""
+    """Return (store, key) for a uri.
+
+    Raises:
+        StorageError: The process was forked from one that used a store, or the store cannot be opened.
+        MissingExtraError: obstore or huggingface_hub is not installed.
+    """
     name, key = split(uri)
     if _OPENED_BY and _OPENED_BY[0] != os.getpid():
         raise StorageError(
-            "object storage cannot be used in a process that was forked from one that used it",
+            "object storage cannot be used in a process that was forked from a process that used object storage",
             kind="forked",
             where=name,
-            remedy='start processes anew: DataLoader(…, multiprocessing_context="spawn")',
+            remedy='spawn processes instead: DataLoader(…, multiprocessing_context="spawn")',
         )
     _OPENED_BY[:] = [os.getpid()]
     return _store(name, *limits()), key
 
 
 def _tried(uri: str, call: Callable[[], Got]) -> Got:
-    """Return the result of a call. Repeat it if its answer broke off, which obstore does not."""
+    """Return the result of a call. Repeat the call if the connection broke during the answer, since obstore does not.
+
+    Raises:
+        StorageError: The last try failed, or repeating the call would not help.
+    """
     for attempt in range(1, TRIES + 1):
         try:
             return call()
         except FramedexError:
             raise
-        except Exception as error:  # errors of obstore, which have several bases, and of incomplete answers
+        except Exception as error:  # obstore's errors have no common base class; incomplete answers are ConnectionError
             if attempt == TRIES or not may_be_tried_again(error):
-                raise as_storage_error(uri, error) from None  # its text may contain secrets
+                raise as_storage_error(uri, error) from None  # the text of `error` may contain secrets
             time.sleep(FIRST_WAIT_SECONDS * 2**attempt)
     raise AssertionError("the last try returns or raises")
 
@@ -439,7 +482,7 @@ _POOL: dict[int, ThreadPoolExecutor] = {}
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Return the threads of this process that wait for stores."""
+    """Return this process's thread pool for requests to object storage."""
     pool = _POOL.get(os.getpid())
     if pool is None:
         pool = _POOL.setdefault(os.getpid(), ThreadPoolExecutor(AT_ONCE, thread_name_prefix=THREAD_NAME))

@@ -1,7 +1,7 @@
-"""Files and folders to read, on this machine or in object storage, and the locations of sources.
+"""Files and folders that are local or in object storage, and the locations of sources.
 
-Anybody may have written an index or a dataset. Its uris must not make this machine send requests to servers that the
-user did not choose, or read files of this machine for a dataset that came from elsewhere.
+An index or a dataset may come from an untrusted source. The uris in it must not make this machine send requests to
+servers that the user did not choose. The uris in a dataset from another store must not refer to local files.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from framedex.storage.objects import Facts, at_once, exists, head, listing, whol
 from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader
 from framedex.storage.uris import absolute, checked, goes_up, is_inside, is_remote, joined, local_path, split
 
-MAX_BYTES = 1 << 28  # files that are read at once are headers and listings; larger ones would fill the memory
-END_BYTES = 8  # the last bytes of a Parquet file: the size of its metadata, and PAR1
-MAX_FOOTER_BYTES = 1 << 29  # pyarrow reads metadata of any size that a file states
-FOOTER_BYTES = 64 << 10  # the size of the first request for a Parquet file, which fits most metadata
-KEPT_BYTES = 1 << 20  # the memory per open file: its last row groups
-COPIED_BYTES = 8 << 20  # as the largest request (`objects.MAX_BYTES`)
+MAX_BYTES = 1 << 28  # maximum size of a header or listing that is read as a whole
+END_BYTES = 8  # number of bytes at the end of a Parquet file: four with the size of the metadata, and PAR1
+MAX_FOOTER_BYTES = 1 << 29  # maximum size of a Parquet file's metadata; pyarrow has no limit
+FOOTER_BYTES = 64 << 10  # size of the first request for a Parquet file in object storage; enough for most metadata
+KEPT_BYTES = 1 << 20  # number of bytes that are kept in memory per open Parquet file in object storage
+COPIED_BYTES = 8 << 20  # number of bytes per read while a file is copied, as in the largest request
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -42,13 +42,13 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A file or folder in object storage, with the methods of pathlib.Path that reading an index or a dataset needs.
+    """A file or folder in object storage. It has the methods of pathlib.Path that reading an index or dataset needs.
 
-    A missing object raises FileNotFoundError. All other errors are StorageError.
+    The methods raise FileNotFoundError if the object does not exist, and StorageError if a request fails.
 
     Attributes:
-        uri: The uri.
-        cache: A cache for ranges of Parquet files. If None, they are not cached.
+        uri: The uri of the file or folder.
+        cache: The cache for byte ranges of Parquet files. If None, the ranges are not cached.
     """
 
     uri: str
@@ -68,7 +68,7 @@ class Stored:
         return self
 
     def facts(self) -> Facts:
-        """Return the facts of the object. Raises FileNotFoundError."""
+        """Return the metadata of the object. Raises FileNotFoundError, StorageError."""
         with _as_of_files(self.uri):
             return head(self.uri)
 
@@ -76,10 +76,10 @@ class Stored:
         return exists(self.uri) is not None
 
     def is_dir(self) -> bool:
-        return False  # stores have only objects
+        return False  # object storage has objects, but no folders
 
     def names(self) -> list[str]:
-        """Return the sorted names of all objects below this place, relative to it."""
+        """Return the names of all objects below this folder, relative to the folder, sorted."""
         return [uri[len(self.uri) + 1 :] for uri, _ in listing(self.uri)]
 
     def read_bytes(self) -> bytes:
@@ -90,7 +90,7 @@ class Stored:
         return self.read_bytes().decode(encoding)
 
     def open(self) -> ObjectFile:
-        """Open the object for reads of ranges. Raises FileNotFoundError."""
+        """Open the object as a file that reads byte ranges. Raises FileNotFoundError, StorageError."""
         with _as_of_files(self.uri):
             if self.cache is None:
                 return ObjectFile(ObjectReader.from_end(self.uri, FOOTER_BYTES, kept_bytes=KEPT_BYTES))
@@ -102,10 +102,14 @@ Place = Path | Stored
 
 
 def place(name: str | os.PathLike[str] | Stored, cache: DiskCache | None = None) -> Place:
-    """Return the folder or file with this path or uri. The revision in a uri of the Hub becomes its current commit.
+    """Return a local path or a `Stored` for a path or uri. A uri of the Hub is pinned to the revision's current commit.
+
+    Args:
+        name: The path or uri. A `Stored` is returned unchanged.
+        cache: The cache of the `Stored`.
 
     Raises:
-        SourceError: The uri has a secret or is malformed.
+        SourceError: The uri is malformed, or contains a secret.
     """
     if isinstance(name, Stored):
         return name
@@ -114,19 +118,22 @@ def place(name: str | os.PathLike[str] | Stored, cache: DiskCache | None = None)
 
 
 def local_of(where: Place) -> Path | None:
-    """Return the path of a place on this machine, or None if it is in object storage."""
+    """Return the path of a local file or folder. Return None for a file or folder in object storage."""
     return None if isinstance(where, Stored) else where
 
 
 def names_in(where: Place) -> list[str]:
-    """Return the sorted names in a folder. For a store, these are all objects below. The folder may be missing."""
+    """Return the sorted names of the files in a folder. The list is empty if the folder does not exist.
+
+    For a local folder, these are the entries of the folder. For object storage, these are all objects below the folder.
+    """
     if isinstance(where, Stored):
         return where.names()
     return sorted(path.name for path in where.iterdir()) if where.is_dir() else []
 
 
 def state_of(where: Place) -> str:
-    """Return a text that changes when a file is replaced. Raises FileNotFoundError, StorageError."""
+    """Return a text that is different after the file is replaced. Raises FileNotFoundError, StorageError."""
     if isinstance(where, Stored):
         return where.facts().tag
     status = where.stat()
@@ -134,17 +141,17 @@ def state_of(where: Place) -> str:
 
 
 def size_of(where: Place) -> int:
-    """Return the size of a file in bytes. Raises FileNotFoundError and other file errors, StorageError."""
+    """Return the size of a file in bytes. Raises OSError, StorageError."""
     return where.facts().size_bytes if isinstance(where, Stored) else where.stat().st_size
 
 
 def opened(where: Place) -> BinaryIO:
-    """Open a file to read it from beginning to end. Raises FileNotFoundError, OSError, StorageError."""
+    """Open a file for reading it from the beginning to the end. Raises OSError, StorageError."""
     return io.BytesIO(where.read_bytes()) if isinstance(where, Stored) else open_regular(where)
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file of this machine. Raises OSError for a pipe or a device, at which a read may never end."""
+    """Open a local file. Raises OSError, also for a pipe or a device, since reading these may block forever."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -153,12 +160,12 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def small_text(where: Place) -> str:
-    """Return the text of a small file. Raises as `small_bytes` does, and ValueError if it is not UTF-8."""
+    """Return the text of a file of up to MAX_BYTES. Raises OSError, StorageError, and ValueError if it is not UTF-8."""
     return small_bytes(where).decode()
 
 
 def small_bytes(where: Place) -> bytes:
-    """Return the content of a file of up to MAX_BYTES. Raises OSError, StorageError."""
+    """Return the content of a file of up to MAX_BYTES. Raises OSError (also for larger local files), StorageError."""
     if isinstance(where, Stored):
         return where.read_bytes()
     with open_regular(where) as file:
@@ -169,13 +176,19 @@ def small_bytes(where: Place) -> bytes:
 
 
 def read_each(where: Place, read: Callable[[Item], Read], items: Sequence[Item]) -> list[Read]:
-    """Return the result of `read` for each item, in order. Reads of object storage run in parallel."""
+    """Call `read` for each item, and return the results in order.
+
+    If `where` is in object storage, the calls run in parallel.
+    """
     return list(at_once(read, items)) if isinstance(where, Stored) else list(map(read, items))
 
 
 @contextlib.contextmanager
 def local_folder(where: Place, names: Sequence[str]) -> Iterator[Path]:
-    """Provide a local folder with some files of another folder: the folder itself, or temporary copies."""
+    """Provide a local folder that contains some files of another folder.
+
+    This is the folder itself if it is local, or else a temporary folder with copies of the files.
+    """
     if not isinstance(where, Stored):
         yield where.absolute()
         return
@@ -193,15 +206,17 @@ def parquet_file(where: Place, *, read_dictionary: Sequence[str] = ()) -> pq.Par
 
     Args:
         where: The file.
-        read_dictionary: Columns of texts that stay dictionary-encoded, with each text once.
+        read_dictionary: The names of text columns to read as dictionary-encoded arrays.
 
     Raises:
-        FileNotFoundError: And other file errors, StorageError, pa.ArrowException.
+        OSError: The file cannot be opened, is not a regular file, or has too much metadata.
+        StorageError: A request failed.
+        pa.ArrowException: The file is not a valid Parquet file.
     """
     encoded = list(read_dictionary) or None
-    if isinstance(where, Stored):  # `pre_buffer` requests the columns of a row group together
+    if isinstance(where, Stored):  # with `pre_buffer`, the columns of a row group are requested together
         return pq.ParquetFile(where.open(), pre_buffer=True, read_dictionary=encoded)
-    with open_regular(where) as file:  # the size of the metadata is before the last four bytes
+    with open_regular(where) as file:  # the last eight bytes are the size of the metadata (four bytes) and PAR1
         if file.seek(0, os.SEEK_END) >= END_BYTES:
             file.seek(-END_BYTES, os.SEEK_END)
             end = file.read(END_BYTES)
@@ -213,7 +228,7 @@ def parquet_file(where: Place, *, read_dictionary: Sequence[str] = ()) -> pq.Par
 
 @contextlib.contextmanager
 def _as_of_files(uri: str) -> Iterator[None]:
-    """Raise FileNotFoundError if the store reports a missing object."""
+    """Convert a StorageError about a missing object that occurs inside into FileNotFoundError."""
     try:
         yield
     except StorageError as error:
@@ -230,12 +245,13 @@ THIS_MACHINE = "this machine"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The sources that may be read.
+    """Where the sources are, and which sources may be read.
 
     Attributes:
-        root: The new location of the sources, if they moved: a folder that replaces the recorded root, or a mapping
-            {old prefix: new prefix} of absolute paths. Any of these may be in object storage.
-        allow_remote: Whether sources may be in other stores than the index or dataset.
+        root: The new location of the sources, if the sources were moved: a folder that replaces the recorded root, or a
+            mapping {old prefix: new prefix} of absolute paths or uris. If None, the sources are at the recorded
+            location.
+        allow_remote: Whether sources may be read from other stores than that of the index or dataset.
     """
 
     root: Root | None = None
@@ -246,18 +262,18 @@ OWN_STORE = Access()
 
 
 class Locations:
-    """The locations of the sources of an index or a dataset.
+    """The locations of the sources of an index or a dataset, with a check whether a source may be read.
 
-    Sources must be in the same store: the same bucket, web server or repository of the Hub, or this machine. They may
-    also be in the locations of `access.root`.
+    A source may be read if it is in the same store as the index or dataset: the same bucket, web server or repository
+    of the Hub, or this machine. A source in a location that the user gave as `access.root` may also be read.
 
     Args:
         place: The path or uri of the index or dataset.
-        recorded: The root that was indexed.
-        access: The sources that may be read.
+        recorded: The root that the index or dataset records.
+        access: Where the sources are, and which sources may be read.
 
     Raises:
-        FramedexError: The environment variable FRAMEDEX_ALLOW_REMOTE has another value than 0 or 1.
+        FramedexError: The environment variable FRAMEDEX_ALLOW_REMOTE has a value other than 0 and 1.
     """
 
     def __init__(self, place: str, recorded: str, access: Access) -> None:
@@ -269,7 +285,7 @@ class Locations:
         self._anywhere = access.allow_remote or allowed_by_environment()
 
     def path(self, uri: str) -> str:
-        """Return the location of a source, even if it must not be read."""
+        """Return the location of a source without checking whether the source may be read."""
         path = joined(self._root, uri)
         for old, new in self._moved.items():
             if path == old or path.startswith(old.rstrip("/") + "/"):
@@ -278,18 +294,18 @@ class Locations:
         return path
 
     def locate(self, uri: str, uris: Callable[[], pa.ChunkedArray]) -> str:
-        """Return the location of a source.
+        """Return the location of a source that may be read.
 
         Args:
-            uri: The source.
-            uris: Returns the uris of all sources, for the error.
+            uri: The recorded path or uri of the source.
+            uris: A function that returns the paths or uris of all sources, for the error.
 
         Raises:
             StorageError: The source must not be read. The kind is `foreign`.
         """
         if not self.allows(uri):
-            self.check(uris())  # the error counts all foreign sources
-            raise self._refusal({store_of(self.path(uri)): 1})  # the file is not one of the sources
+            self.check(uris())  # raises an error that counts all sources that must not be read
+            raise self._refusal({store_of(self.path(uri)): 1})  # `uri` is not among the sources
         return self.path(uri)
 
     def allows(self, uri: str) -> bool:
@@ -304,54 +320,60 @@ class Locations:
 
     @property
     def allows_root(self) -> bool:
-        """Whether sources below the root may be read."""
+        """Whether sources in the root folder may be read."""
         return self.allows("source")
 
     def check(self, uris: pa.ChunkedArray) -> None:
-        """Check that sources may be read.
+        """Raise an error if some of the sources must not be read.
 
         Args:
-            uris: The uris of the sources, an Arrow column of strings.
+            uris: The recorded paths or uris of the sources, as an Arrow column of strings.
 
         Raises:
-            StorageError: A source must not be read. The message has the stores of such sources. The kind is `foreign`.
+            StorageError: Some sources must not be read. The message lists their stores. The kind is `foreign`.
         """
         if self._anywhere:
             return
-        if self.allows_root:  # only absolute names and names with ".." can leave the root, so only they are checked
+        if self.allows_root:  # then only absolute paths, uris and paths with ".." need a check
             uris = uris.filter(pc.match_substring_regex(uris, r"^/|://|%|(^|/)\.\.(/|$)"))
         found = Counter(store_of(self.path(uri)) for uri in uris.to_pylist() if not self.allows(uri))
         if found:
             raise self._refusal(found)
 
     def _refusal(self, stores: Mapping[str, int]) -> StorageError:
-        """Return the error for sources that must not be read. `stores` has the number of them by store."""
+        """Return the error for sources that must not be read. `stores` is store → number of such sources."""
         ordered = sorted(stores.items(), key=lambda item: (-item[1], item[0]))
         return StorageError(
-            "sources lie in another store, and a stranger may have written their uris",
+            "sources are in another store than the index or dataset, and the uris may come from an untrusted person",
             kind="foreign",
             where=self._place,
             found=named((f"{store} ({counted(count, 'source')})" for store, count in ordered), len(ordered)),
             allowed=self._own_store,
             remedy=f"if you trust these stores: --allow-remote, allow_remote=True or {ALLOW_REMOTE}=1; "
-            "if the sources have moved: --root or root=",
+            "if the sources were moved: --root or root=",
         )
 
 
 def store_of(place: str) -> str:
-    """Return the store of a path or uri: scheme://bucket or scheme://host, or "this machine"."""
+    """Return the store of a path or uri, such as scheme://bucket or scheme://host, or "this machine" for a path."""
     if not is_remote(place):
         return THIS_MACHINE
     scheme, rest = place.split("://", 1)
     store = split(f"{scheme.lower()}://{rest}")[0]
     if scheme.lower() == "hf":
-        return store.partition("@")[0]  # all commits of a repository are one store
+        return store.partition("@")[0]  # all commits of a repository count as the same store
     return store.lower() if scheme.lower() in ("http", "https") else store
 
 
 def allowed_by_environment() -> bool:
-    """Return whether FRAMEDEX_ALLOW_REMOTE allows sources in all stores. Raises FramedexError for an unknown value."""
+    """Return whether the environment variable FRAMEDEX_ALLOW_REMOTE allows sources in all stores.
+
+    Raises:
+        FramedexError: The variable has a value other than 0 and 1.
+    """
     value = os.environ.get(ALLOW_REMOTE, "")
     if value not in ("", "0", "1"):
-        raise FramedexError("the environment variable is wrong", where=ALLOW_REMOTE, found=value, allowed="0 or 1")
+        raise FramedexError(
+            "the environment variable has a wrong value", where=ALLOW_REMOTE, found=value, allowed="0 or 1"
+        )
     return value == "1"

@@ -1,4 +1,4 @@
-"""Reading objects piece by piece with few requests, and a cache of byte ranges on a local disk."""
+"""A reader that reads an object in pieces with few requests, and a cache of byte ranges on a local disk."""
 
 from __future__ import annotations
 
@@ -21,28 +21,32 @@ from framedex.errors import OutputError, StorageError
 from framedex.storage.objects import ByteRange, Facts, coalesce, fetch, fetch_end, fetch_many, head
 
 Fetch = Callable[[str, Sequence[tuple[int, int]], Facts], list[memoryview]]
-Read = Callable[[int, int], bytes]  # (offset, length) → bytes, fewer at the end
+Read = Callable[[int, int], bytes]  # (offset, length) → bytes; fewer than `length` bytes at the end of the file
 
-FIRST_BYTES = 256 << 10  # the first request, which also returns the facts, reads the headers of most containers
-BLOCK_BYTES = 128 << 10  # the least size of a request, since reading more costs little beside the latency
-# A read that continues the previous one requests a quarter more each time, since it probably goes on.
+FIRST_BYTES = 256 << 10  # size of the first request, which contains the headers of most containers
+BLOCK_BYTES = 128 << 10  # least size of a later request; transferring less would not be faster, due to the latency
+# Size of a request that continues a previous one: the first such size, and the maximum. Each request of a sequential
+# read is larger than the one before by a quarter.
 NEXT_BYTES, MAX_NEXT_BYTES = 256 << 10, 1 << 20
-TAIL_BYTES = 512 << 10  # the end of an object is read at once, since several parts of it are often needed
-KEPT_BYTES = 64 << 20
+TAIL_BYTES = 512 << 10  # size of the end of an object that is read by one request, since more of it is often needed
+KEPT_BYTES = 64 << 20  # number of bytes per object that are kept in memory
 
 
 class ObjectReader:
-    """Reads an object's bytes by (offset, length), fewer at its end. Bytes that were read are kept in memory.
+    """A callable (offset, length) → bytes that reads an object. Bytes that were read are kept in memory.
+
+    At the end of the object, a call returns fewer bytes.
 
     Args:
         uri: The object.
-        facts: The facts that the object must have. Defaults to the facts in the answer to the first request.
-        part: The range to read as if it were an object of its own, which needs `facts`. Defaults to the whole object.
-        fetch_ranges: Fetches ranges of the object.
+        facts: The metadata that the object must have. If None, the metadata in the answer to the first request.
+        part: The byte range of the object to read as if the range were the whole object. `facts` must be given then. If
+            None, the whole object is read.
+        fetch_ranges: The function that fetches byte ranges of the object.
         first_bytes: The size of the first request if `facts` is None.
         kept_bytes: The maximum number of bytes that are kept in memory.
-        most_requests: The number of requests after which StorageError of kind `requests` is raised. If None, requests
-            are not limited.
+        most_requests: The maximum number of requests. A further request raises StorageError of kind `requests`. If
+            None, the number is not limited.
 
     Raises:
         StorageError: A request failed. The kind is `changed` if the object was replaced.
@@ -62,7 +66,7 @@ class ObjectReader:
         self.uri, self._fetch, self._most_kept = uri, fetch_ranges, kept_bytes
         self.requests, self._most_requests = 0, most_requests
         self._next = NEXT_BYTES
-        # The error that was raised. Libraries between this reader and its caller may replace it with their own error.
+        # The last error that this reader raised. A library that calls this reader may raise another error instead.
         self.failure: StorageError | None = None
         self._kept: list[tuple[int, memoryview]] = []
         self._kept_bytes = 0
@@ -76,7 +80,13 @@ class ObjectReader:
 
     @classmethod
     def from_end(cls, uri: str, length: int, *, kept_bytes: int = KEPT_BYTES) -> ObjectReader:
-        """Return a reader that requests the end of the object first, where some formats have their metadata."""
+        """Return a reader whose first request is for the end of the object, where Parquet files have their metadata.
+
+        Args:
+            uri: The object.
+            length: The size of the first request in bytes.
+            kept_bytes: The maximum number of bytes that are kept in memory.
+        """
         try:
             data, facts = fetch_end(uri, length)
         except StorageError as error:
@@ -88,32 +98,37 @@ class ObjectReader:
         return reader
 
     def __call__(self, offset: int, length: int) -> bytes:
-        """Return bytes of the object. Raises StorageError."""
+        """Return `length` bytes from `offset` on, or fewer bytes at the end of the object. Raises StorageError."""
         size = self.size_bytes
         end = min(offset + length, size)
         if offset >= end:
             return b""
         found = self._find(offset, end)
         if found is None:
-            # Kept bytes are not requested again. So begin at the end of the kept piece that contains the offset or ends
-            # there, and may still grow.
+            # Kept bytes should not be requested again. If a kept piece contains the offset or ends at it, and is small
+            # enough to be extended, then request the bytes after that piece.
             pieces = ((at, at + len(data)) for at, data in self._kept if len(data) <= self._most_kept // 2)
             begin = max((stop for at, stop in pieces if at <= offset <= stop), default=None)
             if begin is None:
                 begin, block, self._next = offset, BLOCK_BYTES, NEXT_BYTES
             else:
                 block, self._next = self._next, min(self._next * 5 // 4, MAX_NEXT_BYTES)
-            if size - begin <= TAIL_BYTES:  # read the rest of the object, and the block before it
+            if size - begin <= TAIL_BYTES:  # read the rest of the object, and up to one block before `begin`
                 before = max((at + len(data) for at, data in self._kept if at + len(data) <= begin), default=0)
                 self._get([(max(begin - BLOCK_BYTES, before), size)])
             else:
                 self._get([(begin, min(max(end, begin + block), size))])
             found = self._find(offset, end)
-            assert found is not None  # it was just read
+            assert found is not None  # the range was just fetched
         return bytes(found)
 
     def prepare(self, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:
-        """Read ranges in parallel, so that later calls for them need no request. `offset`, `length`: int64 [ranges]."""
+        """Fetch byte ranges in parallel and keep them, so that later calls for these ranges need no requests.
+
+        Args:
+            offset: int64 [ranges]. The first byte of each range.
+            length: int64 [ranges]. The length of each range in bytes.
+        """
         wanted = [(at, at + size) for at, size in zip(offset.tolist(), length.tolist(), strict=True)]
         missing = [place for place, (begin, end) in enumerate(wanted) if end > begin and self._find(begin, end) is None]
         if missing:
@@ -121,7 +136,7 @@ class ObjectReader:
             self._get(list(zip(joined.begin.tolist(), joined.end.tolist(), strict=True)))
 
     def forget(self) -> None:
-        """Drop all kept bytes."""
+        """Free the memory of all kept bytes."""
         self._kept, self._kept_bytes = [], 0
 
     def _get(self, ranges: list[tuple[int, int]]) -> None:
@@ -146,13 +161,13 @@ class ObjectReader:
         return None
 
     def _keep(self, begin: int, data: memoryview) -> None:
-        """Keep a piece. If it follows another piece, the two are joined."""
+        """Keep a piece of the object in memory. If the piece follows a kept piece, the two are joined."""
         ending = [
             place
             for place, (at, before) in enumerate(self._kept)
             if at + len(before) == begin and len(before) <= self._most_kept // 2
         ]
-        if ending:  # of several pieces, extend the longest
+        if ending:  # if several kept pieces end at `begin`, extend the longest
             at, before = self._kept.pop(min(ending, key=lambda place: self._kept[place][0]))
             self._kept_bytes -= len(before)
             begin, data = at, memoryview(bytes(before) + bytes(data))
@@ -163,17 +178,17 @@ class ObjectReader:
 
 
 class RangedFile(io.RawIOBase):
-    """A readable file over a function that reads ranges, for libraries that need a file.
+    """A readable file that calls a function for each read, for libraries that need a file.
 
     Args:
-        read: Reads ranges.
+        read: The function that reads a byte range.
         size_bytes: The size of the file.
-        name: The name of the file. libavformat also detects formats by the ending.
+        name: The name of the file. Its extension helps libavformat to detect the format.
     """
 
     def __init__(self, read: Read, size_bytes: int, name: str) -> None:
         self._read, self._size_bytes, self._at = read, size_bytes, 0
-        self.name = name.rpartition("/")[2]  # libavformat reads more at once if the name has a protocol
+        self.name = name.rpartition("/")[2]  # without a protocol such as s3://, with which libavformat would read more
 
     def readable(self) -> bool:
         return True
@@ -187,7 +202,7 @@ class RangedFile(io.RawIOBase):
         return self._at
 
     def size(self) -> int:
-        """Return the file's length. pyarrow calls this method."""
+        """Return the size of the file in bytes. pyarrow calls this method."""
         return self._size_bytes
 
     def read(self, size: int | None = -1) -> bytes:
@@ -203,31 +218,32 @@ class RangedFile(io.RawIOBase):
 
 
 class ObjectFile(RangedFile):
-    """An object as a readable file."""
+    """A readable file over an object in object storage."""
 
     def __init__(self, reader: ObjectReader) -> None:
         super().__init__(reader, reader.size_bytes, reader.uri)
 
 
-TOTAL_NAME = "total"  # the file with the cache's size in bytes; its lock is the cache's lock
-ASIDE = ".writing-"
+TOTAL_NAME = "total"  # name of the file with the cache's size in bytes; a lock on it protects the whole cache
+ASIDE = ".writing-"  # prefix of the names of unfinished files
 SUFFIX = ".range"
-KEPT_SHARE = 0.9  # a full cache shrinks to this share, so that it does not search for old ranges at each write
-ABANDONED_SECONDS = 3600.0  # an unfinished file of this age belongs to a process that was killed
-PAUSE_SECONDS = 60.0  # after the disk refused a write; a full disk would slow down each read otherwise
-CHECK_BYTES = 4  # a CRC-32 behind each range
+KEPT_SHARE = 0.9  # ranges are removed down to this share of the limit, so that not every write has to remove some
+ABANDONED_SECONDS = 3600.0  # age from which on an unfinished file is deleted, since its process must have been killed
+PAUSE_SECONDS = 60.0  # time without writes after a failed one; otherwise, a full disk would slow down every read
+CHECK_BYTES = 4  # size of the CRC-32 at the end of each cached file
 LOG = logging.getLogger("framedex.storage")
 
 
 class DiskCache:
-    """A cache of object ranges in files of a folder. The least recently used ranges are removed first. Picklable.
+    """A cache of byte ranges of objects, as files in a local folder.
 
-    All processes of a machine that name the same folder share the cache. A cached range is used only for the exact
-    object that it was read from, never for a replacement. If the cache cannot be written, reading continues without it.
+    If the cache is full, the least recently used ranges are removed. All processes of a machine that use the same
+    folder share the cache. If an object is replaced, the cached ranges of the old object are not used any more. If the
+    cache cannot be written, reading continues without it. A `DiskCache` can be pickled.
 
     Args:
-        folder: The folder. It is created if it is missing.
-        most_bytes: The maximum size of all ranges together.
+        folder: The folder. It is created if it does not exist.
+        most_bytes: The maximum total size of all cached ranges.
 
     Raises:
         OutputError: The folder cannot be created.
@@ -242,7 +258,7 @@ class DiskCache:
             raise OutputError("cannot create the cache's folder", where=str(folder), found=error.strerror) from error
 
     def fetch_many(self, uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
-        """Return the bytes of ranges (begin, end) of an object. Ranges that are not cached are read from the store."""
+        """Return the bytes of ranges (begin, end) of an object. Ranges that are not cached are fetched and cached."""
         found = {piece: self._read(self._path(uri, piece, facts)) for piece in ranges}
         missing = [piece for piece, data in found.items() if data is None]
         if missing:
@@ -263,7 +279,7 @@ class DiskCache:
             return None
         content, check = data[:-CHECK_BYTES], data[-CHECK_BYTES:]
         if len(data) < CHECK_BYTES or zlib.crc32(content).to_bytes(CHECK_BYTES, "little") != check:
-            return None  # damaged on the disk: treated as missing
+            return None  # a damaged file is treated as missing
         with contextlib.suppress(OSError):
             os.utime(path)
         return content
@@ -282,13 +298,13 @@ class DiskCache:
             aside.rename(path)
         except OSError as error:
             self._not_before = time.monotonic() + PAUSE_SECONDS
-            text = "the cache in %s cannot be written (%s); it is not used for new ranges for %g s"
+            text = "the cache in %s cannot be written (%s); new ranges are not cached for %g s"
             LOG.warning(text, self.folder, error.strerror, PAUSE_SECONDS)
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Add to the cache's size. If that exceeds the limit, remove the least recently used ranges first."""
+        """Add `size` to the recorded size of the cache. First remove old ranges if the limit would be exceeded."""
         file = os.open(self.folder / TOTAL_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -301,7 +317,7 @@ class DiskCache:
             os.close(file)
 
     def _remove_oldest(self, most: int) -> int:
-        """Remove the least recently used ranges until at most `most` bytes are left. Return how many bytes are left."""
+        """Remove the least recently used ranges until at most `most` bytes remain. Return the number that remain."""
         entries: list[tuple[float, int, Path]] = []
         for path in self.folder.glob("??/*"):
             with contextlib.suppress(OSError):

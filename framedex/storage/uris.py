@@ -1,4 +1,4 @@
-"""Names of things in object storage and on this machine. Pure."""
+"""Functions for uris and paths of sources and outputs. They access neither files nor the network."""
 
 import itertools
 import os
@@ -11,39 +11,43 @@ from framedex.errors import SourceError
 SCHEMES = frozenset({"s3", "gs", "az", "hf", "http", "https"})
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)=", re.IGNORECASE)
-_HUB_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|\?[^/=]*=")  # a token, or a query
+_HUB_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|\?[^/=]*=")  # a token of the Hub, or a query
 _FILE = "file://"
 
 
 def is_uri(name: str) -> bool:
-    """Return whether a name begins with a scheme, of object storage or not."""
+    """Return whether a name begins with any scheme, such as s3:// or ftp://."""
     return _SCHEME.match(name) is not None
 
 
 def is_remote(name: str) -> bool:
-    """Return whether a name refers to object storage."""
+    """Return whether a name is a uri with a scheme of object storage or of a web server."""
     match = _SCHEME.match(name)
     return match is not None and match[1].lower() in SCHEMES
 
 
 def local_path(name: str) -> str:
-    """Return the path of a `file://` uri, and other names unchanged.
+    """Return the path of a `file://` uri. Return other names unchanged.
 
-    Raises SourceError if the uri names another machine.
+    Raises:
+        SourceError: The uri has the name of another machine, or no absolute path.
     """
     if not name.startswith(_FILE):
         return name
     host, slash, path = name.removeprefix(_FILE).partition("/")
     if not slash or host not in ("", "localhost"):
-        raise SourceError("a file:// uri names a file of this machine", found=name, allowed="file:///absolute/path")
+        raise SourceError("a file:// uri must be that of a local file", found=name, allowed="file:///absolute/path")
     return unquote(f"/{path}")
 
 
 def checked(uri: str) -> str:
-    """Return a uri as it is recorded: without a trailing slash. Raises SourceError for a uri that must not be recorded.
+    """Return a uri in the form in which indexes and datasets record uris: without a trailing slash.
 
-    A uri is written into indexes, manifests and messages, so it must not contain secrets: no user name or password, and
-    no query, such as that of a presigned uri or a shared access signature.
+    Recorded uris are also shown in messages, so they must not contain secrets. Neither a user name or password, nor a
+    query is allowed, such as the query of a presigned uri or of a shared access signature.
+
+    Raises:
+        SourceError: The uri may contain a secret, has no bucket, or has a key with an empty part, `.` or `..`.
     """
     scheme, rest = uri.split("://", 1)
     authority, _, key = rest.partition("/")
@@ -56,24 +60,24 @@ def checked(uri: str) -> str:
         or (scheme.lower() == "hf" and _HUB_SECRET.search(rest))
     ):
         raise SourceError(
-            "a uri holds credentials or a query, which would be recorded",
+            "the uri contains credentials or a query, which would be recorded",
             where=shown,
-            remedy="leave them out; credentials come from the environment alone (docs/storage.md)",
+            remedy="leave them out, and pass credentials by environment variables (docs/storage.md)",
         )
     if not authority:
-        raise SourceError("a uri names no bucket", where=uri, allowed="scheme://bucket/key")
+        raise SourceError("the uri has no bucket", where=uri, allowed="scheme://bucket/key")
     if any(part in (".", "..", "") for part in key.rstrip("/").split("/")) and key.rstrip("/"):
-        raise SourceError("a key has empty parts, or some that are . or ..", where=uri, remedy="name it without them")
+        raise SourceError("a part of the key is empty, . or ..", where=uri, remedy="write the uri without these parts")
     return f"{scheme.lower()}://{authority}/{key}".rstrip("/")
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Return (store, key): `scheme://bucket`, which one store serves, and the key in it.
+    """Split a uri into (name of the store, key in the store). The name of a bucket's store is `scheme://bucket`.
 
-    The store of a dataset on the Hugging Face Hub is `hf://datasets/OWNER/NAME@COMMIT`.
+    The name of the store of a dataset on the Hugging Face Hub is `hf://datasets/OWNER/NAME@COMMIT`.
     """
     scheme, rest = uri.split("://", 1)
-    if scheme == "hf":  # datasets/OWNER/NAME@COMMIT
+    if scheme == "hf":  # the rest is datasets/OWNER/NAME@COMMIT/KEY
         parts = rest.split("/", 3)
         return f"{scheme}://{'/'.join(parts[:3])}", "".join(parts[3:])
     bucket, _, key = rest.partition("/")
@@ -81,12 +85,12 @@ def split(uri: str) -> tuple[str, str]:
 
 
 def uri_of(store: str, key: str) -> str:
-    """Return the uri of a key in a store. The inverse of `split`."""
+    """Join the name of a store and a key into a uri. This is the inverse of `split`."""
     return f"{store}/{quote(key) if urlsplit(store).scheme in ('http', 'https') else key}"
 
 
 def joined(root: str, uri: str) -> str:
-    """Return the path or uri of something whose name is relative to a root, or absolute."""
+    """Join a root and a path or uri that is relative to the root. An absolute path or a uri does not use the root."""
     if is_remote(uri):
         return _lower_scheme(uri)
     if is_remote(root):
@@ -95,18 +99,21 @@ def joined(root: str, uri: str) -> str:
 
 
 def _lower_scheme(uri: str) -> str:
-    """Return a uri with its scheme in lower case, as all comparisons of schemes expect."""
+    """Return a uri with the scheme in lower case, since schemes are compared in lower case."""
     scheme, rest = uri.split("://", 1)
     return f"{scheme.lower()}://{rest}"
 
 
 def absolute(name: str) -> str:
-    """Return an absolute path, or a uri as it is recorded. Raises SourceError for a uri that must not be recorded."""
+    """Return the absolute path of a path, or a uri in the form of `checked`. Raises SourceError as `checked` does."""
     return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
 
 
 def relative(name: str, root: str) -> str:
-    """Return a path or uri as it is recorded: relative to the root with forward slashes, or absolute outside of it."""
+    """Return a path or uri in the form in which an index records sources.
+
+    A name in the root folder becomes relative to the root, with forward slashes. Other names are returned unchanged.
+    """
     if is_remote(name) or is_remote(root):
         return name[len(root) + 1 :] if is_remote(root) and is_inside(name, root) else name
     path = os.path.relpath(name, root)
@@ -114,27 +121,27 @@ def relative(name: str, root: str) -> str:
 
 
 def is_inside(name: str, folder: str) -> bool:
-    """Return whether a uri or an absolute path is below a folder. Compares only the names."""
+    """Return whether a uri or an absolute path is below a folder, by comparing the texts."""
     return name.startswith(f"{folder.rstrip('/')}/")
 
 
 def leads_out(name: str) -> bool:
-    """Return whether a name may lead out of a folder: a URI, an absolute path, or a path with `..` in it."""
+    """Return whether a name, joined to a folder, may be outside of it: a uri, an absolute path, or a path with `..`."""
     return is_uri(name) or name.startswith("file:/") or os.path.isabs(name) or goes_up(name)
 
 
 def goes_up(name: str) -> bool:
-    """Return whether a path or uri has a part `..`, perhaps percent-encoded, as web servers decode it."""
+    """Return whether a part of a path or uri is `..`, as it is or after percent-decoding, which web servers apply."""
     return ".." in name.split("/") or ".." in unquote(name).split("/")
 
 
 def common_folder(uris: list[str]) -> str:
-    """Return the deepest folder of object storage that contains all of these folders, or "" if there is none."""
+    """Return the deepest folder of object storage that contains all given folders, or "" if no folder does."""
     levels = zip(*(uri.split("/") for uri in uris), strict=False)
     same = [level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels)]
     return "/".join(same) if len(same) > len(["s3:", ""]) else ""
 
 
 def medium_name(uri: str, member: str | None) -> str:
-    """Return a medium's name in messages and in lists of clips: its uri, then its name among the media of its file."""
+    """Return the name of a medium in messages and lists of clips: `uri`, or `uri/member` for a member of a file."""
     return uri if member is None else f"{uri}/{member}"

@@ -1,10 +1,10 @@
-"""A web server as a store: HEAD and range requests over kept connections, and redirects within the same server.
+"""Access to a web server as object storage, by HEAD and range requests. Errors of all stores as StorageError.
 
-Also the errors of all stores, as errors for the user that do not contain secrets.
+obstore follows redirects to any address, so a malicious web server could make it send requests to any host of the
+user's network. `WebStore` follows a redirect only within the same scheme, host and port, and to servers that the user
+allows. A redirected request has only the headers with the range and the ETag.
 
-obstore follows redirects to any address, so a server of videos could send its readers to any host of their network.
-This store follows a redirect only within the same scheme, host and port, and to servers that the user names. Only the
-range and the ETag of a request are sent along.
+`as_storage_error` converts an error of any store into an error for the user that does not contain secrets.
 """
 
 import base64
@@ -25,22 +25,22 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from framedex.errors import FramedexError, StorageError
 
-REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # names further servers that redirects may lead to
-MAX_REDIRECTS = 3  # per request; a server that renamed an object needs one
-REDIRECTING = frozenset({301, 302, 303, 307, 308})
-AGAIN = frozenset({408, 429, 500, 502, 503, 504})  # statuses of temporary failures
+REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # environment variable with further servers to which redirects may lead
+MAX_REDIRECTS = 3  # number of redirects per request that are followed; one is usual
+REDIRECTING = frozenset({301, 302, 303, 307, 308})  # HTTP statuses of redirects
+AGAIN = frozenset({408, 429, 500, 502, 503, 504})  # HTTP statuses of temporary failures
 PORTS = {"http": 80, "https": 443}
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 15.0  # between two tries, as obstore waits
-CHUNK_BYTES = 1 << 20
-MAX_IDLE = 32  # connections that are kept open, one per thread that waits for stores
-NO_TIME = datetime.fromtimestamp(0, UTC)
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 15.0  # shortest and longest wait between two tries, as in obstore
+CHUNK_BYTES = 1 << 20  # maximum number of bytes per read of an answer
+MAX_IDLE = 32  # number of idle connections per server that are kept open: one per thread that sends requests
+NO_TIME = datetime.fromtimestamp(0, UTC)  # modification time of an object if the server sends none
 
 Origin = tuple[str, str, int]  # scheme, host, port
 Connection = tuple[http.client.HTTPConnection, dict[str, str]]  # a connection, and the headers for its proxy
 
 
 class Response(NamedTuple):
-    """A server's response to one request, before its status is checked."""
+    """The response of a server to one request. The status has not been checked."""
 
     status: int
     reason: str
@@ -53,7 +53,7 @@ class NotFoundError(Exception):
 
 
 class PreconditionError(Exception):
-    """The object does not match If-Match."""
+    """The ETag of the object differs from that in the header If-Match."""
 
 
 class NotSupportedError(Exception):
@@ -68,23 +68,27 @@ ERRORS: dict[int, type[Exception]] = {404: NotFoundError, 410: NotFoundError, 41
 
 
 class Answer(NamedTuple):
-    """A server's answer, with the `meta` and `bytes()` of obstore's answers."""
+    """A server's answer. It has the attribute `meta` and the method `bytes`, as obstore's answers have."""
 
     meta: dict[str, Any]
     content: bytes
 
     def bytes(self) -> bytes:
-        """Return the content."""
+        """Return the content of the answer."""
         return self.content
 
 
 def origin_of(address: SplitResult) -> Origin:
-    """Return (scheme, host, port) of an address. Raises ValueError for an invalid port."""
+    """Return the (scheme, host, port) of an address. Raises ValueError if the port is invalid."""
     return address.scheme, (address.hostname or "").lower(), address.port or PORTS.get(address.scheme, 0)
 
 
 def allowed_origins() -> frozenset[Origin]:
-    """Return the other servers that redirects may lead to, from the environment. Raises FramedexError if invalid."""
+    """Return the further servers to which redirects may lead, from the environment variable in REDIRECTS.
+
+    Raises:
+        FramedexError: The variable has a part that is not the address of a server.
+    """
     found = set()
     for text in os.environ.get(REDIRECTS, "").replace(",", " ").split():
         try:
@@ -94,7 +98,7 @@ def allowed_origins() -> frozenset[Origin]:
             address = urlsplit("")
         if address.scheme not in PORTS or not address.hostname or address.path not in ("", "/") or address.username:
             raise FramedexError(
-                f"{REDIRECTS} names servers",
+                f"{REDIRECTS} must be a list of servers",
                 found=text,
                 allowed="https://host or https://host:port, separated by spaces",
             )
@@ -102,13 +106,13 @@ def allowed_origins() -> frozenset[Origin]:
 
 
 class WebStore:
-    """The objects of one web server.
+    """A store with the objects of one web server.
 
     Args:
-        name: `scheme://host`, with a port if it is not the usual one.
-        seconds: The time limit of a request.
-        retries: How often a failed request is repeated.
-        trying_seconds: The time limit of all tries of a request.
+        name: The server as `scheme://host`, or `scheme://host:port` if the port is not the default of the scheme.
+        seconds: The time limit of one try of a request.
+        retries: The maximum number of repeats of a failed request.
+        trying_seconds: The time after which a failed request is not repeated any more.
     """
 
     def __init__(self, name: str, *, seconds: float, retries: int, trying_seconds: float) -> None:
@@ -121,9 +125,12 @@ class WebStore:
         return self._request("HEAD", key, {}).meta
 
     def get(self, key: str, *, options: Mapping[str, Any]) -> Answer:
-        """Return bytes of an object.
+        """Return a byte range of an object.
 
-        `options` as in obstore: `range`, (begin, end) or {"suffix": bytes}, and `if_match`.
+        Args:
+            key: The object.
+            options: `range` is (begin, end), or {"suffix": number of bytes at the end}. `if_match` is the ETag that the
+                object must have; it may be missing. obstore has the same options.
         """
         wanted = options["range"]
         most = wanted["suffix"] if isinstance(wanted, dict) else wanted[1] - wanted[0]
@@ -133,7 +140,7 @@ class WebStore:
         return self._request("GET", key, headers, most)
 
     def _request(self, method: str, key: str, headers: dict[str, str], most: int = 0) -> Answer:
-        """Return the answer to a request. Temporary failures are repeated."""
+        """Send a request and return the answer. After a temporary failure, the request is repeated."""
         begun, wait = time.monotonic(), FIRST_WAIT_SECONDS
         for attempt in range(self._retries + 1):
             try:
@@ -147,7 +154,11 @@ class WebStore:
         raise AssertionError("the last try returns or raises")
 
     def _follow(self, method: str, key: str, headers: dict[str, str], most: int) -> Answer:
-        """Return the answer at the end of the redirects. Raises StorageError for a redirect that is not followed."""
+        """Send a request, follow redirects, and return the final answer.
+
+        Raises:
+            StorageError: A redirect leads to a server that is not allowed, or there are too many redirects.
+        """
         address = f"{self._name}/{quote(key)}"
         home = origin_of(urlsplit(address))
         for _ in range(MAX_REDIRECTS + 1):
@@ -155,10 +166,14 @@ class WebStore:
             if response.status not in REDIRECTING:
                 return answer_of(method, key, headers, response)
             address = _next(address, response.headers.get("Location"), home)
-        raise _not_followed("the server redirects in circles, or too often", self._name, address)
+        raise _not_followed("the server redirects too often", self._name, address)
 
     def _exchange(self, method: str, address: SplitResult, headers: dict[str, str], most: int) -> Response:
-        """Return the response to one request, with at most `most` bytes of content. Raises OSError, HTTPException."""
+        """Send one request and return the response. Raises OSError, HTTPException.
+
+        If the content is longer than `most` bytes, the rest is not read, and the connection is closed. A longer content
+        of a range request is an error.
+        """
         origin = origin_of(address)
         target = address.path + (f"?{address.query}" if address.query else "")
         with self._connection(origin) as (connection, by_proxy):
@@ -171,7 +186,7 @@ class WebStore:
                 content += chunk
                 if time.monotonic() > deadline:
                     raise self._late()
-            response.read(0)  # closes a complete response, which `read1` leaves open
+            response.read(0)  # closes the response if it is complete; `read1` does not close it
             if len(content) > most:
                 connection.close()  # the rest of the answer is not read
                 if response.status == 206:
@@ -179,9 +194,9 @@ class WebStore:
             return Response(response.status, response.reason, response.headers, bytes(content))
 
     def _begun(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
-        """Read the headers of a response. Raises OSError, HTTPException.
+        """Read the status and the headers of a response. Raises OSError, HTTPException.
 
-        A timer limits the time of all headers, since the socket's time limit applies to each line.
+        A timer limits the total time, since the time limit of the socket applies to each read separately.
         """
         late = threading.Event()
 
@@ -206,7 +221,10 @@ class WebStore:
 
     @contextlib.contextmanager
     def _connection(self, origin: Origin) -> Iterator[Connection]:
-        """Provide a connection and the headers for its proxy. The connection is kept if no error occurs."""
+        """Provide a connection to a server, and the headers for a proxy.
+
+        If no error occurs inside, the connection is kept open for later requests.
+        """
         with self._lock:
             idle = self._idle.setdefault(origin, [])
             kept = idle.pop() if idle else None
@@ -224,7 +242,10 @@ class WebStore:
 
 
 def _connect(origin: Origin, seconds: float) -> Connection:
-    """Return a connection to a server, through the proxy in the environment. The first request opens it."""
+    """Return a connection to a server, and the headers for a proxy. The first request opens the connection.
+
+    The environment variables for proxies are respected, such as HTTPS_PROXY.
+    """
     scheme, host, port = origin
     proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
     through = urlsplit(proxy if proxy is None or "://" in proxy else f"http://{proxy}")
@@ -247,20 +268,31 @@ def _connect(origin: Origin, seconds: float) -> Connection:
 
 
 def answer_of(method: str, key: str, headers: dict[str, str], response: Response) -> Answer:
-    """Return an answer with the object's metadata. Raises the errors that `as_storage_error` knows."""
+    """Check a response, and return the content and the metadata of the object.
+
+    Args:
+        method: The method of the request.
+        key: The object.
+        headers: The headers of the request.
+        response: The response.
+
+    Raises:
+        NotFoundError, PreconditionError, AnswerError: The status is that of an error.
+        NotSupportedError: The server ignored the range, or did not send the size of the object.
+    """
     status, reason, found, content = response
     if status not in (200, 206):
         raise ERRORS.get(status, AnswerError)(f"status code: {status} {reason}", status)
     if status == 200 and "Range" in headers and method == "GET":
-        raise NotSupportedError("the server does not answer range requests")
+        raise NotSupportedError("the server does not support range requests")
     size = found.get("Content-Length", "")
     if status == 206:
         match = re.fullmatch(r"bytes \d+-\d+/(\d+)", found.get("Content-Range", ""))
         if match is None:
-            raise NotSupportedError("the server's answer lacks its range")
+            raise NotSupportedError("the server's answer does not have the range of its content")
         size = match[1]
     if not size.isdigit():
-        raise NotSupportedError("the server's answer lacks the object's size")
+        raise NotSupportedError("the server's answer does not have the size of the object")
     modified = NO_TIME
     with contextlib.suppress(ValueError):
         modified = email.utils.parsedate_to_datetime(found.get("Last-Modified", ""))
@@ -269,7 +301,7 @@ def answer_of(method: str, key: str, headers: dict[str, str], response: Response
 
 
 def _next(address: str, location: str | None, home: Origin) -> str:
-    """Return the target of a redirect. Raises StorageError if it must not be followed."""
+    """Return the target of a redirect. Raises StorageError if the redirect must not be followed."""
     found = urljoin(address, location or "")
     split = urlsplit(found)
     try:
@@ -277,7 +309,7 @@ def _next(address: str, location: str | None, home: Origin) -> str:
     except ValueError:
         origin = ("", "", 0)
     if location is None or split.username is not None or (origin != home and origin not in allowed_origins()):
-        raise _not_followed("the server redirects to another one", address, found)
+        raise _not_followed("the server redirects to another server", address, found)
     return found
 
 
@@ -288,30 +320,32 @@ def _not_followed(what: str, address: str, found: str) -> StorageError:
         kind="redirected",
         where=address.partition("?")[0],
         found=f"{to.scheme}://{to.netloc.rpartition('@')[2]}{to.path}",
-        allowed=f"up to {MAX_REDIRECTS} redirects within the same scheme, host and port, and to those in {REDIRECTS}",
-        remedy=f"name the other address itself, or set {REDIRECTS}=scheme://host:port if you trust it",
+        allowed=f"up to {MAX_REDIRECTS} redirects within the same scheme, host and port, or to servers in {REDIRECTS}",
+        remedy=f"use the other address, or set {REDIRECTS}=scheme://host:port if you trust that server",
     )
 
 
-# Variables with these words in their names have secret values.
+# An environment variable of a store (_STORES) has a secret value if its name contains one of these words.
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL|SIGNATURE", re.IGNORECASE)
 _STORES = ("AWS_", "AZURE_", "GOOGLE_", "GCS_", "HF_", "HUGGING_FACE_")
-_LEAST_SECRET = 6  # characters; shorter values are not secrets and would match everywhere
-MAX_TEXT = 600  # characters; some stores answer with whole pages
-# Statuses and codes with which stores refuse credentials; some answer 400 for an expired token.
+_LEAST_SECRET = 6  # least number of characters of a secret; shorter values would match ordinary text
+MAX_TEXT = 600  # number of characters of a store's answer that are shown; some stores answer with whole HTML pages
+# Error codes and HTTP statuses with which stores refuse credentials. The codes are needed since some stores answer with
+# status 400 if a token has expired.
 REFUSED = re.compile(
     r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|TokenRefreshRequired|InvalidToken|status code: 40[13]"
 )
 _STATUS = re.compile(r"status code: (\d{3}[^:<]*)")
+# (kind, sentence) of errors.
 MISSING = ("missing", "the object does not exist")
 CHANGED = ("changed", "the object is not the same as before")
-DENIED = ("denied", "the store refuses the credentials in the environment")
+DENIED = ("denied", "the store refuses the credentials from the environment variables")
 UNSUPPORTED = ("unsupported", "the store does not support this request")
-# By the name of the class, since importing the libraries of all stores would be slow.
+# Name of an exception's class → (kind, sentence). Names are used since importing the libraries of all stores is slow.
 KINDS = {
-    "AlreadyExistsError": ("exists", "something has been written there already"),
-    "GatedRepoError": ("denied", "the Hub gives access only to those who accepted the dataset's conditions"),
-    "RepositoryNotFoundError": ("missing", "the Hub has no such dataset, or the token gives no access to it"),
+    "AlreadyExistsError": ("exists", "the object exists already"),
+    "GatedRepoError": ("denied", "the Hub gives access only to users who accepted the dataset's conditions"),
+    "RepositoryNotFoundError": ("missing", "the Hub has no such dataset, or the token does not give access to it"),
     "RevisionNotFoundError": ("missing", "the dataset has no such revision"),
     **dict.fromkeys(("NotFoundError", "FileNotFoundError", "EntryNotFoundError", "RemoteEntryNotFoundError"), MISSING),
     **dict.fromkeys(("PreconditionError", "NotModifiedError"), CHANGED),
@@ -319,39 +353,48 @@ KINDS = {
     **dict.fromkeys(("NotSupportedError", "NotImplementedError"), UNSUPPORTED),
 }
 REMEDIES = {
-    "name": "rename the object, or name folders without it",
-    "denied": "check that they are there, have not expired and allow this (docs/storage.md)",
-    "exists": "another run is writing here, or has: wait for it, or choose another place",
-    "unanswered": "run the same again; what was written stays",
+    "name": "rename the object, or choose folders without it",
+    "denied": "check that the credentials are set, have not expired and allow this request (docs/storage.md)",
+    "exists": "another run is writing to this folder or has written to it; wait for that run, or choose another folder",
+    "unanswered": "run the same command again; objects that were written are kept",
 }
 
 
 def may_be_tried_again(error: Exception) -> bool:
-    """Return whether a request may succeed when repeated: the answer broke off or was late, and was not a refusal."""
+    """Return whether a failed request may succeed if it is repeated.
+
+    True for broken connections, time limits and temporary server errors. False if the store refused the request.
+    """
     status = _STATUS.search(str(error))
-    is_passing = status is None or status[1].startswith(("408", "429", "5"))  # timeout, too many requests, server error
+    # The statuses are a timeout, too many requests, and errors of the server.
+    is_passing = status is None or status[1].startswith(("408", "429", "5"))
     return is_passing and kind_of(error)[0] == "unanswered" and not isinstance(error, TypeError | ValueError)
 
 
 def is_past_the_end(error: Exception) -> bool:
-    """Return whether a store reports that the object ends before the requested range."""
+    """Return whether an error means that the requested range begins after the end of the object."""
     return "status code: 416" in str(error)
 
 
 def kind_of(error: Exception) -> tuple[str, str]:
-    """Return (kind, sentence) of an error."""
+    """Return (kind, sentence) for an error: the `kind` of a StorageError, and the text of its message."""
     text = str(error)
     if REFUSED.search(text):
         return DENIED
     if "path segment" in text:
-        return "name", "a key there has empty parts, or some that are . or .."
+        return "name", "a part of a key in this folder is empty, . or .."
     if "NoSuchBucket" in text:
-        return "missing", "there is no such bucket"
-    return KINDS.get(type(error).__name__, ("unanswered", "the store does not answer as it should"))
+        return "missing", "the bucket does not exist"
+    return KINDS.get(type(error).__name__, ("unanswered", "the store did not answer, or answered with an error"))
 
 
 def as_storage_error(uri: str, error: Exception) -> StorageError:
-    """Return the error to raise for an error of a store or of obstore."""
+    """Return a StorageError without secrets for an error of a store or of a library.
+
+    Args:
+        uri: The object or folder, for the message.
+        error: The error.
+    """
     kind, what = kind_of(error)
     return StorageError(
         what, kind=kind, where=uri, found=without_secrets(answer_in(str(error))), remedy=REMEDIES.get(kind)
@@ -359,7 +402,10 @@ def as_storage_error(uri: str, error: Exception) -> StorageError:
 
 
 def without_secrets(text: str) -> str:
-    """Return a shortened message without the values of secret variables and without the queries of addresses."""
+    """Return a message without secrets, cut to MAX_TEXT characters.
+
+    The values of secret environment variables, and the user names and queries of addresses, are removed.
+    """
     secrets = {
         value
         for name, value in os.environ.items()
@@ -372,7 +418,10 @@ def without_secrets(text: str) -> str:
 
 
 def answer_in(text: str) -> str:
-    """Return the text of a store's answer without markup, addresses and times."""
+    """Return the status, error code and message of a store's answer from the text of an error.
+
+    If the text does not have a status, the whole text is returned, without obstore's debugging details.
+    """
     status = _STATUS.search(text)
     if status is None:
         return text.split("\n\nDebug source")[0].strip()

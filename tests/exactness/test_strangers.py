@@ -45,7 +45,7 @@ def test_a_lock_that_is_a_link_empties_nothing(own: Path, medium: Callable[[str]
     (tmp_path / "precious").write_text("mine")
     (own / "INDEX" / ".lock").unlink(missing_ok=True)
     (own / "INDEX" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(OutputError, match="the lock is a link"):
+    with pytest.raises(OutputError, match="the lock file is a symbolic link"):
         framedex.index(medium("h264_vfr.mkv"), own / "INDEX", workers=0, progress=False)
     assert (tmp_path / "precious").read_text() == "mine"
 
@@ -58,7 +58,7 @@ def test_a_table_that_is_a_link_is_not_written_to(
     (tmp_path / "docs" / ".writing-mine").write_text("mine")
     (own / "INDEX" / name).symlink_to(tmp_path / "docs")
     before = sorted(os.listdir(tmp_path / "docs"))
-    with pytest.raises(OutputError, match="a folder of the output is a link"):
+    with pytest.raises(OutputError, match="a subfolder of the output is a symbolic link"):
         framedex.index(medium("h264_vfr.mkv"), own / "INDEX", workers=0, progress=False)
     assert sorted(os.listdir(tmp_path / "docs")) == before
     assert len(Index(own / "INDEX")) == 1
@@ -164,7 +164,7 @@ def test_an_unfinished_dataset_of_links_is_not_written_to(name: str, own: Path, 
         unfinished.mkdir()
         (unfinished / name).symlink_to(mine if "." not in name else tmp_path / "precious")
     clips = [{"uri": "h264_default.mp4", "frames": [0]}]
-    with pytest.raises(OutputError, match="a part of an unfinished output is a link"):
+    with pytest.raises(OutputError, match="a part of an unfinished output is a symbolic link"):
         framedex.shard(
             own / "INDEX", own / "E", clips=write_clips(tmp_path / "c.jsonl", clips), workers=0, progress=False
         )

@@ -144,7 +144,7 @@ def test_numbers_of_all_clips_have_their_memory_counted(own: Path, monkeypatch: 
     pq.write_table(pa.table({"number": np.zeros(1_000_000, np.int64)}), own / "D" / "columns.parquet")
     assert len(ClipDataset(own / "D").column("number")) == 1_000_000
     monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 7_000_000)
-    with pytest.raises(FormatError, match=r"it takes 8.* MB of memory; 7 MB"):
+    with pytest.raises(FormatError, match=r"the file takes 8.* MB of memory; 7 MB"):
         ClipDataset(own / "D").column("number")
 
 
@@ -157,5 +157,5 @@ def test_texts_of_videos_have_their_memory_counted(own: Path, monkeypatch: pytes
         many = many.set_column(place, many.schema.field(place), values)
     pq.write_table(many, part)
     monkeypatch.setattr("framedex.files.parquet_parts.usual_clip_bytes", lambda: 30_000_000)
-    with pytest.raises(FormatError, match=r"it takes 10.* MB of memory; 30 MB"):
+    with pytest.raises(FormatError, match=r"the file takes 10.* MB of memory; 30 MB"):
         _ = Index(own / "INDEX").videos

@@ -153,11 +153,11 @@ def kill_workers(cluster: str, videos: Path, tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "rows.json").read_text())
     expected = [[f"item{number}", f"ITEM{number}", None, None] for number in range(20)]
     expected[3] = ["raise", None, "internal_error", "framedex itself failed: RuntimeError: mine"]
-    expected[5] = ["crash", None, "crash", "its process died (exit code -11)"]
+    expected[5] = ["crash", None, "crash", "the worker process died (exit code -11)"]
     expected[7][:2], expected[10][1] = ["once", "ONCE"], None
     assert rows[:13] + rows[14:] == expected[:13] + expected[14:]
     assert rows[13][:3] == ["poison", None, "crash"]
-    assert rows[13][3].startswith("its Ray task was lost: ")
+    assert rows[13][3].startswith("the Ray task was lost: ")
     tried = (tmp_path / "tried.txt").read_text().splitlines()
     assert tried.count("once") >= 2
     assert tried.count("poison") >= 4, "once, once more, in ever smaller halves, and alone twice"

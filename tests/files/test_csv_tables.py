@@ -72,9 +72,7 @@ def test_a_mistake_in_a_column_of_numbers_costs_its_row_alone(given: list[Any], 
     assert found.table["id"].to_pylist() == [given[number] for number in numbers]
     assert found.table["uri"].to_pylist() == [f"{number}.mp4" for number in numbers]
     assert found.numbers == numbers
-    assert found.wrong == {
-        number: f"'id' has numbers in the other rows, and here {given[number]!r}" for number in wrong
-    }
+    assert found.wrong == {number: f"'id' is {given[number]!r}, but a number in most other rows" for number in wrong}
 
 
 def test_numbers_may_be_spelled_in_any_way() -> None:

@@ -30,9 +30,9 @@ def test_an_index_and_a_dataset_are_told_apart(medium: Callable[[str], Path], tm
     framedex.shard(
         tmp_path / "INDEX", tmp_path / "D", policy={"policy": "stride", "stride": 9}, workers=0, progress=False
     )
-    with pytest.raises(FormatError, match=r"this is an index: `framedex shard` makes a dataset of it"):
+    with pytest.raises(FormatError, match=r"this is an index: make a dataset of it by `framedex shard`"):
         framedex.ClipDataset(tmp_path / "INDEX")
-    with pytest.raises(FormatError, match="this is a dataset: name the index"):
+    with pytest.raises(FormatError, match="this is a dataset: pass the index"):
         framedex.ClipDataset.from_index(tmp_path / "D", {"policy": "stride", "stride": 9})
 
 
@@ -40,5 +40,5 @@ def test_other_folders_and_what_is_missing_are_to_be_checked(tmp_path: Path) -> 
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("a")
     for path in (tmp_path / "notes", tmp_path / "missing"):
-        with pytest.raises(FormatError, match="check the path, or make it anew"):
+        with pytest.raises(FormatError, match="check the path, or create the index or dataset again"):
             framedex.ClipDataset(path)

@@ -65,7 +65,7 @@ def test_a_style_sheet_has_the_colours_that_its_page_uses_in_all_schemes() -> No
 
 
 def test_a_variable_that_nobody_defines_is_refused() -> None:
-    with pytest.raises(ValueError, match="no such variable: bra, inkk"):
+    with pytest.raises(ValueError, match="unknown CSS variables: bra, inkk"):
         stylesheet("a { color: var(--inkk); fill: var(--bra); margin: var(--own); --own: 1px; }")
 
 

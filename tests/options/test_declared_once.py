@@ -90,9 +90,9 @@ def test_help_names_the_options_that_are_needed() -> None:
     root, allow_remote, seed = command.params
     assert isinstance(root, click.Option)
     assert isinstance(allow_remote, click.Option)
-    assert (allow_remote.help or "").startswith("With --files: read sources in other buckets")
+    assert (allow_remote.help or "").startswith("With --files: read sources also from buckets")
     assert isinstance(seed, click.Option)
-    assert root.help == "With --files: new location of the sources, if they moved."
+    assert root.help == "With --files: new location of the sources, if the sources were moved."
     assert seed.help == "Seed of the draw."
 
 
@@ -103,7 +103,7 @@ def test_a_frame_size_is_height_and_width(text: str, size: tuple[int, int]) -> N
 
 @pytest.mark.parametrize("text", ["224", "0x5", "5x0", "-1x5", "224x320x3", "100000x1", "x", ""])
 def test_what_is_no_frame_size_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="not a height and width; write 224x320"):
+    with pytest.raises(click.BadParameter, match="not a height and width; write for example 224x320"):
         options.FRAME_SIZE.convert(text, None, None)
 
 

@@ -13,22 +13,22 @@ from framedex.options import OptionRule, RuledCommand
 from tests.support.datasets import COMMANDS, command_of, run, shard_clips
 
 INDEX = {
-    ("--compact", "--workers", "2"): "--workers has no effect beside --compact",
-    ("--compact", "--dry-run", "--images", "single"): "--images and --dry-run have no effect beside --compact",
+    ("--compact", "--workers", "2"): "--workers has no effect with --compact",
+    ("--compact", "--dry-run", "--images", "single"): "--images and --dry-run have no effect with --compact",
     ("SOURCE", "--ray-address", "a:1"): "--ray-address needs --engine ray",
-    ("SOURCE", "--task", "0/2", "--finish"): "--task has no effect beside --finish: --finish follows",
-    ("SOURCE", "--task", "0/2", "--dry-run"): "--task has no effect beside --dry-run",
-    ("SOURCE", "--finish", "--dry-run"): "--finish has no effect beside --dry-run",
-    ("SOURCE", "--images", "ignore", "--image-fps", "25"): "--image-fps has no effect beside --images ignore",
+    ("SOURCE", "--task", "0/2", "--finish"): "--task has no effect with --finish: run --finish after",
+    ("SOURCE", "--task", "0/2", "--dry-run"): "--task has no effect with --dry-run",
+    ("SOURCE", "--finish", "--dry-run"): "--finish has no effect with --dry-run",
+    ("SOURCE", "--images", "ignore", "--image-fps", "25"): "--image-fps has no effect with --images ignore",
     (
         "SOURCE",
         "--workers",
         "0",
         "--memory",
         "2",
-    ): "--memory has no effect beside --workers 0: a process can limit others",
+    ): "--memory has no effect with --workers 0: only worker processes can",
     ("SOURCE", "--workers", "0", "--engine", "ray"): "--engine needs --workers 1 or more",
-    ("SOURCE", "--verify", "--depth", "tables"): "--depth has no effect beside --verify: --verify reads every packet",
+    ("SOURCE", "--verify", "--depth", "tables"): "--depth has no effect with --verify: --verify reads every packet",
 }
 SHARD = {
     ("--short-side", "64"): "--short-side needs --pack images",
@@ -46,7 +46,7 @@ SHARD = {
         "png",
         "--quality",
         "80",
-    ): "--quality has no effect beside --image-format png",
+    ): "--quality has no effect with --image-format png",
     ("--shard-size", "1GB"): "--shard-size needs --pack",
     ("--pack", "clips", "--ray-address", "a:1"): "--ray-address needs --engine ray",
     ("--scratch", "S"): "--scratch needs --out in object storage",
@@ -57,27 +57,27 @@ SHARD = {
 }
 OF_DATASETS = {
     ("verify", "--seed", "3"): "--seed needs --sample",
-    ("verify", "--workers", "0", "--timeout", "5"): "--timeout has no effect beside --workers 0",
+    ("verify", "--workers", "0", "--timeout", "5"): "--timeout has no effect with --workers 0",
     ("inspect", "--clip", "C", "--out", "sheet.html", "--seed", "3"): "--seed needs --sample",
-    ("inspect", "--serve", "--out", "sheet.html"): "--out has no effect beside --serve",
-    ("inspect", "--serve", "--sample", "3", "--columns", "2"): "--sample and --columns have no effect beside --serve",
+    ("inspect", "--serve", "--out", "sheet.html"): "--out has no effect with --serve",
+    ("inspect", "--serve", "--sample", "3", "--columns", "2"): "--sample and --columns have no effect with --serve",
     ("inspect", "--port", "8000", "--no-open"): "--port and --no-open need --serve",
     ("inspect", "--sample", "3"): "give --out for a sheet, or --serve",
     ("bench", "--decode", "cpu"): "--decode needs --device gpu",
     ("bench", "--gpu", "0"): "--gpu needs --device gpu",
     ("bench", "--limit", "5"): "--limit needs --compare or --peer",
-    ("bench", "--compare", "--peer", "torchcodec"): "--compare has no effect beside --peer: that names what to run",
-    ("audit", "--check", "list", "--root", "x"): "--root has no effect beside --check list",
-    ("audit", "--check", "list", "--overwrite", "--json"): "--json and --overwrite have no effect beside --check list",
+    ("bench", "--compare", "--peer", "torchcodec"): "--compare has no effect with --peer: that names what to run",
+    ("audit", "--check", "list", "--root", "x"): "--root has no effect with --check list",
+    ("audit", "--check", "list", "--overwrite", "--json"): "--json and --overwrite have no effect with --check list",
     ("audit", "--check", "list", "--check", "empty"): "takes no other one",
-    ("audit", "--check", "empty", "--files"): "--files has no effect beside a --check that does not look at files",
-    ("audit", "--sql", "SELECT 1", "--check", "empty"): "--check has no effect beside --sql, --ask and --duckdb",
-    ("audit", "--duckdb", "views.duckdb", "--fail-on", "note"): "--fail-on has no effect beside --sql",
+    ("audit", "--check", "empty", "--files"): "--files has no effect with a --check that does not look at files",
+    ("audit", "--sql", "SELECT 1", "--check", "empty"): "--check has no effect with --sql, --ask and --duckdb",
+    ("audit", "--duckdb", "views.duckdb", "--fail-on", "note"): "--fail-on has no effect with --sql",
     ("audit", "--sql", "SELECT 1", "--root", "x"): "--root needs --files or --report with pictures",
     ("audit", "--root", "x"): "--root needs --files or --report with pictures",
     ("audit", "--report", "r.html", "--no-pictures", "--root", "x"): "--root needs --files or --report with pictures",
     ("audit", "--format", "csv"): "--format needs --sql or --ask",
-    ("audit", "--ask", "list", "--out", "o.csv"): "--out has no effect beside --ask list",
+    ("audit", "--ask", "list", "--out", "o.csv"): "--out has no effect with --ask list",
     ("audit", "--no-pictures"): "--no-pictures needs --report",
     ("audit", "--pictures"): "--pictures needs --report",
     ("audit", "--overwrite"): "--overwrite needs --out, --duckdb or --report",
@@ -145,7 +145,7 @@ def test_all_options_without_effect_are_named_at_once() -> None:
 
     assert said() == said("--c", "--d", "x") == said("--a") == "ran 1"
     assert said("--b", "1") == "Error: --b needs --a"
-    assert said("--a", "--no-c", "--d", "x") == "Error: --no-c and --d have no effect beside --a: a is alone"
+    assert said("--a", "--no-c", "--d", "x") == "Error: --no-c and --d have no effect with --a: a is alone"
 
 
 def test_a_rule_about_an_option_that_is_not_there_is_a_bug() -> None:

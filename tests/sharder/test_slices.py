@@ -49,7 +49,7 @@ def test_slices_that_are_missing_are_named_and_may_run_again(index: Path, tmp_pa
     asked = ["--policy", POLICY]
     assert "there are no slices to finish" in shard(index, tmp_path / "D", *asked, "--finish", code=1)
     shard(index, tmp_path / "D", *asked, "--task", "0/2")
-    assert "nothing from --task 1/2" in shard(index, tmp_path / "D", *asked, "--finish", code=1)
+    assert "missing results of --task 1/2" in shard(index, tmp_path / "D", *asked, "--finish", code=1)
     said = shard(index, tmp_path / "D", *asked, "--task", "0/2")
     assert "taken up from an unfinished run" in said
     assert "another number of slices" in shard(index, tmp_path / "D", *asked, "--task", "1/3", code=1)

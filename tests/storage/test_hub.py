@@ -34,7 +34,7 @@ def test_a_revision_becomes_its_commit(hub: Hub) -> None:
     assert pinned("hf://datasets/some/one@v2%2Fx") == f"hf://datasets/some/one@{second}"
     assert pinned(f"hf://datasets/some/one@{second}/a") == f"hf://datasets/some/one@{second}/a"
     assert pinned("s3://bucket/a") == "s3://bucket/a"
-    with pytest.raises(SourceError, match="does not name a dataset"):
+    with pytest.raises(SourceError, match="is not that of a dataset"):
         pinned("hf://some/model/a")
     with pytest.raises(StorageError, match="no such revision"):
         pinned("hf://datasets/some/one@none/a")
@@ -92,7 +92,7 @@ def test_another_commit_size_or_content_is_an_error(hub: Hub) -> None:
     uri = pinned("hf://datasets/some/one/a.bin")
     facts = objects.head(uri)
     hub.faults["size"] = b"more"
-    with pytest.raises(StorageError, match="another size than on the Hub"):
+    with pytest.raises(StorageError, match="another size than the file on the Hub"):
         objects.fetch(uri, 0, 9, facts)
     hub.faults = {"commit": "0" * 40}
     with pytest.raises(StorageError, match="answers with another revision"):

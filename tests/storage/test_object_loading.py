@@ -171,7 +171,7 @@ class TestWebServers:
             os.utime(folder / name, (1_700_000_009, 1_700_000_009))
             with pytest.raises(StaleError):
                 dataset[0]
-            assert "does not list" in run("index", f"{root}/", "--out", tmp_path / "J", code=1).output
+            assert "cannot list the files" in run("index", f"{root}/", "--out", tmp_path / "J", code=1).output
 
 
 def clips_of(names: Iterable[str]) -> list[dict[str, Any]]:

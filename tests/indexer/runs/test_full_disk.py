@@ -50,8 +50,8 @@ def test_the_command_says_what_to_do_and_goes_on(media: Path, tmp_path: Path) ->
         check=False,
     )
     assert found.returncode == 1, found.stderr
-    assert "the index cannot be written to the end" in found.stderr
-    assert "make room and run the same command again" in found.stderr
+    assert "the index cannot be written completely" in found.stderr
+    assert "free disk space and run the same command again" in found.stderr
     assert "bug" not in found.stderr
     assert "Traceback" not in found.stderr
     assert f"{FILES} indexed" in run("index", media, "--out", tmp_path / "I").output

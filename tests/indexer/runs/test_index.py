@@ -226,7 +226,7 @@ def test_too_large_an_allocation_costs_one_item_and_not_the_run() -> None:
     sizes = [1 << 20, 3 << 30, 1 << 20, 1 << 40, 1 << 20]
     outcomes = pool.outcomes(sent.allocate, sizes, memory_bytes=2 << 30)
     assert [outcome.kind for outcome in outcomes] == [None, "memory", None, "memory", None]
-    assert outcomes[1].message == "needs more memory than the 2 GiB it may have"
+    assert outcomes[1].message == "needs more memory than the limit of 2 GiB"
     (outcome,) = pool.outcomes(sent.raise_as_libav_does, [12])
     assert outcome.kind == "memory"
 

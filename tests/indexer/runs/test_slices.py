@@ -148,8 +148,8 @@ def test_slices_that_have_not_the_same_work_are_refused(sources: Path, medium: M
 
 def test_a_slice_is_not_finished_by_itself(tmp_path: Path) -> None:
     output = run("index", tmp_path, "--out", tmp_path / "I", "--task", "0/3", "--finish", code=2).output
-    assert "--finish follows when all slices are done" in output
-    assert "say 0/8 for the first of eight" in run("index", "x", "--out", "I", "--task", "8/8", code=2).output
+    assert "run --finish after all slices are done" in output
+    assert "write 0/8 for the first of eight slices" in run("index", "x", "--out", "I", "--task", "8/8", code=2).output
 
 
 @pytest.mark.parametrize("text", ["3/3", "-1/3", "x/3", "1", "0/0", ""])

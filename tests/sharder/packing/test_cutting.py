@@ -78,7 +78,7 @@ def test_tasks_of_any_size_give_the_same_bytes_as_one_process(
 
 
 def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: pack.CuttingTask) -> None:
-    steps = list(pack._steps(Outcome(item=task, kind="crash", message="its process died")))
+    steps = list(pack._steps(Outcome(item=task, kind="crash", message="the worker process died")))
     assert said(steps) == said(pack.cut(task))
     assert [isinstance(step.outcome, Clip) for step in steps] == [True, False, False, True]
 
@@ -86,7 +86,7 @@ def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: pack.Cutting
 def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: pack.CuttingTask) -> None:
     item = pack.SentItem(media_id=task.sent[0].media_id, wanted=wanted("a", 3), done=1)
     lonely = pack.CuttingTask(index=index.path, options=OPTIONS, sent=[item])
-    [step] = pack._steps(Outcome(item=lonely, kind="crash", message="its process died (exit code -11)"))
+    [step] = pack._steps(Outcome(item=lonely, kind="crash", message="the worker process died (exit code -11)"))
     assert isinstance(step.outcome, Failure)
     assert step.outcome.kind == "crash"
     assert step.outcome.uri == index.video(item.media_id or "")["uri"]

@@ -209,8 +209,8 @@ def test_a_full_disk_is_an_error_with_a_remedy_and_a_rerun_completes(
         process = start(words)
         output, _ = process.communicate()
     assert process.returncode == 1, output
-    assert "cannot be written to the end" in output
-    assert "make room and run the same command again" in output
+    assert "cannot be written completely" in output
+    assert "free disk space and run the same command again" in output
     assert not out.exists()
     if small_disk is not None:
         assert "0 clips are kept" not in output
@@ -257,7 +257,7 @@ def test_rows_that_find_no_room_beside_an_open_tar_are_written_once_it_is_gone(
         monkeypatch.setattr(os, "fsync", flush_line)
     output = run(*words, code=1).output
     assert refused == [True, False]
-    assert "cannot be written to the end" in output
+    assert "cannot be written completely" in output
     assert "0 clips are kept" not in output
     assert len((tmp_path / PROGRESS).read_text().splitlines()) == 1
     assert [path.name for path in sorted(shards.iterdir())] == ["clips-000000.idx", "clips-000000.tar"]

@@ -32,7 +32,7 @@ def index(medium: Callable[[str], Path], tmp_path: Path) -> Path:
         (tmp_path / name).write_bytes(medium("h264_default.mp4").read_bytes())
     (tmp_path / "rows.csv").write_text(ROWS)
     output = run("index", tmp_path / "rows.csv", "--out", tmp_path / "I", "--workers", 0, code=3).output
-    assert "row 1 of the listing: 'start' has numbers in the other rows, and here 'soon'" in output
+    assert "row 1 of the listing: 'start' is 'soon', but a number in most other rows" in output
     assert "row 2 of the listing: a uri must be a non-empty string: None" in output
     assert "row 4 of the listing: 3 cells, but 4 columns" in output
     return tmp_path / "I"
