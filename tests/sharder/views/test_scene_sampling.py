@@ -255,13 +255,16 @@ def test_each_view_may_want_its_own_times() -> None:
 
 
 WRONG = {
-    "clock": ({"clock": None}, "the time of views is that of the view clock, or counted by clock_fps"),
-    "both": ({"clock_fps": 5}, "clock, or counted by clock_fps"),
-    "names": ({"names": ["b", "c"]}, "clock must be a view"),
-    "twice": ({"names": ["a", "b", "b"]}, "a value of the column, once"),
-    "moved": ({"each": {"a": {"rate": 2}}}, "the clock counts its own time"),
-    "offsets": ({"offset_column": "o", "each": {"b": {"offset_seconds": 1}}}, "offsets are given by column or by view"),
-    "rates": ({"rate_column": "o", "each": {"b": {"rate": 2}}}, "rates are given by column or by view"),
+    "clock": ({"clock": None}, "views need either clock or clock_fps"),
+    "both": ({"clock_fps": 5}, "views need either clock or clock_fps"),
+    "names": ({"names": ["b", "c"]}, "clock must be one of names"),
+    "twice": ({"names": ["a", "b", "b"]}, "a value of the column, without repetition"),
+    "moved": ({"each": {"a": {"rate": 2}}}, "cannot have an offset or a rate"),
+    "offsets": (
+        {"offset_column": "o", "each": {"b": {"offset_seconds": 1}}},
+        "either by offset_column or by offset_seconds",
+    ),
+    "rates": ({"rate_column": "o", "each": {"b": {"rate": 2}}}, "either by rate_column or by rate"),
     "stranger": ({"names": ["a", "b"], "each": {"c": {"rate": 2}}}, "no view has this name"),
     "seconds": ({"each": {"b": {"seconds": [0]}}}, "seconds of a view are for the policy around"),
     "key": ({"cameras": 3}, "unknown key"),
