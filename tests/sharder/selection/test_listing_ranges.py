@@ -91,9 +91,9 @@ def test_an_empty_end_is_the_end_of_the_video_and_an_empty_start_its_start(empty
     [
         ({"from": 1}, "no such column"),
         ({"from": "soon", "to": 2}, "must be a number"),
-        ({"from": -1, "to": 2}, "lies before the video"),
+        ({"from": -1, "to": 2}, "is before the start of the video"),
         ({"from": 2, "to": 2}, "must end after it starts"),
-        ({"from": 11, "to": 12}, "no frame lies in the range"),
+        ({"from": 11, "to": 12}, "the range contains no frame"),
     ],
 )
 def test_a_row_that_names_no_stretch_is_a_failure_with_its_reason(row: Document, said: str) -> None:
@@ -110,8 +110,8 @@ def test_a_row_that_names_no_stretch_is_a_failure_with_its_reason(row: Document,
         ({"range": "start"}, "must be a mapping"),
         ({"range": {"begin": "a"}}, "unknown key"),
         ({"range": {"start": "a", "unit": "hours"}}, "unknown value"),
-        ({"range": {"start": "a", "end": "b", "include_end": True}}, "include_end is for an end in frames"),
-        ({"policy": "per_row", "range": {"start": "a"}}, "its own keys for ranges"),
+        ({"range": {"start": "a", "end": "b", "include_end": True}}, "include_end requires a column end, in frames"),
+        ({"policy": "per_row", "range": {"start": "a"}}, "has other keys for ranges"),
     ],
 )
 def test_what_is_no_range_is_refused(wrong: Document, said: str) -> None:

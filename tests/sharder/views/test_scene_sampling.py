@@ -224,7 +224,7 @@ def test_ranges_of_per_row_are_those_of_each_view() -> None:
     found = sampled(policy, scene, {"a": {"start": 0.5, "end": 1.5}, "b": {"start": 1.0, "end": 2.0}})
     assert found.clips[0].views["a"].sampled.frames.tolist() == [5, 7, 9]
     assert found.clips[0].views["b"].sampled.frames.tolist() == [10, 12, 14]
-    with pytest.raises(PolicyError, match="this policy goes by the frames of a view"):
+    with pytest.raises(PolicyError, match="this policy needs a view as the clock"):
         policy_with({"clock": None, "clock_fps": 5}, policy="per_row", stride=2, frames=3)
 
 
@@ -266,7 +266,7 @@ WRONG = {
     ),
     "rates": ({"rate_column": "o", "each": {"b": {"rate": 2}}}, "either by rate_column or by rate"),
     "stranger": ({"names": ["a", "b"], "each": {"c": {"rate": 2}}}, "no view has this name"),
-    "seconds": ({"each": {"b": {"seconds": [0]}}}, "seconds of a view are for the policy around"),
+    "seconds": ({"each": {"b": {"seconds": [0]}}}, "seconds of a view can only be used"),
     "key": ({"cameras": 3}, "unknown key"),
     "rate": ({"each": {"b": {"rate": 0}}}, "a rate must be above zero"),
 }
@@ -281,7 +281,7 @@ def test_views_that_contradict_themselves_are_refused(name: str) -> None:
 
 
 def test_keyframes_need_a_view_as_clock() -> None:
-    with pytest.raises(PolicyError, match="this policy goes by the frames of a view"):
+    with pytest.raises(PolicyError, match="this policy needs a view as the clock"):
         policy_with({"clock": None, "clock_fps": 5}, policy="keyframes", frames=3)
 
 
