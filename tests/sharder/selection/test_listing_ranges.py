@@ -282,7 +282,7 @@ def test_per_row_finds_columns_that_look_like_start_and_end(seconds_listed: Path
     [
         ({"start": "begin"}, ["'begin'", "start_sec"]),
         ({"cuts": "shots"}, ["'shots'", "start_sec"]),
-        ({"unit": "frames"}, ["seconds, by the names of their columns"]),
+        ({"unit": "frames"}, ["columns show that the ranges are in seconds"]),
     ],
 )
 def test_columns_that_are_not_there_are_one_error_and_nothing_is_written(
