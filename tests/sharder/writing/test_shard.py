@@ -78,7 +78,7 @@ def test_requests_that_cannot_be_met_become_rows_and_the_rest_is_written(index: 
     assert "allowed: 0 to 0" in rows["past the end"]
     assert "found:   1" in rows["past the end"]
     assert "no such medium" in rows["unknown"]
-    assert "outside the video" in rows["too late"]
+    assert "outside of the video" in rows["too late"]
     assert "padding alone" in rows["only padding"]
     assert [clip["clip_id"] for clip in ClipDataset(dataset)] == ["good"]  # type: ignore[attr-defined]
 
