@@ -143,8 +143,8 @@ def _undecodable(what: str) -> DecodeError:
 # The channel layout for each number of channels, from 1, as in FLAC (RFC 9639 9.1.3).
 LAYOUTS_BY_CHANNELS = ("mono", "stereo", "3.0", "quad", "5.0", "5.1", "6.1", "7.1")
 FRAME_SAMPLES = 4096  # samples per frame for encoders that accept any number, such as PCM; bounds the memory of a frame
-# With bitexact, muxer and encoder do not write their versions. Without the second option, FLAC files would reserve 8 KiB
-# for tags.
+# With bitexact, muxer and encoder do not write their versions. Without the second option, FLAC files would reserve
+# 8 KiB for tags.
 CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
 
 

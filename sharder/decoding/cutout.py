@@ -1,9 +1,9 @@
-"""Which part of the scaled frames of a clip is delivered: pure geometry, the same for arrays of numpy and of torch.
+"""Compute and cut the windows of scaled frames that are delivered, for arrays of NumPy and of torch.
 
-Cuts a part out of a decoded picture before it is converted, so that only this part is converted.
-
-The part is larger than what is wanted of it, so that the wanted samples are those of a conversion of the whole picture:
-chroma is interpolated from neighbours, and a part that begins at a multiple of 32 begins with a whole sample of chroma.
+If a picture is not scaled, this module crops the decoded picture before the conversion to RGB, so that only the cropped
+part is converted. The part is larger than the wanted windows, because chroma is interpolated from neighbouring samples.
+It begins at a multiple of 32 pixels, and therefore with a whole sample of chroma. As a result, the wanted pixels equal
+those of a conversion of the whole picture.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Size = tuple[int, int]  # height, width
 
 
 class Window(NamedTuple):
-    """A rectangle of a scaled frame. It may stand out of the frame, where there are zeros.
+    """A rectangle of a scaled frame. Pixels of the window that are outside of the frame are zeros.
 
     Attributes:
-        top: Its first row, below 0 if it stands out.
-        left: Its first column, below 0 if it stands out.
-        is_flipped: Whether it is mirrored left to right.
+        top: The first row, negative if the window extends beyond the top of the frame.
+        left: The first column, negative if the window extends beyond the left side of the frame.
+        is_flipped: Whether the window is mirrored left to right.
     """
 
     top: int
@@ -36,13 +36,14 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutout:
-    """How the frames of one clip are scaled and cut.
+    """The geometry of one clip: the size to which frames are scaled, and the windows that are cut from scaled frames.
 
     Attributes:
-        scaled: (height, width) to which whole frames are scaled.
-        size: (height, width) of each window.
+        scaled: The (height, width) to which whole frames are scaled.
+        size: The (height, width) of each window.
         windows: The windows of the scaled frames.
-        is_stacked: Whether the windows are an axis in front of the frames. If not, there is one window.
+        is_stacked: Whether the delivered array has an axis of windows before the axis of frames. If not, there is only
+            one window.
     """
 
     scaled: Size
@@ -52,17 +53,17 @@ class Cutout:
 
     @property
     def is_whole(self) -> bool:
-        """Whether scaled frames are delivered as they are."""
+        """Whether scaled frames are delivered without cutting."""
         return self.size == self.scaled and self.windows == (Window(0, 0),) and not self.is_stacked
 
     @property
     def leading(self) -> tuple[int, ...]:
-        """The axis of the windows as a shape: () if there is none."""
+        """The shape of the axis of windows: (number of windows,), or () if there is no such axis."""
         return (len(self.windows),) if self.is_stacked else ()
 
     @property
     def stands_out(self) -> bool:
-        """Whether a window shows more than the scaled frame has."""
+        """Whether a window extends beyond the scaled frame."""
         return any(
             min(window.top, window.left) < 0
             or window.top + self.size[0] > self.scaled[0]
@@ -71,7 +72,7 @@ class Cutout:
         )
 
     def box(self) -> tuple[slice, slice]:
-        """Return the rows and columns of the smallest part of a scaled frame in which all windows lie."""
+        """Return the rows and columns of the smallest part of a scaled frame that contains all windows."""
         shown = [self.overlap(window)[0] for window in self.windows]
         rows, columns = ([part[axis] for part in shown] for axis in (0, 1))
         return (
@@ -80,7 +81,11 @@ class Cutout:
         )
 
     def within(self, part: tuple[slice, slice]) -> Cutout:
-        """Return the same windows of a part of the scaled frame: rows and columns that hold `box`."""
+        """Return a cutout with the same windows, relative to a part of the scaled frame.
+
+        Args:
+            part: The rows and columns of the part. They must contain `box`.
+        """
         top, left = part[0].start, part[1].start
         return replace(
             self,
@@ -89,23 +94,23 @@ class Cutout:
         )
 
     def overlap(self, window: Window) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-        """Return the rows and columns that a window shows of a scaled frame, and where they lie in the window."""
+        """Return the rows and columns of the scaled frame that a window contains, and their positions in the window."""
         rows = _overlap(window.top, self.size[0], self.scaled[0])
         columns = _overlap(window.left, self.size[1], self.scaled[1])
         return (rows[0], columns[0]), (rows[1], columns[1])
 
 
 def whole(size: Size) -> Cutout:
-    """Return the cutout of frames that are scaled and not cut."""
+    """Return the cutout for frames that are scaled to a size and not cut."""
     return Cutout(scaled=size, size=size)
 
 
 def cut(frames: NDArray[Any], cutout: Cutout) -> NDArray[Any]:
-    """Return the windows of scaled frames, [F, h, w, C] or [windows, F, h, w, C].
+    """Cut the windows out of scaled frames. Return [F, h, w, C], or [windows, F, h, w, C] if windows are stacked.
 
     Args:
-        frames: [F, H, W, C].
-        cutout: The windows.
+        frames: [F, H, W, C], the scaled frames.
+        cutout: The cutout with the windows.
     """
     if cutout.is_whole:
         return frames
@@ -120,13 +125,13 @@ def _overlap(first: int, length: int, available: int) -> tuple[slice, slice]:
 
 
 def cut_into(target: Any, frames: Any, cutout: Cutout, flip: Any) -> None:
-    """Copy the windows of scaled frames to where they are delivered. What stands out of the frames is not written.
+    """Copy the windows of scaled frames into an array. Pixels of windows beyond the frames are not written.
 
     Args:
-        target: [windows, …, h, w, C], zeros where windows may stand out.
+        target: [windows, …, h, w, C], the output. It must be zero where windows extend beyond the frames.
         frames: […, H, W, C], the scaled frames.
-        cutout: The windows.
-        flip: `numpy.flip` or `torch.flip`, which mirrors axis -2 of an array when called as flip(array, (-2,)).
+        cutout: The cutout with the windows.
+        flip: `numpy.flip` or `torch.flip`. flip(array, (-2,)) must mirror axis -2 of an array.
     """
     for place, window in zip(target, cutout.windows, strict=True):
         (rows, columns), (into_rows, into_columns) = cutout.overlap(window)
@@ -137,31 +142,32 @@ def cut_into(target: Any, frames: Any, cutout: Cutout, flip: Any) -> None:
         place[..., into_rows, into_columns, :] = shown
 
 
-# Pixels around the wanted ones, more than the interpolation of chroma reaches in any format; and the grid of parts.
+# MARGIN is the number of additional pixels on each side of the wanted part. The interpolation of chroma needs fewer
+# pixels in all formats. The bounds of parts are multiples of GRID pixels.
 MARGIN, GRID = 16, 32
-WORTHWHILE = 0.75  # share of the picture; larger parts are not cut out
+WORTHWHILE = 0.75  # maximum share of the picture's area up to which a part is cropped; larger parts save too little
 
 Part = tuple[slice, slice]  # rows, columns
 
 
 class PictureFilter:
-    """A filter of libavfilter for pictures, which are not copied. Picture after picture of one shape is fast.
+    """A filter of libavfilter that does not copy pictures. Its graph is kept while pictures have the same shape.
 
     Args:
-        name: The name of the filter.
+        name: The name of the filter in libavfilter.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._graph: av.filter.Graph | None = None
-        self._shape: tuple[object, ...] | None = None  # the graph takes only pictures of this shape and format
+        self._shape: tuple[object, ...] | None = None  # (width, height, format, arguments) of the graph
 
     def filtered(self, picture: av.VideoFrame, arguments: str) -> av.VideoFrame:
-        """Return a filtered picture."""
+        """Apply the filter with some arguments to a picture."""
         shape = (picture.width, picture.height, picture.format.name, arguments)
         if self._graph is None or self._shape != shape:
             graph = av.filter.Graph()
-            graph.threads = 1  # a forked process would lack the graph's threads and wait for them forever
+            graph.threads = 1  # with more threads, a forked process would wait forever for threads that it lacks
             source = graph.add_buffer(
                 width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
             )
@@ -174,16 +180,19 @@ class PictureFilter:
 
 
 class Cropper:
-    """Cuts parts out of pictures, without copying them. Picture after picture of one shape is fast."""
+    """Crops pictures without copying them. Successive pictures of the same shape are fast."""
 
     def __init__(self) -> None:
         self._crop = PictureFilter("crop")
 
     def part(self, picture: av.VideoFrame, wanted: Part) -> tuple[av.VideoFrame, Part]:
-        """Return a picture that shows a part that holds the wanted rows and columns, and that part's rows and columns.
+        """Crop a picture to a part that contains the wanted rows and columns.
 
-        Returns the picture itself if its format is not known to have the same samples in parts, or if nearly all of it
-        is wanted.
+        The picture is not cropped if the part is nearly the whole picture, or if the conversion of a part may differ
+        from the conversion of the whole picture in this format.
+
+        Returns:
+            The cropped picture, and the rows and columns of the part.
         """
         rows, columns = _widened(wanted[0], picture.height), _widened(wanted[1], picture.width)
         height, width = rows.stop - rows.start, columns.stop - columns.start
@@ -194,17 +203,18 @@ class Cropper:
 
 
 def _is_cut(picture: av.VideoFrame) -> bool:
-    """Return whether pictures like this one are cut before conversion: planes of luma and chroma, or luma alone.
+    """Return whether a picture can be cropped before conversion without a change of the result.
 
-    libswscale stretches the chroma of a picture whose sides are not whole samples of chroma. It converts the
-    two fields of an interlaced picture apart from each other, so each of them must have whole samples.
+    The picture must consist of planes of luma and chroma, or of luma alone. Its height and width must be whole numbers
+    of chroma samples, because libswscale stretches the chroma of other pictures. libswscale converts the two fields of
+    an interlaced picture separately, so each field must have a whole number of chroma rows.
     """
     shape = picture.format
     if shape.is_rgb or shape.has_palette or shape.is_bit_stream:
         return False
     sides = ((picture.width, shape.chroma_width), (picture.height, shape.chroma_height))
     is_even = all(GRID * chroma(side) == side * chroma(GRID) for side, chroma in sides)
-    rows = 2 * GRID // shape.chroma_height(GRID)  # in which each field has a row of chroma
+    rows = 2 * GRID // shape.chroma_height(GRID)  # number of luma rows in which each field has one row of chroma
     is_even = is_even and not (picture.interlaced_frame and picture.height % rows)
     return is_even and (shape.is_planar or len(shape.components) == 1)
 
