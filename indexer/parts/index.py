@@ -324,8 +324,9 @@ def _proves(found: pa.Schema) -> bool:
 
 def _with_missing(table: pa.Table, fields: Iterable[pa.Field]) -> pa.Table:
     """Return a table with columns of null for those that an earlier minor version of the format lacks."""
+    there = set(table.column_names)  # pyarrow makes this list anew each time
     for field in fields:
-        if field.name not in table.column_names:
+        if field.name not in there:
             table = table.append_column(field, pa.nulls(len(table), field.type))
     return table
 

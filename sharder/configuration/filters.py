@@ -14,7 +14,7 @@ import ast
 import operator
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.parameters import no_column
 
 # Limits that no reasonable filter reaches. Filters beyond them could exhaust the recursion of Python or of pyarrow.
 MAX_CHARACTERS, MAX_DEPTH, MAX_PARTS = 10_000, 50, 3_000
@@ -235,3 +235,18 @@ class _Reader:
         before = self._line.encode("utf-8", "surrogatepass")[: node.col_offset].decode("utf-8", "replace")
         found = ast.get_source_segment(self._line, node) or self._line
         return PolicyError(what, where=f"filter, character {len(before) + 1}", found=found[:80], allowed=GRAMMAR)
+
+
+def no_column(of: str, name: str, names: Iterable[str], *, where: str | None = None, none: str = "") -> PolicyError:
+    """Return the error for a column that does not exist.
+
+    Args:
+        of: The word for the thing that lacks the column, such as "listing".
+        name: The name of the missing column.
+        names: The names of the columns that exist.
+        where: The location of the parameter that contains the missing name.
+        none: The text that is shown instead of the existing columns if none exist.
+    """
+    known = list(names)
+    allowed, remedy = ", ".join(known) or none, did_you_mean(name, known)
+    return PolicyError(f"the {of} has no such column", where=where, found=repr(name), allowed=allowed, remedy=remedy)

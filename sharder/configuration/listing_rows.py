@@ -19,6 +19,7 @@ import pyarrow as pa
 from pydantic import PlainValidator, WithJsonSchema
 
 from framedex.errors import PolicyError
+from framedex.sharder.configuration.filters import no_column
 from framedex.sharder.configuration.parameters import (
     CELL,
     MANY,
@@ -36,7 +37,6 @@ from framedex.sharder.configuration.parameters import (
     as_text,
     listed,
     located,
-    no_column,
     parameter,
     plain_value,
     shown,

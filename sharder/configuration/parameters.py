@@ -8,7 +8,7 @@ Schema with which editors complete and check documents.
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from decimal import Decimal
 from fractions import Fraction
@@ -39,7 +39,6 @@ from framedex.errors import PolicyError
 NUMBER = re.compile(r"[+-]?(\d{1,15}(\.\d{0,20})?|\.\d{1,20})([eE][+-]?\d{1,2})?(/\d{1,15})?")
 MAX_SHOWN = 10**20  # greater integers are not converted to text, which Python does slowly or not at all
 MAX_FRAMES = 100_000_000  # nineteen days at 60 fps; a greater number of frames is assumed to be a typing error
-MAX_WANTED = 20_000_000  # maximum number of frames in all clips of one video; more would fill the memory
 MAX_LISTED = 100_000  # maximum number of elements of a list in a document
 
 
@@ -292,21 +291,6 @@ def _refusal(error: ErrorDetails, where: str) -> PolicyError:
         remedy = did_you_mean(written, words) if isinstance(written, str) else None
         return PolicyError("unknown value", where=where, found=found, allowed=", ".join(words), remedy=remedy)
     return PolicyError(error["msg"], where=where, found=found)
-
-
-def no_column(of: str, name: str, names: Iterable[str], *, where: str | None = None, none: str = "") -> PolicyError:
-    """Return the error for a column that does not exist.
-
-    Args:
-        of: The word for the thing that lacks the column, such as "listing".
-        name: The name of the missing column.
-        names: The names of the columns that exist.
-        where: The location of the parameter that contains the missing name.
-        none: The text that is shown instead of the existing columns if none exist.
-    """
-    known = list(names)
-    allowed, remedy = ", ".join(known) or none, did_you_mean(name, known)
-    return PolicyError(f"the {of} has no such column", where=where, found=repr(name), allowed=allowed, remedy=remedy)
 
 
 Json = dict[str, Any]

@@ -18,7 +18,6 @@ from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.sharder.configuration.listing_rows import Split, Views
 from framedex.sharder.configuration.parameters import (
-    MAX_WANTED,
     Count,
     FilterText,
     Number,
@@ -93,8 +92,8 @@ class Policy(Record):
             raise RefusedError("this policy selects by frame number", found="jitter_seconds", allowed="jitter_frames")
         if not self.by_number and self.jitter_frames:
             raise RefusedError("this policy selects by time", found="jitter_frames", allowed="jitter_seconds")
-        if self.length is not None and self.length > MAX_WANTED:
-            raise RefusedError(f"a clip has at most {MAX_WANTED:,} frames", found=f"{self.length:.3g} frames")
+        if self.length is not None and self.length > sampling.MAX_WANTED:
+            raise RefusedError(f"a clip has at most {sampling.MAX_WANTED:,} frames", found=f"{self.length:.3g} frames")
         if self.length is not None and self.min_frames > self.length:
             raise RefusedError("min_frames exceeds the frames of a clip", found=self.min_frames, allowed=self.length)
         if self.views is None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from framedex.errors import PolicyError
+from framedex.sharder.configuration.filters import no_column
 from framedex.sharder.configuration.parameters import (
     ColumnName,
     Record,
@@ -19,7 +20,6 @@ from framedex.sharder.configuration.parameters import (
     Seconds,
     YesNo,
     as_fraction,
-    no_column,
     parameter,
     shown,
 )

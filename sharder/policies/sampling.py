@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.records.clip import PAD
-from framedex.sharder.configuration.parameters import MAX_WANTED
 
 
 def draws(seed: int, name: str, purpose: str, *, first: int, count: int, epoch: int = 0) -> NDArray[np.uint64]:
@@ -291,6 +290,7 @@ def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
     return replace(span, stop=span.first + int(before_end), end=end)
 
 
+MAX_WANTED = 20_000_000  # maximum number of frames in all clips of one video; more would fill the memory
 MAX_CLIPS = 1_000_000  # maximum number of clips of one video or range; more are assumed to be a typing error
 BLOCK = 1 << 18  # number of wanted frames that are computed at a time, which takes about 10 MB
 

@@ -28,9 +28,8 @@ from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.records.clip import Failure
 from framedex.records.medium import OK
 from framedex.sharder.clips.clip_source import MADE_FIELDS, media_field
-from framedex.sharder.configuration.filters import columns_in, matches
+from framedex.sharder.configuration.filters import columns_in, matches, no_column
 from framedex.sharder.configuration.listing_rows import Split, group_text
-from framedex.sharder.configuration.parameters import no_column
 from framedex.sharder.policies.ranges import is_empty, range_columns
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.schema import COLUMNS_NAME, FIELDS, FIELDS_NAME, FORMAT, HEADER, SCHEMA_VERSION

@@ -82,7 +82,7 @@ Fetcher(dataset, FetchOptions(pixels=dataset.pixels, nvjpeg=False))  # as with a
             for item in batch:
                 sent = item["frames"]
                 movie = bool(sent["on_gpu"])
-                assert movie == (len(sent["movie"]) > len(NO_MOVIE.content)), item["clip_id"]
+                assert movie == (len(sent["movie"]) > len(NO_MOVIE["movie"])), item["clip_id"]
                 assert movie or tuple(sent["frames"].shape) == (3, 64, 80, 3)
                 print(item["clip_id"], movie)
 """

@@ -56,7 +56,7 @@ def test_other_devices_are_errors_that_name_those_allowed(device: object) -> Non
 
 
 def test_two_names_of_two_gpus_are_an_error() -> None:
-    with pytest.raises(FramedexError, match="two GPUs"):
+    with pytest.raises(FramedexError, match="different GPUs"):
         placed("cuda:1", 2)
 
 

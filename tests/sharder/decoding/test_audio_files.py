@@ -65,7 +65,7 @@ def test_what_cannot_be_written_or_read_is_refused() -> None:
     sound = np.zeros((9, 5), np.float32)
     with pytest.raises(PolicyError, match="too many channels"):
         encode_flac(sound, 44_100, 16)
-    with pytest.raises(PolicyError, match="other than 16 or 24"):
+    with pytest.raises(PolicyError, match="have 16 or 24 bits"):
         encode_flac(sound[:2], 44_100, 20)
     with pytest.raises(DecodeError, match="does not decode"):
         decode_file(b"no sound", channels=1, count=1, rate=8000)
@@ -83,6 +83,6 @@ def test_what_cannot_be_written_or_read_is_refused() -> None:
 )
 def test_a_file_with_other_samples_than_a_clip_has_is_refused(changed: dict[str, int], found: str) -> None:
     data = encode_flac(np.zeros((2, 100_000), np.float32), 8000, 16)
-    with pytest.raises(DecodeError, match="another one") as caught:
+    with pytest.raises(DecodeError, match="does not belong to the clip") as caught:
         decode_file(data, **{"channels": 2, "count": 100_000, "rate": 8000} | changed)
     assert re.fullmatch(found, str(caught.value.found))
