@@ -64,7 +64,7 @@ def test_what_is_resolved_reads_back_equal(name: str, data: st.DataObject, terms
         ({"policy": "fps", "fps": 1, "seed": 1 << 63}, "a seed is"),
         ({"policy": "fps", "fps": 1, "tolerance_seconds": -1}, "not be negative"),
         ({"policy": "fps", "fps": 1, "jitter_frames": 1}, "jitter_seconds"),
-        ({"policy": "fps", "fps": 1, "frames": 4, "min_frames": 5}, "more than a clip has"),
+        ({"policy": "fps", "fps": 1, "frames": 4, "min_frames": 5}, "exceeds the frames of a clip"),
         ({"policy": "fps", "fps": float("nan")}, "must be a number"),
         ({"policy": "segments", "segments": []}, "{fps: 1, frames: 8}"),
         ({"policy": "segments", "segments": [3]}, "test: segments[0]"),

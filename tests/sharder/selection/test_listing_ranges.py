@@ -303,8 +303,8 @@ def test_columns_that_are_not_there_are_one_error_and_nothing_is_written(
     ("start", "end", "unit", "said"),
     [
         ("start_frame", "end_frame", "frames", None),
-        ("start_frame", "end_frame", "seconds", "frames, by"),
-        ("begin_ms", "end_ms", "seconds", "milliseconds, by"),
+        ("start_frame", "end_frame", "seconds", "ranges are in frames"),
+        ("begin_ms", "end_ms", "seconds", "ranges are in milliseconds"),
         ("start_time", "stop_time", "seconds", None),
     ],
 )
