@@ -1,8 +1,8 @@
-"""Read the byte ranges of clips from local files, from objects of a store, or from bytes in memory.
+"""Read the byte ranges of clips from local files, from object storage, or from bytes in memory.
 
-Each source is checked to be the recorded one. Files are opened once and kept open; ranges of objects are requested
-concurrently. `local_copy` and `openable` provide whole media, for code that decodes or demuxes them from their
-beginning.
+Reading raises StaleError if a source is not the file that was recorded. Files are opened once and kept open. Ranges of
+objects are requested concurrently. `local_copy` and `openable` provide whole media, for code that decodes or demuxes
+them from the beginning.
 """
 
 from __future__ import annotations
@@ -33,36 +33,46 @@ from framedex.storage.places import Stored
 from framedex.storage.reader import DiskCache, ObjectFile, ObjectReader, RangedFile
 from framedex.storage.uris import is_remote, joined, leads_out
 
-OPEN_FILES = 64  # files that are kept open; a process may usually open 1,024 files in all
+OPEN_FILES = 64  # maximum number of files that a cache keeps open; the usual limit of a process is 1,024 open files
 
 
 class RecordedFiles:
-    """A cache of open files. Threads may share it, and read one after the other."""
+    """A cache of open files. Threads may share the cache. A lock allows only one of them to read at a time."""
 
     def __init__(self) -> None:
         self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
         self._lock = threading.Lock()
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone at exit
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may no longer exist at exit
         for descriptor in self._open.values():
             close(descriptor)
 
     def fill(self, source: ByteSource, offset: NDArray[np.int64], pieces: list[NDArray[np.uint8]]) -> None:
-        """Read ranges of a file into given arrays. Raises StaleError for a file that is missing or changed."""
+        """Read byte ranges of a file into arrays.
+
+        Args:
+            source: The file.
+            offset: int64 [ranges], the first byte of each range.
+            pieces: The array for each range. Its length is the length of the range.
+
+        Raises:
+            StaleError: The file is missing or changed.
+        """
         with self.opened(source) as descriptor:
             for begin, piece in zip(offset.tolist(), pieces, strict=True):
                 _fill(source.path, descriptor, piece, begin)
 
     def fill_whole(self, folder: str, names: Sequence[str], pieces: list[NDArray[np.uint8]]) -> None:
-        """Read whole files of a folder, each as long as its array. Raises StaleError."""
+        """Read whole files of a folder into arrays. Raises StaleError if a file is missing or has another length."""
         for name, piece in zip(names, pieces, strict=True):
             _read_file(os.path.join(folder, name), piece)
 
     @contextlib.contextmanager
     def opened(self, source: ByteSource) -> Iterator[int]:
-        """Provide the descriptor of a file.
+        """Provide the file descriptor of a source within a `with` block.
 
-        If the caller raises StaleError, the file is closed, so that the next read finds it after it was restored.
+        If the block raises StaleError, the file is closed, so that the next read opens the file again. The user may
+        have restored it in the meantime.
 
         Raises:
             StaleError: The file is missing or changed.
@@ -72,7 +82,7 @@ class RecordedFiles:
                 if source.path not in self._open:
                     self._open[source.path] = open_recorded(source)
                 self._open.move_to_end(source.path)
-                if len(self._open) > OPEN_FILES:  # the least recently used one is closed
+                if len(self._open) > OPEN_FILES:  # close the least recently used file
                     os.close(self._open.popitem(last=False)[1])
                 yield self._open[source.path]
             except StaleError:
@@ -82,7 +92,11 @@ class RecordedFiles:
 
 
 class RecordedFile:
-    """A function (offset, length) → bytes that reads one recorded file. Raises StaleError if the file differs."""
+    """A callable (offset, length) → bytes that reads one recorded file.
+
+    Raises:
+        StaleError: The file is missing or differs from the recorded file.
+    """
 
     def __init__(self, source: ByteSource) -> None:
         self._descriptor = open_recorded(source)
@@ -90,13 +104,13 @@ class RecordedFile:
     def __call__(self, offset: int, length: int) -> bytes:
         return os.pread(self._descriptor, length, offset)
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone at exit
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may no longer exist at exit
         if hasattr(self, "_descriptor"):
             close(self._descriptor)
 
 
 def open_recorded(source: ByteSource) -> int:
-    """Open a file and return its descriptor. Raises StaleError unless it is the file that was recorded."""
+    """Open a file and return its descriptor. Raises StaleError if the file is missing or not the recorded file."""
     recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
     try:
         descriptor = open_same_file(
@@ -110,14 +124,14 @@ def open_recorded(source: ByteSource) -> int:
 
 
 def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> None:
-    """Read a range of a file completely; one call reads 2 GiB at most."""
+    """Fill an array from a file. Several reads may be necessary, because one read returns at most 2 GiB."""
     at = 0
     while at < len(piece):
         at += read_some(path, descriptor, piece.data[at:], offset + at)
 
 
 def read_some(path: str, descriptor: int, room: memoryview, offset: int) -> int:
-    """Read bytes of a file into a buffer, and return how many were read. Raises StaleError if there are none."""
+    """Read bytes of a file into a buffer, and return the number of bytes. Raises StaleError if no bytes are read."""
     try:
         got = os.preadv(descriptor, [room], offset)
     except OSError as error:
@@ -128,7 +142,7 @@ def read_some(path: str, descriptor: int, room: memoryview, offset: int) -> int:
 
 
 def _read_file(path: str, piece: NDArray[np.uint8]) -> None:
-    """Read a whole file, which must be as long as the array."""
+    """Read a whole file into an array. Raises StaleError if the file is missing or not as long as the array."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -143,18 +157,27 @@ def _read_file(path: str, piece: NDArray[np.uint8]) -> None:
 
 
 class Objects:
-    """A reader of objects, which threads may share. `cache` contains ranges of objects."""
+    """A reader of objects in object storage. Threads may share a reader.
+
+    Args:
+        cache: A disk cache for ranges of objects. If None, ranges are not cached.
+    """
 
     def __init__(self, cache: DiskCache | None) -> None:
         self._fetch = fetch_many if cache is None else cache.fetch_many
         self._known: dict[ByteSource, Facts] = {}
 
     def fill(self, source: ByteSource, offset: NDArray[np.int64], pieces: list[NDArray[np.uint8]]) -> None:
-        """Read ranges of an object into given arrays.
+        """Read byte ranges of an object into arrays.
+
+        Args:
+            source: The object.
+            offset: int64 [ranges], the first byte of each range.
+            pieces: The array for each range. Its length is the length of the range.
 
         Raises:
             StaleError: The object is missing or changed.
-            StorageError: The store does not deliver the ranges.
+            StorageError: A request fails.
         """
         asked = coalesce(offset, np.array([len(piece) for piece in pieces], np.int64))
         begins, ends = asked.begin.tolist(), asked.end.tolist()
@@ -171,7 +194,12 @@ class Objects:
                 at, request = at + len(data), request + 1
 
     def fill_whole(self, folder: str, names: Sequence[str], pieces: list[NDArray[np.uint8]]) -> None:
-        """Read whole objects of a folder, each as long as its array. Raises StaleError, StorageError."""
+        """Read whole objects of a folder into arrays.
+
+        Raises:
+            StaleError: An object is missing or has another length than its array.
+            StorageError: A request fails.
+        """
 
         def read(number: int) -> None:
             uri, piece = joined(folder, names[number]), pieces[number]
@@ -188,18 +216,19 @@ class Objects:
         at_once(read, range(len(names)))
 
     def facts(self, source: ByteSource) -> Facts:
-        """Return the facts that an object must have.
+        """Return the metadata that an object must have for its ranges to be valid.
 
-        These are the recorded facts, or, if a file was recorded, those of the object that has its content now.
+        If an object was recorded, this is the recorded metadata. If a local file was recorded, this is the present
+        metadata of the object, after a check that its content equals the content of the file.
         """
         if is_object_tag(source.fingerprint):
             return Facts(size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, tag=source.fingerprint)
-        if source not in self._known:  # two threads may both check the object, and then find the same
+        if source not in self._known:  # if two threads check the same object, they get the same result
             self._known[source] = self._found(source)
         return self._known[source]
 
     def _found(self, source: ByteSource) -> Facts:
-        """Check that an object has the recorded content, and return the facts that it must keep from now on."""
+        """Check that an object has the recorded content. Return its metadata, with which later reads are compared."""
         facts = head(source.path)
         recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
         if facts.size_bytes != source.size_bytes:
@@ -210,9 +239,9 @@ class Objects:
         return facts
 
     def reader(self, source: ByteSource) -> ObjectReader:
-        """Return a function that reads an object.
+        """Return a callable (offset, length) → bytes that reads an object.
 
-        The function raises StaleError for an object that is missing or changed, and StorageError.
+        The callable raises StaleError if the object is missing or changed, and StorageError if a request fails.
         """
 
         def fetch(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
@@ -225,7 +254,7 @@ class Objects:
 
 @contextlib.contextmanager
 def stale_as(source: ByteSource) -> Iterator[None]:
-    """Raise StaleError if an object is missing or was replaced."""
+    """Convert a StorageError within a `with` block to StaleError if the object is missing or was replaced."""
     try:
         yield
     except StorageError as error:
@@ -240,12 +269,12 @@ NOTHING = np.zeros(0, np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedClip:
-    """A clip's packets in memory.
+    """The packets of a clip in memory.
 
     Attributes:
-        payload: uint8 [bytes], packets in decode order. The first packet of a run begins with the run's state, if it
-            has one.
-        packet_first: int64 [packets + 1], where each packet begins.
+        payload: uint8 [bytes], the packets in decode order, joined. If a run has a state, the run's first packet begins
+            with the bytes of the state.
+        packet_first: int64 [packets + 1], the offset of each packet in `payload`, and the length of `payload`.
     """
 
     payload: NDArray[np.uint8]
@@ -253,16 +282,16 @@ class EncodedClip:
 
 
 class SourceFiles:
-    """A reader of files and objects.
+    """A reader of the byte ranges of clips in local files and in object storage.
 
-    Threads may share an instance: they read files one after the other, and objects concurrently. It is picklable; open
-    files are not pickled.
+    Threads may share a reader. They read files one at a time, and objects concurrently. A reader can be pickled, but
+    its open files are not pickled.
 
     Args:
-        cache: A cache for ranges of objects.
+        cache: A disk cache for ranges of objects. If None, ranges are not cached.
 
     Attributes:
-        cache: The same cache.
+        cache: The disk cache for ranges of objects, or None.
     """
 
     def __init__(self, cache: DiskCache | None = None) -> None:
@@ -273,17 +302,17 @@ class SourceFiles:
         return SourceFiles, (self.cache,)
 
     def _of(self, source: ByteSource) -> RecordedFiles | Objects:
-        """Return the reader of a source."""
+        """Return the reader for a source, which is a local file or an object."""
         return self._objects if is_remote(source.path) else self._files
 
     def read(self, clip: Clip) -> EncodedClip:
-        """Return the packets of a clip. Raises StaleError if the source is missing or changed."""
+        """Read the packets of a clip. Raises StaleError if the source is missing or changed."""
         source, recipe = clip.source, clip.recipe
         encoded, pieces = payload_of(clip)
         if recipe.range_path is not None:
-            for name in recipe.range_path:  # a manifest may come from anywhere, so names must not leave the folder
+            for name in recipe.range_path:  # manifests are not trusted, so reject names outside the medium's folder
                 if not name or leads_out(name) or "\0" in name:
-                    raise stale(f"{source.path}/{name}", "no name of a file in the medium's folder")
+                    raise stale(f"{source.path}/{name}", "not the name of a file in the medium's folder")
             self._of(source).fill_whole(source.path, recipe.range_path, pieces)
         else:
             self._of(source).fill(source, recipe.range_offset, pieces)
@@ -293,7 +322,16 @@ class SourceFiles:
     def read_ranges(
         self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Return uint8 [bytes]: some ranges of a source, joined. Raises StaleError if it is missing or changed."""
+        """Read byte ranges of a source. Return them joined, as uint8 [bytes].
+
+        Args:
+            source: The source.
+            offset: int64 [ranges], the first byte of each range.
+            length: int64 [ranges], the number of bytes of each range.
+
+        Raises:
+            StaleError: The source is missing or changed.
+        """
         payload = np.empty(int(length.sum()), np.uint8)
         ends = np.cumsum(length)
         places = zip((ends - length).tolist(), ends.tolist(), strict=True)
@@ -302,9 +340,9 @@ class SourceFiles:
 
     @contextlib.contextmanager
     def opened(self, source: ByteSource) -> Iterator[int | None]:
-        """Provide the descriptor of a file, or None for an object.
+        """Provide the descriptor of a local file, or None for an object, within a `with` block.
 
-        If the caller raises StaleError, the file is closed.
+        If the block raises StaleError, the file is closed.
 
         Raises:
             StaleError: The file is missing or changed.
@@ -317,17 +355,22 @@ class SourceFiles:
 
 
 def range_reader(source: ByteSource) -> RecordedFile | ObjectReader:
-    """Return a function (offset, length) → bytes of a source.
+    """Return a callable (offset, length) → bytes that reads a source.
 
     Raises:
         StaleError: The source is missing or changed.
-        StorageError: The store does not deliver the source.
+        StorageError: A request to the object storage fails.
     """
     return Objects(None).reader(source) if is_remote(source.path) else RecordedFile(source)
 
 
 def openable(medium: Medium) -> str | RangedFile:
-    """Return the path or file object of a medium for libavformat. Raises StaleError if it has changed, StorageError."""
+    """Return a medium as a path or a file object that libavformat can open.
+
+    Raises:
+        StaleError: The source is missing or changed.
+        StorageError: A request to the object storage fails.
+    """
     source = medium.source
     if medium.part is not None or medium.cell is not None:
         return opened_part(medium)
@@ -338,7 +381,12 @@ def openable(medium: Medium) -> str | RangedFile:
 
 
 def opened_part(medium: Medium) -> RangedFile:
-    """Open a video inside a file. Raises StaleError if its source is missing or changed, StorageError."""
+    """Open a video that is a part of a file: a member of a tar, or a cell of a Parquet file.
+
+    Raises:
+        StaleError: The source is missing or changed.
+        StorageError: A request to the object storage fails.
+    """
     part = medium.part
     if part is None:
         content = _cell_content(medium)
@@ -352,11 +400,11 @@ def opened_part(medium: Medium) -> RangedFile:
 
 
 def _cell_content(medium: Medium) -> memoryview:
-    """Return the bytes of a video that is a value in a compressed column.
+    """Return the bytes of a video that is a cell of a compressed Parquet column.
 
     Raises:
         StaleError: The source is missing or changed.
-        StorageError: The store does not deliver it.
+        StorageError: A request to the object storage fails.
     """
     source = medium.source
     assert medium.cell is not None  # the caller checked this
@@ -371,7 +419,13 @@ def _cell_content(medium: Medium) -> memoryview:
 
 
 def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[np.uint8]]) -> None:
-    """Raise StaleError if the bytes of a range do not match its checksum. Only images have checksums."""
+    """Raise StaleError if the bytes of a range do not match the recorded checksum. Only images have checksums.
+
+    Args:
+        source: The source, for errors.
+        recipe: The recipe with the checksums.
+        pieces: The bytes of each range.
+    """
     for number, piece in enumerate(pieces):
         if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
             where = source.path if recipe.range_path is None else joined(source.path, recipe.range_path[number])
@@ -379,7 +433,12 @@ def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[n
 
 
 def payload_of(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
-    """Return a clip whose payload has only the states of the runs, and the part of the payload for each range."""
+    """Allocate the payload of a clip.
+
+    Returns:
+        The clip, whose payload contains the states of the runs, and space for the packets. And for each byte range of
+            the recipe, the view of the payload into which the range must be read.
+    """
     recipe, states = clip.recipe, clip.medium.states
     given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
     extra = np.zeros(len(recipe.packet_size), np.int64)
@@ -400,18 +459,18 @@ def payload_of(clip: Clip) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
-    """Bytes of a source in memory, which are read like `SourceFiles`.
+    """A reader with the methods of `SourceFiles` for a part of a source that is in memory.
 
     Attributes:
-        first_byte: Where the bytes begin in the source.
-        content: uint8 [bytes].
+        first_byte: The offset of the part in the source.
+        content: uint8 [bytes], the bytes of the part.
     """
 
     first_byte: int
     content: NDArray[np.uint8]
 
     def read(self, clip: Clip) -> EncodedClip:
-        """Return the packets of a clip. Raises StaleError if they are missing or differ from the recorded ones."""
+        """Read the packets of a clip. Raises StaleError if packets are not in memory or a checksum does not match."""
         encoded, pieces = payload_of(clip)
         for offset, piece in zip(clip.recipe.range_offset.tolist(), pieces, strict=True):
             piece[...] = self._bytes(clip.source, offset, len(piece))
@@ -421,7 +480,7 @@ class HeldBytes:
     def read_ranges(
         self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Return uint8 [bytes]: some ranges, joined. Raises StaleError for a range that is not in memory."""
+        """Read byte ranges, and return them joined, as uint8 [bytes]. Raises StaleError if a range is not in memory."""
         pairs = zip(offset.tolist(), length.tolist(), strict=True)
         return np.concatenate([np.zeros(0, np.uint8), *(self._bytes(source, *pair) for pair in pairs)])
 
@@ -432,19 +491,19 @@ class HeldBytes:
         return self.content[begin : begin + length]
 
 
-PIECE_BYTES = 16 << 20  # the unit of copies, large enough for the throughput of disks
-LOOSE = "files"  # the container of images that are files of a folder
+PIECE_BYTES = 16 << 20  # number of bytes that are copied at a time, large enough for the throughput of disks
+LOOSE = "files"  # value of `container` for an image sequence whose images are files in a folder
 
 
 @contextlib.contextmanager
 def local_copy(medium: Medium) -> Iterator[Medium]:
-    """Provide a medium whose path is on this machine: the medium itself, or a temporary copy.
+    """Provide a medium with a local path within a `with` block: the medium itself, or a temporary copy.
 
-    Objects are copied, and so are videos inside a file.
+    Media in object storage and videos that are a part of a file are copied.
 
     Raises:
-        StaleError: The source is not the one recorded.
-        StorageError: The store does not deliver the source.
+        StaleError: The source is missing or differs from the recorded file.
+        StorageError: A request to the object storage fails.
         OSError: The source cannot be opened, or the copy cannot be written.
     """
     loose, part = medium.kind == IMAGES and medium.container == LOOSE, medium.part

@@ -1,8 +1,9 @@
-"""Clips and the media that they belong to: requested, planned, or read from a manifest.
+"""Data classes for clips and their media. Clips are requested, planned, or read from a manifest.
 
-A planned clip has a recipe: byte ranges of a recorded source, and the packets in them. This module also plans audio
-recipes. An interval of time gives samples, and samples give packets. A recipe contains earlier packets, too: as many as
-the codec must have decoded for its output to equal that of a decode from the beginning.
+A planned clip has a recipe, which lists byte ranges of a recorded source and the packets in them. This module also
+plans recipes for audio: an interval of time determines the samples, and the samples determine the packets. An audio
+recipe begins some packets before the wanted samples (the pre-roll), because many decoders give exact output only after
+they have decoded earlier packets.
 """
 
 import functools
@@ -31,9 +32,9 @@ def coalesce(
     """Join byte ranges that follow each other without a gap. Return (offset, length), int64 [ranges].
 
     Args:
-        offset: int64 [input ranges].
-        size: int64 [input ranges].
-        first_of: Numbers of the input ranges that always begin a new range.
+        offset: int64 [input ranges], the first byte of each input range.
+        size: int64 [input ranges], the number of bytes of each input range.
+        first_of: The indices of the input ranges that always begin a new range. If None, no range has to.
     """
     first = np.ones(len(offset), np.bool_)
     first[1:] = offset[1:] != offset[:-1] + size[:-1]
@@ -42,12 +43,19 @@ def coalesce(
     return offset[first], np.add.reduceat(size, np.flatnonzero(first)).astype(np.int64)
 
 
-CONTENT_ALONE = -1  # in place of a modification time, for files that only their content identifies
+CONTENT_ALONE = -1  # value of `mtime_ns` for files that are identified by their content instead of a modification time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteSource:
-    """A file that byte ranges point into, as it was recorded. `mtime_ns` may be `CONTENT_ALONE`."""
+    """A file that byte ranges point into, with the properties that were recorded when it was indexed or written.
+
+    Attributes:
+        path: The path or URI of the file.
+        size_bytes: The size of the file.
+        mtime_ns: The modification time of the file, or `CONTENT_ALONE` if the fingerprint alone identifies the file.
+        fingerprint: The fingerprint of the file's content.
+    """
 
     path: str
     size_bytes: int
@@ -56,28 +64,34 @@ class ByteSource:
 
 
 def stale(where: str, found: str, allowed: str | None = None) -> StaleError:
-    """Return the error for a file that differs from the recorded one."""
+    """Return the error for a file that differs from the recorded file.
+
+    Args:
+        where: The path or URI of the file.
+        found: A description of the present file.
+        allowed: A description of the recorded file.
+    """
     return StaleError(
         "the source is not the file that was indexed",
         where=where,
         found=found,
         allowed=allowed,
-        remedy="index and shard again, or point root at where the sources moved",
+        remedy="index and shard again, or set root to the folder to which the sources moved",
     )
 
 
-ABSENT = -1  # a view that a clip of several views lacks
+ABSENT = -1  # marks a view that is missing in a clip of several views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinedViews:
-    """The clips of each item of several views, as a table.
+    """A table of the clips of each item. An item is a clip of several views.
 
     Attributes:
-        names: The views, in the order of arrays.
-        table: int64 [items, views]: the place of each view's clip among the chosen clips, ABSENT where an item lacks
-            the view.
-        examples: For each view, the numbers of two clips of the whole dataset: one of this view, and the first one of
+        names: The names of the views, in the order in which arrays have them.
+        table: int64 [items, views]: the index of each view's clip in the chosen clips. ABSENT if an item lacks the
+            view.
+        examples: For each view, two numbers of clips in the whole dataset: a clip of this view, and the first clip of
             the same item.
     """
 
@@ -88,13 +102,13 @@ class JoinedViews:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ViewsOfClips:
-    """The clips of several views of a dataset.
+    """The assignment of a dataset's clips to items and views. An item is a clip of several views.
 
     Attributes:
-        names: The views, in the order of arrays.
-        missing: How clips are treated that lack a view.
-        item: int64 [clips], ascending: the number of the clip of several views that each clip belongs to.
-        view: int64 [clips]: which of `names` each clip is.
+        names: The names of the views, in the order in which arrays have them.
+        missing: How items that lack a view are treated.
+        item: int64 [clips], ascending: the number of the item to which each clip belongs.
+        view: int64 [clips]: the view of each clip, as an index into `names`.
     """
 
     names: list[str]
@@ -103,32 +117,35 @@ class ViewsOfClips:
     view: NDArray[np.int64]
 
     def joined(self, chosen: NDArray[np.int64] | None = None) -> JoinedViews:
-        """Return the clips of several views. Those that lack a view are left out, unless `missing` is "mask".
+        """Return the items as a table. Items that lack a view are left out, unless `missing` is "mask".
 
         Args:
-            chosen: int64, ascending, the numbers of the clips that are joined. If None, all clips are.
+            chosen: int64, ascending: the numbers of the clips that are joined to items. If None, all clips are joined.
         """
         item, view = (self.item, self.view) if chosen is None else (self.item[chosen], self.view[chosen])
         there, row = np.unique(item, return_inverse=True)
         table = np.full((len(there), len(self.names)), ABSENT, np.int64)
         table[row, view] = np.arange(len(item))
         kept = table if self.missing == "mask" else table[(table != ABSENT).all(axis=1)]
-        # `argmax` finds the first clip, which also stands for a view without clips.
+        # `argmax` returns the first clip of the view. For a view without clips, it returns clip 0.
         firsts = [int(np.argmax(self.view == place)) for place in range(len(self.names))] if len(self.item) else []
         pairs = [(first, int(np.argmax(self.item == self.item[first]))) for first in firsts]
         return JoinedViews(names=self.names, table=kept, examples=dict(zip(self.names, pairs, strict=False)))
 
 
-MAX_CHANNELS = 8  # PyAV gives every plane of up to this many channels
+MAX_CHANNELS = 8  # maximum number of channels for which PyAV provides all planes of planar audio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioFacts(AudioCoding):
-    """A medium's audio stream: the `audio_…` columns of `videos` without that prefix.
+    """The properties of a medium's audio stream: the `audio_…` columns of `videos`, without that prefix.
 
     Attributes:
-        first_sample: First sample that a full decode presents, on the grid of `rate`.
-        end_sample: End (exclusive) of the samples that a full decode presents, on the same grid.
+        stream_index: The index of the audio stream in its container.
+        channels: The number of channels.
+        bits_per_coded_sample: The bits per sample that the container states. None if it states none.
+        first_sample: The number of the first sample that a full decode presents. Sample k is at k / `rate` seconds.
+        end_sample: The number after the last sample that a full decode presents.
     """
 
     stream_index: int
@@ -146,12 +163,12 @@ class AudioFacts(AudioCoding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioOptions:
-    """The audio that a dataset's clips get.
+    """The form of the audio of a dataset's clips.
 
     Attributes:
-        rate: The sample rate in Hz. If None, the medium's own.
-        channels: The number of channels. If None, the medium's own.
-        seconds: The length. If None, the clip's length.
+        rate: The sample rate in Hz. If None, each clip has the rate of its medium.
+        channels: The number of channels. If None, each clip has the channels of its medium.
+        seconds: The duration of the audio. If None, the audio lasts as long as the clip.
     """
 
     rate: int | None = None
@@ -161,22 +178,22 @@ class AudioOptions:
     def __post_init__(self) -> None:
         for name, value in (("rate", self.rate), ("channels", self.channels), ("seconds", self.seconds)):
             if value is not None and value <= 0:
-                raise PolicyError(f"audio {name} that is not above 0", found=value)
+                raise PolicyError(f"audio {name} must be above 0", found=value)
 
     def facts(self) -> dict[str, Any]:
-        """Return plain JSON values, as dataset.json records them."""
+        """Return the options as JSON values, in the form in which dataset.json records them."""
         return asdict(self) | {"seconds": None if self.seconds is None else str(self.seconds)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreRoll:
-    """The packets that a fresh decoder must have decoded before its output is correct.
+    """The packets that a new decoder must have decoded before its output is correct.
 
     Attributes:
-        packets: Number of preceding packets. Each must have all its own data available.
-        seconds: Minimum duration of the preceding packets.
-        reservoir_bytes: Number of preceding data bytes that those packets may point back to.
-        overhead_bytes: Bytes of each packet that do not count towards `reservoir_bytes`.
+        packets: The minimum number of preceding packets. All data to which these packets refer must be available.
+        seconds: The minimum duration of the preceding packets.
+        reservoir_bytes: The maximum number of earlier data bytes to which a packet may refer (bit reservoir).
+        overhead_bytes: The number of bytes in each packet that are not data of the bit reservoir.
     """
 
     packets: int = 0
@@ -185,18 +202,19 @@ class PreRoll:
     overhead_bytes: int = 0
 
 
-# A transform codec's output is the sum of two windows: ISO/IEC 14496-3 4.6.11 (AAC), Vorbis I 1.3.2, ATSC A/52 7.9.4.
-# One packet makes AAC-LC, Vorbis, AC-3 and E-AC-3 bit-equal (measured by benchmarks/audio_alignment.py). AAC has two
-# more: SBR uses the previous frame (14496-3 4.6.18), and the filters of parametric stereo ring on (8.6.4). E-AC-3 gets
-# one in reserve.
-# MPEG audio: polyphase synthesis remembers 480 samples (ISO/IEC 11172-3 2.4.3.4). Layer 3 overlaps granules, and a
-# frame at a low sample rate has one granule. main_data_begin points back up to 511 bytes (2.4.2.7). Headers and side
-# information, at most 4 + 2 + 32 bytes, are not main data.
-# Opus predicts from its earlier output. RFC 7845 4.6 asks for 80 ms; after that, whole clips were measured at -13 dB.
-# One second brings speech to 100 dB and most music to equality.
+# The pre-roll of each codec. None means that the codec must be decoded from the beginning.
+# Transform codecs overlap and add the windows of two packets: ISO/IEC 14496-3 4.6.11 (AAC), Vorbis I 1.3.2, ATSC A/52
+# 7.9.4 (AC-3). After one packet, the output of AAC-LC, Vorbis, AC-3 and E-AC-3 is bit-equal (measured by
+# benchmarks/audio_alignment.py). AAC gets two more packets, because SBR uses the previous frame (14496-3 4.6.18) and
+# the filters of parametric stereo decay slowly (8.6.4). E-AC-3 gets one more packet in reserve.
+# MPEG audio: the state of the polyphase synthesis spans 480 samples (ISO/IEC 11172-3 2.4.3.4). Layer 3 overlaps
+# granules, and a frame at a low sample rate has a single granule. main_data_begin points back by up to 511 bytes
+# (2.4.2.7). Headers and side information, at most 4 + 2 + 32 bytes, are not main data.
+# Opus predicts from its earlier output. RFC 7845 4.6 asks for 80 ms, but after 80 ms whole clips were measured at
+# -13 dB. After one second, speech reaches 100 dB and most music is equal.
 # TrueHD restarts at major syncs, which are at most 128 access units apart (FFmpeg's decoder; measured).
-# DTS and Speex continue from earlier output without a bound. Codecs that are not listed are refused: Microsoft's ADPCM
-# and WMA decode to noise if block sizes are unknown, and an index does not record them.
+# DTS and Speex depend on all earlier output. Codecs that are not listed are refused. For example, Microsoft's ADPCM and
+# WMA decode to noise if the block size is unknown, and an index does not record block sizes.
 PRE_ROLL: dict[str, PreRoll | None] = {
     "aac": PreRoll(packets=3),
     "ac3": PreRoll(packets=1),
@@ -216,16 +234,16 @@ PRE_ROLL: dict[str, PreRoll | None] = {
 
 
 def pre_roll(codec: str) -> PreRoll | None:
-    """Return the pre-roll of a codec, or None if it must be decoded from its beginning.
+    """Return the pre-roll of a codec, or None if a stream of this codec must be decoded from its beginning.
 
     Raises:
-        PolicyError: The codec was not measured.
+        PolicyError: The pre-roll of the codec is not known.
     """
-    if codec.startswith("pcm_"):  # every packet is independent
+    if codec.startswith("pcm_"):  # each packet decodes independently
         return PreRoll()
     if codec not in PRE_ROLL:
         raise PolicyError(
-            "audio of a codec that was not measured to decode exactly from the middle",
+            "audio of this codec was not tested to decode exactly from the middle of a stream",
             found=codec,
             allowed=f"pcm_…, {', '.join(PRE_ROLL)}",
         )
@@ -235,22 +253,23 @@ def pre_roll(codec: str) -> PreRoll | None:
 def plan_audio(
     packets: AudioPackets, facts: AudioFacts, begin_seconds: Fraction, end_seconds: Fraction, margin_samples: int = 0
 ) -> AudioRecipe:
-    """Return the recipe for the samples of a half-open interval of the medium's clock.
+    """Return the recipe for the audio samples in a half-open interval of time.
 
     Args:
         packets: All audio packets of the medium.
-        facts: Its audio stream.
-        begin_seconds: Begin of the interval.
-        end_seconds: End of the interval.
-        margin_samples: Number of additional samples on each side, at the medium's rate.
+        facts: The properties of the medium's audio stream.
+        begin_seconds: The begin of the interval (inclusive), on the medium's clock.
+        end_seconds: The end of the interval (exclusive), on the medium's clock.
+        margin_samples: The number of additional samples on each side, at the medium's sample rate.
 
     Raises:
-        PolicyError: The interval ends before it begins, the codec was not measured, or there are too many channels.
+        PolicyError: The interval ends before it begins, the pre-roll of the codec is not known, or the stream has too
+            many channels.
     """
     if facts.channels > MAX_CHANNELS:
-        raise PolicyError("audio of too many channels", found=facts.channels, allowed=f"1 to {MAX_CHANNELS}")
+        raise PolicyError("the audio has too many channels", found=facts.channels, allowed=f"1 to {MAX_CHANNELS}")
     if end_seconds < begin_seconds:
-        raise PolicyError("an audio interval that ends before it begins", found=f"{begin_seconds} to {end_seconds} s")
+        raise PolicyError("an audio interval ends before it begins", found=f"{begin_seconds} to {end_seconds} s")
     begin = math.floor(begin_seconds * facts.rate) - margin_samples
     end = math.ceil(end_seconds * facts.rate) + margin_samples
     first, stop = _packets_of(packets, facts, pre_roll(facts.codec), begin, end)
@@ -271,11 +290,11 @@ def plan_audio(
 def _packets_of(
     packets: AudioPackets, facts: AudioFacts, need: PreRoll | None, begin: int, end: int
 ) -> tuple[int, int]:
-    """Return (first, stop) of the packets to decode for samples begin to end. Without packets, both are equal."""
+    """Return the packets [first, stop) to decode for the samples [begin, end). If there are none, first equals stop."""
     begin, end = max(begin, facts.first_sample), min(end, facts.end_sample)
     if begin >= end or not len(packets.sample):
         return 0, 0
-    # If several packets claim one position, only the last gives samples; the others are included too.
+    # If several packets have the same position, all of them are included, although only the last one yields samples.
     stop = int(np.searchsorted(packets.sample, end, side="left"))
     target = max(int(np.searchsorted(packets.sample, begin, side="right")) - 1, 0)
     target = int(np.searchsorted(packets.sample, packets.sample[target], side="left"))
@@ -285,7 +304,7 @@ def _packets_of(
 
 
 def _rolled_back(packets: AudioPackets, rate: int, need: PreRoll, target: int) -> int:
-    """Return the first packet to decode so that the output of packet `target` is correct."""
+    """Return the number of the packet at which decoding must begin for the output of packet `target` to be correct."""
     first = max(target - need.packets, 0)
     if need.seconds:
         earliest = int(packets.sample[target]) - math.ceil(need.seconds * rate)
@@ -297,7 +316,8 @@ def _rolled_back(packets: AudioPackets, rate: int, need: PreRoll, target: int) -
     return first
 
 
-# Names of FFmpeg's pixel formats (libavutil/pixdesc.c). Most end in the bits per sample and the byte order.
+# Patterns for the names of FFmpeg's pixel formats (libavutil/pixdesc.c). Most names end with the bits per sample and
+# the byte order.
 BITS_AT_END = re.compile(r"(9|10|12|14|16|32)(?:msb)?[bl]e$")
 BITS_BY_NAME = (
     (re.compile(r"(?:(?:rgb|bgr|xv)48|(?:rgba|bgra|ayuv)64)[bl]e"), 16),
@@ -310,17 +330,17 @@ BITS_BY_NAME = (
 LOG = logging.getLogger("framedex.loader")
 
 
-@functools.cache  # so that a process warns once
+@functools.cache  # a process warns once for each dataset
 def tell_unproven(where: str, codecs: tuple[str, ...]) -> None:
-    """Warn that an earlier version planned clips of media whose frames it had counted without decoding them.
+    """Warn that an earlier version of framedex planned clips without a decode that verified the numbers of frames.
 
     Args:
-        where: The dataset, or the tars.
-        codecs: The codecs of these media.
+        where: The path of the dataset, or of its tars.
+        codecs: The codecs of the affected media.
     """
     LOG.warning(
-        "%s: clips of %s were planned by an earlier version of framedex, which counted frames by packets and tried "
-        "none of them. To be sure of their frames, index the videos again and make the dataset again.",
+        "%s: clips of %s were planned by an earlier version of framedex, which counted packets as frames and did not "
+        "decode them to verify this. To be sure of the frames, index the videos again and make the dataset again.",
         where,
         " and ".join(codecs),
     )
@@ -328,7 +348,7 @@ def tell_unproven(where: str, codecs: tuple[str, ...]) -> None:
 
 @functools.cache
 def bits_of(pixel_format: str | None) -> int:
-    """Return the number of bits of a pixel format's largest sample, at least 8; 8 if the format is unknown."""
+    """Return the number of bits per sample of a pixel format, at least 8. Return 8 if the format is unknown."""
     name = pixel_format or ""
     by_name = next((bits for pattern, bits in BITS_BY_NAME if pattern.fullmatch(name)), None)
     at_end = BITS_AT_END.search(name)
@@ -337,25 +357,29 @@ def bits_of(pixel_format: str | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medium(MediumRecord):
-    """A medium, and where its source lies now: `path` is a file, or the folder of loose images."""
+    """A medium and the present location of its source.
+
+    Attributes:
+        path: The file of the medium, or the folder if the medium consists of image files.
+    """
 
     path: str
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """The name of the medium in messages."""
         return medium_name(self.uri, self.member)
 
     @property
     def part(self) -> ByteRange | None:
-        """The place of the video in its file. If None, it is the whole file, or a cell."""
+        """The byte range of the video in its file. None if the video is the whole file, or a cell (see `cell`)."""
         if self.member_offset is None or self.member_bytes is None:
             return None
         return ByteRange(offset=self.member_offset, size_bytes=self.member_bytes)
 
     @property
     def cell(self) -> str | None:
-        """The name of the value in a compressed column of a Parquet file. If None, the video is not such a value."""
+        """The name of the cell of a compressed Parquet column that holds the video. None if no such cell holds it."""
         return self.member if self.member_offset is None and self.member_bytes is not None else None
 
     @property
@@ -370,19 +394,19 @@ class Medium(MediumRecord):
 
     @property
     def bits(self) -> int:
-        """Bits per sample of its pictures."""
+        """The number of bits per sample of the pictures."""
         return bits_of(self.pixel_format)
 
     @property
     def audio(self) -> AudioFacts | None:
-        """Its audio stream. If None, it has no usable audio."""
+        """The properties of the audio stream. None if the medium has no usable audio."""
         if self.audio_stream_index is None or self.audio_problem is not None:
             return None
         return AudioFacts(**{field.name: getattr(self, f"audio_{field.name}") for field in fields(AudioFacts)})
 
     @property
     def source(self) -> ByteSource:
-        """The file that was indexed."""
+        """The file that was indexed, with its recorded properties."""
         return ByteSource(
             path=self.path, size_bytes=self.size_bytes, mtime_ns=self.mtime_ns, fingerprint=self.fingerprint
         )
@@ -390,12 +414,12 @@ class Medium(MediumRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiView:
-    """The place of a clip in a clip of several views.
+    """The part of a clip of several views that one clip is.
 
     Attributes:
-        multiview_id: The name that all views share.
-        view_name: The view.
-        view_away_seconds: float64 [F], each frame's time minus the wanted time, NaN where padded.
+        multiview_id: The name of the clip of several views. The clips of all its views share this name.
+        view_name: The name of the view.
+        view_away_seconds: float64 [F], the time of each frame minus the wanted time. NaN for padding.
     """
 
     multiview_id: str
@@ -405,16 +429,18 @@ class MultiView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedClip:
-    """A clip before it is planned.
+    """A clip that was requested and is not planned yet.
 
     Attributes:
-        frames: int64 [F], -1 where padded by a constant.
-        mask: bool [F], False where padded, by a constant or by repeating frames.
-        columns: The user's columns.
-        stretch: The frames [first, stop) of the medium that a policy sampled. If None, no policy selected it.
-        anchor_frame: Number of the clip's anchor frame. If None, the clip has no anchor.
-        multiview: Its place in a clip of several views. If None, it stands alone.
-        asked_in: The place of the user's request for this clip. If None, a policy selected it.
+        clip_id: The name of the clip.
+        frames: int64 [F], the numbers of the frames. -1 for padding by a constant.
+        mask: bool [F], False for padding, by a constant or by repeated frames.
+        columns: The user's columns of the clip.
+        stretch: The frames [first, stop) of the medium from which a policy sampled the clip. None if no policy selected
+            the clip.
+        anchor_frame: The number of the clip's anchor frame. None if the clip has no anchor.
+        multiview: The clip's part in a clip of several views. None if the clip is an item of its own.
+        asked_in: The location of the user's request for this clip, for messages. None if a policy selected the clip.
     """
 
     clip_id: str
@@ -432,10 +458,12 @@ class Clip(ClipRecord):
     """A planned clip: its row of `clips`, and the recipe for its frames.
 
     Attributes:
-        columns: The user's columns.
-        source: The file that the recipe's ranges point into.
-        audio: The clip's audio. If None, audio was not requested.
-        audio_source: The file of the audio packets. If None, it is `source`.
+        medium: The medium of the clip.
+        columns: The user's columns of the clip.
+        recipe: The recipe for the frames.
+        source: The file that the recipe's byte ranges point into.
+        audio: The plan of the clip's audio. None if audio was not requested.
+        audio_source: The file that contains the audio packets. If None, `source` contains them.
     """
 
     medium: Medium
@@ -447,19 +475,19 @@ class Clip(ClipRecord):
 
     @property
     def stretch(self) -> tuple[int, int] | None:
-        """The frames [first, stop) of the medium that a policy sampled. If None, no policy selected it."""
+        """The frames [first, stop) of the medium from which a policy sampled the clip. None without a policy."""
         if self.stretch_first is None or self.stretch_stop is None:
             return None
         return self.stretch_first, self.stretch_stop
 
 
 def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
-    """Return the row with the reason why a planned clip is missing."""
+    """Return the `Failure` of a planned clip that an error prevents."""
     kind = "stale" if isinstance(error, StaleError) else "uncuttable"
     return Failure(clip_id=clip.clip_id, uri=clip.medium.name, kind=kind, message=error.text())
 
 
 def internal_failure(clip_id: str, uri: str, error: Exception) -> Failure:
-    """Return the row of a clip that is missing because of an error of framedex itself."""
+    """Return the `Failure` of a clip that an internal error of framedex prevents."""
     found = internal_error(error)
     return Failure(clip_id=clip_id, uri=uri, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)

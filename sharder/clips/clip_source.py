@@ -1,7 +1,7 @@
-"""The source of a loader's clips: a manifest, or plans that are made from an index.
+"""The interface through which a loader gets clips, from a manifest or by planning them from an index.
 
-Beside the user's columns, clips have fields with one value each, such as their codec. `where` of a loader keeps clips
-by the values of columns and fields, or by an expression.
+In addition to the user's columns, clips have fields, such as the codec. A field has one value per clip. The argument
+`where` of a loader selects clips by the values of columns and fields, or by an expression.
 """
 
 from abc import ABC, abstractmethod
@@ -24,9 +24,9 @@ from framedex.sharder.configuration.filters import columns_in, matches, parse_fi
 from framedex.sharder.schema import MEDIUM_FIELDS
 from framedex.storage.places import Place
 
-# Columns of `clips` with one value for each clip.
+# The columns of the table `clips` that are fields.
 CLIP_FIELDS = ("clip_id", "multiview_id", "view_name")
-# Fields that are computed from list columns of `clips`, by their names in `framedex audit`.
+# Fields that are computed from list columns of `clips`: {name as in `framedex audit`: list column}.
 FRAME_FIELDS = {"wanted_frames": "frames", "begin_seconds": "seconds", "end_seconds": "seconds"}
 DURATION, FRAME_RATE, ASPECT = "duration_seconds", "frame_rate", "sample_aspect_ratio"
 MEDIA_FIELDS = (*MEDIUM_FIELDS, "frame_count", ASPECT)
@@ -43,9 +43,10 @@ FIELD_NAMES = (*CLIP_FIELDS, *FRAME_FIELDS, *MEDIA_FIELDS, *MADE_FIELDS)
 
 
 def media_field(name: str, media: pa.Table) -> pa.ChunkedArray:
-    """Return a field of MEDIA_FIELDS or MADE_FIELDS for each medium.
+    """Return the values of a field of MEDIA_FIELDS or MADE_FIELDS for all media.
 
-    The frame rate is that of the whole medium: its number of frames by its duration, or null if it has no duration.
+    The frame rate is the number of frames of the whole medium divided by its duration, or null if the medium has no
+    duration.
     """
     if name not in MADE_FIELDS:
         return media[name]
@@ -62,15 +63,16 @@ def media_field(name: str, media: pa.Table) -> pa.ChunkedArray:
 
 
 def frame_field(name: str, lists: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a field of FRAME_FIELDS for each clip.
+    """Return the values of a field of FRAME_FIELDS for all clips.
 
     Args:
-        name: The field.
-        lists: The list column that it is computed from.
+        name: The name of the field.
+        lists: The list column from which the field is computed.
 
     Returns:
-        For `wanted_frames`, int32: the number of frames of a clip, padding included. For `begin_seconds` and
-            `end_seconds`, float64: the least and the greatest time of its frames, null where all of them are padding.
+        For `wanted_frames`, int32: the number of frames of each clip, including padding. For `begin_seconds` and
+            `end_seconds`, float64: the earliest and the latest time of each clip's frames, null if all frames of a
+            clip are padding.
     """
     if name == "wanted_frames":
         return pc.list_value_length(lists)
@@ -79,7 +81,7 @@ def frame_field(name: str, lists: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _extremes(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
-    """Return the least or greatest number of each list, or null for a list without numbers."""
+    """Return the minimum (with `np.fmin`) or maximum (with `np.fmax`) of each list. Null for a list without numbers."""
     lengths = as_numpy(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
     values = as_numpy(lists.flatten().fill_null(np.nan)).astype(np.float64)
     found = np.full(len(lists), np.nan)
@@ -90,9 +92,9 @@ def _extremes(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
 
 
 def check_column_name(name: object) -> None:
-    """Raise FramedexError if the name of a column is not a text."""
+    """Raise FramedexError if the name of a column is not a string."""
     if not isinstance(name, str):
-        raise FramedexError("the name of a column is a text", found=repr(name)[:80], allowed="such as 'label'")
+        raise FramedexError("the name of a column must be a text", found=repr(name)[:80], allowed="such as 'label'")
 
 
 def quarter_turns(degrees: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -131,14 +133,14 @@ class StoredShapes:
 
 
 class ClipSource(ABC):
-    """Clips by number, and columns of all clips.
+    """Base class of sources that provide single clips by number and the columns of all clips.
 
-    This module does not import the planner, so workers that read a manifest start faster.
+    This module does not import the planner, so that worker processes that read a manifest start faster.
 
     Attributes:
-        path: The dataset or the index.
-        ffmpeg: The versions of FFmpeg's libraries that made the index.
-        labels: The labels that a dataset records, or None.
+        path: The path of the dataset or of the index.
+        ffmpeg: The versions of FFmpeg's libraries with which the index was made.
+        labels: The labels that the dataset records. None if it records none.
     """
 
     path: Place
@@ -150,54 +152,55 @@ class ClipSource(ABC):
 
     @abstractmethod
     def clip(self, number: int, epoch: int = 0) -> Clip:
-        """Return a clip. `epoch` seeds random draws."""
+        """Return the clip with a number. The random draws of a policy depend on `epoch`."""
 
     @abstractmethod
     def locate(self, uri: str) -> str:
-        """Return where a source lies. Raises StorageError if it must not be read."""
+        """Return the location of the source with a uri. Raises StorageError if the source must not be read."""
 
     @property
     @abstractmethod
     def column_types(self) -> Mapping[str, pa.DataType]:
-        """The user's columns and their types."""
+        """The type of each of the user's columns, by name."""
 
     @property
     def columns(self) -> list[str]:
-        """The user's columns."""
+        """The names of the user's columns."""
         return list(self.column_types)
 
     @abstractmethod
     def media_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the number of each clip's medium."""
+        """Return int64 [clips]: for each clip, the row of its medium in `_media`."""
 
     @abstractmethod
     def views(self) -> ViewsOfClips | None:
-        """Return which clips belong to one clip of several views, or None if each clip stands alone."""
+        """Return the assignment of clips to views and items, or None if each clip is an item of its own."""
 
     @abstractmethod
     def failures(self) -> Iterator[Failure]:
-        """Yield the clips that cannot be planned."""
+        """Yield a `Failure` for each clip that cannot be planned."""
 
     @abstractmethod
     def _user_column(self, name: str) -> pa.ChunkedArray:
-        """Return one of the user's columns, for all clips."""
+        """Return the values of one of the user's columns, for all clips."""
 
     @abstractmethod
     def _clip_field(self, name: str) -> pa.ChunkedArray:
-        """Return one of CLIP_FIELDS and FRAME_FIELDS, for all clips."""
+        """Return the values of a field of CLIP_FIELDS or FRAME_FIELDS, for all clips."""
 
     @abstractmethod
     def _media(self, names: Sequence[str]) -> pa.Table:
-        """Return columns of `media`, one row for each number of `media_rows`."""
+        """Return some columns of `media`. The numbers of `media_rows` are indices of the returned rows."""
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return one of the user's columns or of FIELD_NAMES, for all clips. Texts may be dictionary-encoded.
+        """Return the values of one of the user's columns or of FIELD_NAMES, for all clips.
 
-        Only the columns that it is computed from are read, and clips are not planned. For CLIP_FIELDS and FRAME_FIELDS,
-        plans of an index sample all clips of their first epoch, which reads the packets of all media.
+        Texts may be dictionary-encoded. Only the columns from which the result is computed are read. Clips are not
+        planned. A source that plans from an index samples all clips of the first epoch for CLIP_FIELDS and
+        FRAME_FIELDS. This reads the packets of all media.
 
         Raises:
-            FramedexError: The clips do not have such a column.
+            FramedexError: The clips do not have the column.
             FormatError: A file is missing or damaged, or was changed in the meantime.
         """
         if name in self.column_types:
@@ -209,27 +212,27 @@ class ClipSource(ABC):
             "the clips have no such column",
             where=str(self.path),
             found=name,
-            allowed=f"your columns: {', '.join(own) or 'none'}; of every clip: {', '.join(FIELD_NAMES)}",
+            allowed=f"your columns: {', '.join(own) or 'none'}; fields of every clip: {', '.join(FIELD_NAMES)}",
             remedy=did_you_mean(name, [*own, *FIELD_NAMES]),
         )
 
     def _field(self, name: str) -> pa.ChunkedArray:
-        """Return one of FIELD_NAMES for all clips."""
+        """Return the values of a field of FIELD_NAMES, for all clips."""
         if name in CLIP_FIELDS or name in FRAME_FIELDS:
             return self._clip_field(name)
         media = self._media(MADE_FIELDS.get(name, (name,)))
         return media_field(name, media).take(pa.array(self.media_rows()))
 
     def label_values(self, name: str) -> pa.ChunkedArray:
-        """Return the values of a column that labels number, for all clips. Raises FramedexError."""
+        """Return the values of a column of labels before they are replaced by numbers. Raises FramedexError."""
         return self.column(name)
 
     def frame_counts(self) -> pa.ChunkedArray:
-        """Return the number of frames of each clip, padding included."""
+        """Return the number of frames of each clip, including padding."""
         return self._field("wanted_frames")
 
     def _sizes(self) -> list[pa.ChunkedArray]:
-        """Return SIZES of all clips."""
+        """Return the columns SIZES of the media of all clips, with one value per clip."""
         media, rows = self._media(SIZES), pa.array(self.media_rows())
         return [media[name].take(rows) for name in SIZES]
 
@@ -245,7 +248,7 @@ class ClipSource(ABC):
         numbers = self.frame_counts(), *self._sizes()
         if any(column.null_count for column in numbers):
             raise FormatError(
-                "a clip has no shape", where=str(self.path), found="null", remedy="shard again, or fetch it again"
+                "a clip has no shape", where=str(self.path), found="null", remedy="shard or download the dataset again"
             )
         frames, heights, widths, degrees = (column.to_numpy().astype(np.int64) for column in numbers)
         aspects = np.ones(len(frames))
@@ -265,26 +268,28 @@ Where: TypeAlias = Mapping[str, object] | str
 
 
 def clips_where(clips: ClipSource, where: object, path: str) -> NDArray[np.int64]:
-    """Return int64, ascending: the numbers of the clips that `where` keeps. Reads only the columns that it names.
+    """Return int64, ascending: the numbers of the clips that `where` selects. Only the columns in `where` are read.
 
     Args:
         clips: All clips.
-        where: For each column, a value or a list of values; or an expression, as for `filter` of policies.
-        path: The dataset or index, for errors.
+        where: A mapping from columns to an allowed value or a list of allowed values. Or an expression, in the syntax
+            of a policy's `filter`.
+        path: The path of the dataset or index, for errors.
 
     Raises:
-        FramedexError: `where` is neither, a column does not exist or never has such a value, or no clip is kept.
+        FramedexError: `where` is neither a mapping nor an expression, a column does not exist, no clip has a given
+            value in its column, or no clip is selected.
     """
     asked: Mapping[str, object]
     if isinstance(where, str):
         expression, asked = parse_filter(where), {"where": where}
         columns = {name: clips.column(name) for name in columns_in(where)}
-        everything = pa.table({**columns, "": pa.nulls(len(clips))})  # a table without columns would have no rows
+        everything = pa.table({**columns, "": pa.nulls(len(clips))})  # the extra column keeps the number of rows
         kept = matches(everything, expression, path)
     else:
         if not isinstance(where, Mapping) or not all(isinstance(name, str) for name in where):
             raise FramedexError(
-                "where is the values of columns, or an expression",
+                "where must be a mapping of columns to values, or an expression",
                 found=repr(where)[:80],
                 allowed="such as {'split': 'train'}, {'codec': ['h264', 'hevc']} or "
                 "\"frame_rate > 20 and codec != 'av1'\"",

@@ -1,4 +1,4 @@
-"""Labels: numbers from 0 on for the values of a column. Count the clips of each label in each split."""
+"""Labels replace the values of a column by class numbers from 0 on. Also counts the clips per label and split."""
 
 import itertools
 from collections import Counter
@@ -17,11 +17,11 @@ from framedex.errors import FramedexError
 LabelsArgument = str | Mapping[Any, Any]
 
 DEFAULT_COLUMN = "label"
-NAME_SUFFIX = "_name"  # numbers replace the values of a column, and the column with this suffix keeps them
-MAX_CLASSES = 100_000  # a column with more values has captions or names instead of labels
+NAME_SUFFIX = "_name"  # the original values move to a column that is named like the label column with this suffix
+MAX_CLASSES = 100_000  # a column with more different values is assumed to contain captions or names, not labels
 NOTHING = object()
 LEAVE_OUT = "leave out clips without a label by `where` or by the policy's `filter`"
-SHOWN = 20  # classes that a message names
+SHOWN = 20  # maximum number of classes that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class WantedLabels:
     """The argument `labels` of a dataset.
 
     Attributes:
-        column: The column whose values are numbered.
-        numbers: The number of each value. If None, the values are sorted and numbered.
+        column: The name of the column whose values are numbered.
+        numbers: The number assigned to each value. If None, the values are sorted and numbered in this order.
     """
 
     column: str
@@ -39,11 +39,12 @@ class WantedLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """The number of each value of a column.
+    """The class numbers that are assigned to the values of a column.
 
     Attributes:
-        column: The column.
-        numbers: The number of each value: whole numbers from 0 on, without a gap. Several values may share one.
+        column: The name of the column.
+        numbers: The number assigned to each value. The numbers are 0, 1, 2 and so on, without a gap. Several values may
+            have the same number.
     """
 
     column: str
@@ -51,21 +52,21 @@ class Labels:
 
     @property
     def name_column(self) -> str:
-        """The column that keeps the values."""
+        """The name of the column to which the original values move."""
         return self.column + NAME_SUFFIX
 
     @property
     def classes(self) -> list[str]:
-        """The value of each number, as text; the first one of several that share a number."""
+        """The value of each number, as text. If several values have one number, the first of these values."""
         found = {number: str(value) for value, number in reversed(self.numbers.items())}
         return [found[number] for number in range(len(found))]
 
     def applied(self, columns: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return a clip's columns with the number in place of the value, which goes into `name_column`.
+        """Return a clip's columns with the label's number in `column` and the original value in `name_column`.
 
         Args:
             columns: The user's columns of the clip.
-            where: The clip, for the error.
+            where: The name of the clip, for the error.
 
         Raises:
             FramedexError: The value has no number.
@@ -77,15 +78,15 @@ class Labels:
         return {**columns, self.column: number, self.name_column: value}
 
     def numbered(self, values: pa.ChunkedArray, where: str, unit: str = "clip") -> NDArray[np.int64]:
-        """Return int64 [values]: the number of each value.
+        """Return int64 [values]: the number assigned to each value.
 
         Args:
-            values: A column.
-            where: The dataset or index, for the error.
-            unit: What has these values, for the error.
+            values: The values of the column.
+            where: The path of the dataset or index, for the error.
+            unit: The word for a thing that has one of the values, such as "clip", for the error.
 
         Raises:
-            FramedexError: A value has no number. The error names the first one.
+            FramedexError: A value has no number. The error states the first such value.
         """
         known = pa.array(self.numbers, plain(values.slice(0, 0)).type)
         places = [
@@ -108,18 +109,22 @@ class Labels:
         return FramedexError(
             f"column {self.column!r} has a value without a label",
             where=where,
-            found=found if count == 1 else f"{found}: {count:,} in all",
+            found=found if count == 1 else f"{found} ({count:,} in all)",
             allowed=classes + more,
             remedy="give the value a number in `labels`, or leave it out by `where` or by the policy's `filter`",
         )
 
     def stored(self) -> dict[str, Any]:
-        """Return these labels for a dataset's header."""
+        """Return the labels as JSON values for a dataset's header."""
         return {"column": self.column, "values": list(self.numbers), "numbers": list(self.numbers.values())}
 
 
 def stored_labels(stored: Mapping[str, Any] | None) -> Labels | None:
-    """Return the labels that a header records, or None. Raises KeyError, TypeError, ValueError if they are wrong."""
+    """Return the labels that a dataset's header records, or None if it records none.
+
+    Raises:
+        KeyError, TypeError, ValueError: The recorded labels are malformed.
+    """
     if stored is None:
         return None
     column, values, numbers = stored["column"], stored["values"], stored["numbers"]
@@ -133,11 +138,11 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
     """Parse the argument `labels`.
 
     Args:
-        labels: A column, whose values are sorted and numbered; or {value: number} for the column `label`; or
-            {column: {value: number}}.
+        labels: The name of a column, whose values are sorted and numbered. Or {value: number} for the column `label`.
+            Or {column: {value: number}}.
 
     Raises:
-        FramedexError: It is something else, or the numbers are not 0, 1, 2 and so on.
+        FramedexError: `labels` has none of these forms, or the numbers are not 0, 1, 2 and so on.
     """
     if isinstance(labels, str):
         return WantedLabels(column=str(labels), numbers=None)
@@ -146,14 +151,14 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
         [(column, numbers)] = labels.items()
     if not isinstance(numbers, Mapping) or not numbers or not isinstance(column, str):
         raise FramedexError(
-            "labels is a column, or the number of each value",
+            "labels must be the name of a column, or a mapping of values to numbers",
             found=repr(labels)[:80],
             allowed="'label', {'run': 0, 'walk': 1}, {'label': {'run': 0, 'walk': 1}}",
         )
     own = {_of_python(value): _of_python(number) for value, number in numbers.items()}
     if (wrong := next((value for value in own if not _is_label(value)), NOTHING)) is not NOTHING:
         raise FramedexError(
-            "labels are texts or whole numbers",
+            "the values of labels must be texts or whole numbers",
             where=f"labels of column {column!r}",
             found=repr(wrong)[:80],
             allowed="texts of valid UTF-8, and whole numbers of 64 bits",
@@ -161,7 +166,7 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
         )
     if not _are_consecutive(own):
         raise FramedexError(
-            "the numbers of labels are 0, 1, 2 and so on, without a gap",
+            "the numbers of labels must be 0, 1, 2 and so on, without a gap",
             where=f"labels of column {column!r}",
             found=", ".join(f"{value!r}: {number!r}" for value, number in itertools.islice(own.items(), SHOWN)),
         )
@@ -169,7 +174,7 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
 
 
 def _of_python(value: Any) -> Any:
-    """Convert a number or text of numpy to one of Python. Return other values unchanged."""
+    """Convert a NumPy scalar to a Python number or string. Return other values unchanged."""
     return value.item() if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
 
 
@@ -180,20 +185,21 @@ def _is_label(value: object) -> bool:
 
 
 def check_is_own(wanted: WantedLabels, columns: list[str], where: str) -> None:
-    """Raise FramedexError if the column of the labels is not one of the user's.
+    """Raise FramedexError if the column of the labels is not one of the user's columns.
 
     Args:
-        wanted: The argument `labels`.
-        columns: The user's columns.
-        where: The dataset or index, for the error.
+        wanted: The parsed argument `labels`.
+        columns: The names of the user's columns.
+        where: The path of the dataset or index, for the error.
     """
     if wanted.column not in columns:
         raise FramedexError(
-            "there is no such column for labels",
+            "the column for labels does not exist",
             where=where,
             found=wanted.column,
             allowed=f"your columns: {', '.join(columns) or 'none'}",
-            remedy=did_you_mean(wanted.column, columns) or "list it beside the uri, or index with --label-from parent",
+            remedy=did_you_mean(wanted.column, columns)
+            or "add it to the listing as a column, or index with --label-from parent",
         )
 
 
@@ -201,32 +207,33 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
     """Return labels for a column.
 
     Args:
-        wanted: The argument `labels`.
+        wanted: The parsed argument `labels`.
         values: All values of the column. Nulls get no number.
-        where: The dataset or index, for errors.
+        where: The path of the dataset or index, for errors.
 
     Raises:
-        FramedexError: The column has no values that can be labels, or `wanted` names values of another type.
+        FramedexError: The column has no values that can be labels, or the values in `wanted` have another type than the
+            column.
     """
     where = f"{where}, column {wanted.column!r}"
     kind = plain(values.slice(0, 0)).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
-        raise FramedexError("labels are texts or whole numbers", where=where, found=kind)
+        raise FramedexError("a column of labels must have texts or whole numbers", where=where, found=kind)
     if wanted.numbers is not None:
         right = int if pa.types.is_integer(kind) else str
         if other := [value for value in wanted.numbers if type(value) is not right]:
-            what = "labels of another type than the column's"
+            what = "the labels are of another type than the values of the column"
             raise FramedexError(what, where=where, found=repr(other[0]), allowed=str(kind))
         try:
             pa.array(wanted.numbers, kind)
         except (pa.ArrowException, OverflowError) as error:
-            what = "the column cannot have such a label"
+            what = "a label is outside the range of the column's type"
             raise FramedexError(what, where=where, found=error, allowed=kind) from error
         return Labels(column=wanted.column, numbers=wanted.numbers)
     found = plain(values).unique().drop_null()
     if not len(found) or len(found) > MAX_CLASSES:
         raise FramedexError(
-            "the column has no labels",
+            "the column has too few or too many different values for labels",
             where=where,
             found=counted(len(found), "different value"),
             allowed=f"1 to {MAX_CLASSES:,}",
@@ -238,17 +245,18 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
 def checked_labels(
     wanted: WantedLabels, values: pa.ChunkedArray, columns: list[str], where: str, *, unit: str = "clip"
 ) -> Labels:
-    """Return labels for a column, and check that every value has one.
+    """Return labels for a column, and check that every value has a label.
 
     Args:
-        wanted: The argument `labels`.
-        values: The column.
-        columns: The user's columns.
-        where: The dataset, the index or the file of clips, for errors.
-        unit: What has these values, for errors.
+        wanted: The parsed argument `labels`.
+        values: All values of the column.
+        columns: The names of the user's columns.
+        where: The path of the dataset, the index or the file of clips, for errors.
+        unit: The word for a thing that has one of the values, such as "clip", for errors.
 
     Raises:
-        FramedexError: As for `made_labels`; or a value has no label, or another column would keep the values.
+        FramedexError: `made_labels` raises it, a value has no label, or the user already has a column with the name of
+            the column to which the original values move.
     """
     labels = made_labels(wanted, values, where)
     check_name_is_free(labels, columns, where)
@@ -257,10 +265,10 @@ def checked_labels(
 
 
 def check_name_is_free(labels: Labels, columns: list[str], where: str) -> None:
-    """Raise FramedexError if clips already have the column that would keep the values."""
+    """Raise FramedexError if clips already have the column to which the original values would move."""
     if labels.name_column in columns:
         raise FramedexError(
-            f"the values of column {labels.column!r} would replace a column that clips already have",
+            f"the clips already have the column to which the values of column {labels.column!r} would move",
             where=where,
             found=labels.name_column,
             remedy="rename that column in the listing",
@@ -268,36 +276,36 @@ def check_name_is_free(labels: Labels, columns: list[str], where: str) -> None:
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column whose values are not encoded by a dictionary."""
+    """Return a column without dictionary encoding."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _are_consecutive(numbers: Mapping[Any, Any]) -> bool:
-    """Return whether all numbers are 0 to some number, each at least once."""
+    """Return whether the set of numbers is 0, 1, …, n without a gap. Numbers may repeat."""
     own = list(numbers.values())
     return all(type(number) is int for number in own) and set(own) == set(range(len(set(own))))
 
 
-LABEL, SPLIT = "label", "split"  # the usual names of the columns
-ALL = "clips"  # in place of a split, if there are no splits
-MAX_LABELS = 20  # more labels are summarized, not printed one by one
-MAX_LACKING = 10  # labels that a sentence names
+LABEL, SPLIT = "label", "split"  # the default names of the columns
+ALL = "clips"  # name of the only group if the clips have no splits
+MAX_LABELS = 20  # if there are more labels, a summary is printed instead of one line per label
+MAX_LACKING = 10  # maximum number of labels that a sentence lists
 
-Counts = dict[str, dict[str, int]]  # split → label → clips; each split has all labels, in order
+Counts = dict[str, dict[str, int]]  # {split: {label: number of clips}}; every split has all labels, sorted
 
 
 def label_counts_of(table: pa.Table, column: str) -> Counts:
-    """Return how many clips each label has in each split. Clips without a label do not count.
+    """Return the number of clips of each label in each split. Clips without a label are not counted.
 
     Args:
         table: The columns of all clips.
-        column: The column of labels. If the table lacks it, nothing is counted.
+        column: The name of the column of labels. If the table lacks this column, the result is empty.
     """
     if column not in table.column_names:
         return {}
     parts = table[SPLIT] if SPLIT in table.column_names else pa.chunked_array([pa.repeat(ALL, len(table))])
     table = pa.table({LABEL: plain(table[column]), SPLIT: plain(parts)})
-    # One thread, so that splits come in the order of the clips.
+    # With one thread, splits have the order of their first clips.
     groups = table.group_by([SPLIT, LABEL], use_threads=False).aggregate([([], "count_all")]).to_pylist()
     pairs = Counter[tuple[str, str | None]]()
     for group in groups:
@@ -308,7 +316,7 @@ def label_counts_of(table: pa.Table, column: str) -> Counts:
 
 
 def lacking(counts: Counts) -> list[str]:
-    """Return a sentence for each split that lacks labels of another split."""
+    """Return one sentence for each split without clips of some labels that other splits have."""
     sentences = []
     for split, labels in counts.items():
         absent = [name for name, clips in labels.items() if not clips]
@@ -320,7 +328,7 @@ def lacking(counts: Counts) -> list[str]:
 
 
 def label_lines(counts: Counts) -> list[str]:
-    """Return lines that show how many clips each label has in each split."""
+    """Return a text table of the number of clips of each label in each split, line by line."""
     if not counts:
         return []
     labels = list(next(iter(counts.values())))

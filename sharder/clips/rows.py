@@ -1,10 +1,11 @@
-"""Turn a clip into rows of `clips` and `recipes`, and check and read such rows.
+"""Convert clips to rows of the tables `clips` and `recipes`, and check such rows and convert them back.
 
-`schema` defines the allowed values of each column. The checks here ensure that columns are consistent, which `reading`
-and `decoding` rely on. Three properties of ranks follow from the manifest alone: each run's ranks are a permutation of
-its own places, wanted frames are in the order of their ranks, and pictures are reordered at most as far as the stream
-states. If two packets of a run have swapped ranks within these limits, decoding detects it, because pictures come in
-the order of their ranks (see `decoding.video`).
+`schema` defines the allowed values of each column. The checks in this module ensure that the columns of a row are
+consistent with each other. `reading` and `decoding` rely on this. Three properties of ranks can be checked without a
+decoder: the ranks of a run are a permutation of the run's packet numbers, the wanted frames ascend with their ranks,
+and pictures are reordered by no more than the medium's reorder depth. A row in which two packets of a run have swapped
+ranks may pass these checks. Decoding detects such rows, because decoders must output ascending ranks (see
+`decoding.video`).
 """
 
 from collections.abc import Collection, Mapping
@@ -28,7 +29,7 @@ PER_FRAME = tuple(name for name, one in columns_of(ClipRecord).items() if pa.typ
 
 
 def check_wanted(row: Mapping[str, Any], medium: Medium, at: RowAt) -> None:
-    """Check that the lists of a row of `clips` are as long as `frames`, and that its medium has these frames.
+    """Check that all lists in a row of `clips` are as long as `frames`, and that the medium has these frames.
 
     Raises:
         FormatError: A column is inconsistent.
@@ -57,11 +58,11 @@ def check_recipe(
     """Check a row of `recipes`.
 
     Args:
-        row: The columns of the row.
-        frames: int64 [F], the clip's frames, -1 for padding.
+        row: The values of the row, by column.
+        frames: int64 [F], the numbers of the clip's frames. -1 for padding.
         medium: The clip's medium.
-        source: The file that the ranges point into.
-        at: Where the row lies, for errors.
+        source: The file that the byte ranges point into.
+        at: The location of the row, for errors.
 
     Raises:
         FormatError: A column is inconsistent.
@@ -87,10 +88,10 @@ def check_recipe(
 def _check_runs(row: Mapping[str, Any], packets: int, states: list[bytes], at: RowAt) -> None:
     first, state = row["run_first"], row["run_state"]
     if not len(first) or first[0] != 0 or (first[1:] <= first[:-1]).any() or first[-1] >= packets:
-        raise at.wrong("run_first", first.tolist(), f"0, and then greater and greater numbers below {packets}")
+        raise at.wrong("run_first", first.tolist(), f"ascending numbers from 0 to below {packets}")
     if state.max() >= len(states):
         raise at.wrong("run_state", state.max(), f"0 to {len(states) - 1}, the states of its medium")
-    if state.any():  # reading inserts a state in front of a range only
+    if state.any():  # `reading` can insert a state only before a range, not within it
         given = first[[len(states[number]) > 0 for number in state.tolist()]]
         begins = np.append(0, np.cumsum(row["packet_size"], dtype=np.int64))[given]
         if not np.isin(begins, np.append(0, np.cumsum(row["range_length"]))).all():
@@ -104,13 +105,13 @@ def _check_ranks(rank: NDArray[np.int32], run_first: NDArray[np.int32], at: RowA
     wrong = (rank < begin) | (rank >= end)
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise at.wrong("packet_rank", rank[place], f"{begin[place]} to {end[place] - 1} in that packet's run")
+        raise at.wrong("packet_rank", rank[place], f"{begin[place]} to {end[place] - 1} in the run of this packet")
     if (times := np.bincount(rank)).max() > 1:
         raise at.wrong("packet_rank", f"{times.argmax()} twice", "each rank once")
 
 
 def _check_positions(row: Mapping[str, Any], frames: NDArray[np.int64], medium: Medium, at: RowAt) -> None:
-    """Check that ranks are in the order of their frames, and that the medium's reorder depth is sufficient for them."""
+    """Check that ranks ascend with frames, and that the medium's reorder depth allows the order of the packets."""
     position, rank = row["position"], row["packet_rank"]
     if len(position) != len(frames):
         raise at.unlike("position", "frames", f"{len(position)} for {len(frames)} frames")
@@ -121,16 +122,16 @@ def _check_positions(row: Mapping[str, Any], frames: NDArray[np.int64], medium: 
         raise at.unlike("position", "frames", f"{PAD} at other places")
     wanted, places = frames[real], position[real]
     order = np.argsort(wanted, kind="stable")
-    if medium.kind == IMAGES:  # a tar has images in the order of their first appearance, so ranks need not ascend
+    if medium.kind == IMAGES:  # a tar stores images in the order of their first use in the clip, in any order of ranks
         pairs = len(np.unique(np.stack([wanted, places]), axis=1).T)
         if not pairs == len(np.unique(wanted)) == len(np.unique(places)):
-            raise at.unlike("position", "frames", "one frame at two ranks, or two at one")
+            raise at.unlike("position", "frames", "one frame with two ranks, or two frames with one rank")
         return
     if (np.sign(np.diff(wanted[order])) != np.sign(np.diff(places[order]))).any():
-        raise at.unlike("position", "frames", "ranks in another order than their frames")
+        raise at.unlike("position", "frames", "ranks in another order than the frames")
     is_wanted = np.zeros(len(rank), np.bool_)
     is_wanted[places] = True
-    decoded = rank[is_wanted[rank]]  # the ranks of wanted packets, in decode order
+    decoded = rank[is_wanted[rank]]  # ranks of the wanted packets, in decode order
     if row["damaged"] or (decoded[1:] > decoded[:-1]).all():
         return
     needed = reorder_depth_needed(np.argsort(np.argsort(decoded)))
@@ -140,7 +141,7 @@ def _check_positions(row: Mapping[str, Any], frames: NDArray[np.int64], medium: 
 
 
 def check_audio_packets(row: Mapping[str, Any], medium: Medium, source: ByteSource, at: RowAt) -> None:
-    """Check the audio packets of a row of `recipes`, and that they match the length of the clip's audio.
+    """Check the audio packets of a row of `recipes`, and whether they match the planned samples of the clip's audio.
 
     Raises:
         FormatError: A column is inconsistent.
@@ -153,18 +154,18 @@ def check_audio_packets(row: Mapping[str, Any], medium: Medium, source: ByteSour
     if int(size.sum(dtype=np.int64)) != int(row["audio_range_length"].sum()):
         raise at.unlike("audio_packet_size", "audio_range_length", f"{size.sum(dtype=np.int64)} bytes in all")
     if (sample[1:] < sample[:-1]).any():
-        raise at.wrong("audio_packet_sample", "positions that turn back", "ascending ones")
+        raise at.wrong("audio_packet_sample", "positions that do not ascend", "ascending positions")
     if end < begin:
         raise at.unlike("audio_end_sample", "audio_begin_sample", f"{end} after {begin}")
     facts = medium.audio
     if len(size) and facts is None:
-        raise at.unlike("audio_packet_size", "media.audio_codec", "packets of a medium without audio")
+        raise at.unlike("audio_packet_size", "media.audio_codec", "audio packets of a medium without audio")
     if len(size) and facts is not None:
         if sample[-1] >= min(end, facts.end_sample):
-            raise at.unlike("audio_packet_sample", "audio_end_sample", f"a packet at {sample[-1]}, behind the end")
+            raise at.unlike("audio_packet_sample", "audio_end_sample", f"a packet at {sample[-1]}, after the end")
         first, rate = row["audio_first"], row["audio_rate"]
         least, most = first * facts.rate // rate, -(-(first + row["audio_count"]) * facts.rate // rate)
-        if begin > least or least - begin != end - most:  # resampling needs the same margin on both sides
+        if begin > least or least - begin != end - most:  # the planner adds the same margin on both sides, to resample
             raise at.unlike("audio_count", "audio_end_sample", f"samples {least} to {most} of {begin} to {end}")
 
 
@@ -176,18 +177,26 @@ def check_audio_file(row: Mapping[str, Any], source: ByteSource, at: RowAt) -> N
     """
     for name in ("audio_range_offset", "audio_range_length"):
         if len(row[name]) != 1:
-            raise at.wrong(name, f"{len(row[name])} ranges", "one, of the audio file")
+            raise at.wrong(name, f"{len(row[name])} ranges", "one range, that of the audio file")
     _check_ranges(row, "audio_", source.size_bytes, at)
     present = row["audio_present"]
     turns_back = (present[1:] < present[:-1]).any()
     if len(present) % 2 or turns_back or (len(present) and present[-1] > row["audio_count"]):
-        raise at.wrong("audio_present", present.tolist(), f"pairs, ascending, up to {row['audio_count']}")
+        raise at.wrong("audio_present", present.tolist(), f"ascending pairs of numbers up to {row['audio_count']}")
 
 
 def _check_ranges(
     row: Mapping[str, Any], prefix: str, size_bytes: int, at: RowAt, *, whole_files: bool = False
 ) -> None:
-    """Check that ranges lie within their file; if each is a whole file, check that none exceeds the total size."""
+    """Check that byte ranges are within their file.
+
+    Args:
+        row: The values of the row, by column.
+        prefix: The prefix of the columns' names.
+        size_bytes: The size of the file, or the total size of all files of a folder.
+        at: The location of the row, for errors.
+        whole_files: Whether each range is a whole file of a folder.
+    """
     offset, length = row[f"{prefix}range_offset"], row[f"{prefix}range_length"]
     end = length if whole_files else offset + length
     if len(end) and end.max() > size_bytes:
@@ -197,7 +206,7 @@ def _check_ranges(
 
 
 def _same_length(row: Mapping[str, Any], name: str, others: tuple[str, ...], at: RowAt) -> None:
-    """Check that other lists are as long as a given one; null lists are skipped."""
+    """Check that the lists in `others` are as long as the list in `name`. Null lists are not checked."""
     expected = len(row[name])
     for other in others:
         if row[other] is not None and len(row[other]) != expected:
@@ -208,18 +217,18 @@ Row = dict[str, Any]
 
 
 def clip_row(clip: Clip, *, media_row: int, shard: int | None) -> Row:
-    """Return a clip's row of `clips`.
+    """Return the row of `clips` for a clip.
 
     Args:
         clip: The clip.
-        media_row: Row of the clip's medium in `media`.
-        shard: Number of the clip's tar. If None, its ranges point into the source.
+        media_row: The row of the clip's medium in `media`.
+        shard: The number of the tar that contains the clip. None if the clip's byte ranges point into the source.
     """
     return row_of(clip) | {"media_row": media_row, "shard": shard} | clip.columns
 
 
 def recipe_row(clip: Clip) -> Row:
-    """Return a clip's row of `recipes`."""
+    """Return the row of `recipes` for a clip."""
     row = {"clip_id": clip.clip_id} | row_of(clip.recipe)
     if clip.audio is None:
         return row
@@ -235,16 +244,19 @@ def clip_from(
     recipe_at: RowAt,
     own: Collection[str],
 ) -> Clip:
-    """Return the clip of a row of `clips` and a row of `recipes`, given as batches of one row each.
+    """Build a clip from its rows of `clips` and `recipes`.
 
     Args:
-        source: The file that the recipe's ranges point into.
-        at: Where the row of `clips` lies, for errors.
-        recipe_at: Where the row of `recipes` lies, for errors.
-        own: The columns of `clips` that are not the user's.
+        row: The row of `clips`, as a batch of one row.
+        recipe: The row of `recipes`, as a batch of one row.
+        medium: The clip's medium.
+        source: The file that the recipe's byte ranges point into.
+        at: The location of the row of `clips`, for errors.
+        recipe_at: The location of the row of `recipes`, for errors.
+        own: The names of the columns of `clips` that framedex defines. All others are the user's columns.
 
     Raises:
-        FormatError: A column is wrong.
+        FormatError: A column has a wrong value.
     """
     wanted = values_of_row(ClipRecord, row, at, names=own)
     check_wanted(wanted, medium, at)
@@ -261,15 +273,15 @@ def clip_from(
 
 
 def is_heavy(rows: pa.RecordBatch) -> bool:
-    """Return whether some row of `clips` may take more memory as Python objects than a clip may."""
+    """Return whether some row of `clips`, as Python objects, may take more memory than a clip is allowed to take."""
     try:
         return sum(map(object_bytes, rows.columns)) > usual_clip_bytes()
-    except (ValueError, TypeError, pa.ArrowException):  # `check_objects` finds the row and raises
+    except (ValueError, TypeError, pa.ArrowException):  # then `check_objects` is called, and raises for the wrong row
         return True
 
 
 def check_objects(row: pa.RecordBatch, at: RowAt) -> None:
-    """Raise FormatError if the values of a row would take more memory as Python objects than a clip may."""
+    """Raise FormatError if a row, as Python objects, would take more memory than a clip is allowed to take."""
     try:
         sizes = {name: object_bytes(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
     except (ValueError, TypeError, pa.ArrowException) as error:
@@ -277,11 +289,11 @@ def check_objects(row: pa.RecordBatch, at: RowAt) -> None:
     need, most = sum(sizes.values()), usual_clip_bytes()
     if need > most:
         largest = max(sizes, key=sizes.__getitem__)
-        raise at.wrong(largest, f"{size_text(need)} of memory in all columns", f"at most {size_text(most)} for a clip")
+        raise at.wrong(largest, f"{size_text(need)} of memory for all columns", f"at most {size_text(most)} for a clip")
 
 
 def _audio(row: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt) -> ClipAudioPlan | None:
-    """Return the plan of a clip's audio, or None if the dataset has no audio."""
+    """Return the audio plan that a row of `recipes` records, or None if the dataset has no audio."""
     if not any(name.startswith(AUDIO) and not row[name].null_count for name in row.schema.names):
         return None
     plan = values_of_row(ClipAudioPlan, row, at, prefix=AUDIO)

@@ -1,4 +1,4 @@
-"""Clips on their way into a dataset, and the tar members that they become (webdataset: a sample and its members)."""
+"""Data classes for clips that are being written into a dataset, and for their tar members (as in webdataset)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ from framedex.sharder.clips.clip import ByteSource, Clip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRanges:
-    """Bytes of a file that are copied when a member is written.
+    """Byte ranges of a source file whose content is copied when a tar member is written.
 
     Attributes:
-        ranges: (offset, length) of each stretch, in bytes.
+        source: The source file.
+        ranges: The (offset, length) of each range, in bytes.
     """
 
     source: ByteSource
@@ -27,11 +28,11 @@ Piece = bytes | FileRanges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One file of a sample.
+    """A tar member: one file of a webdataset sample.
 
     Attributes:
-        suffix: The part of its name after the first dot.
-        pieces: Its content.
+        suffix: The part of the file's name after the first dot.
+        pieces: The parts of the file's content, in order.
     """
 
     suffix: str
@@ -43,11 +44,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A clip on its way into the dataset, or the reason why there is none.
+    """A clip to be written into the dataset, or the failure because of which there is no clip.
 
     Attributes:
+        outcome: The clip or the failure.
+        done: The progress of the plan after this step.
         members: The clip's files in a tar.
-        done: Progress of the plan after this step.
     """
 
     outcome: Clip | Failure

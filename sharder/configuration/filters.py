@@ -1,6 +1,8 @@
-"""Filters: one line of Python-like text about a row's columns. It is parsed to a pyarrow expression, and never run.
+"""Parse filters, which are conditions on the columns of a row, in the syntax of one Python expression.
 
-filter  := and, or, not, comparisons (which may be chained), parentheses, True, False, or a column of yes and no
+A filter is converted to a pyarrow expression. It is never evaluated as Python code.
+
+filter  := and, or, not, comparisons (which may be chained), parentheses, True, False, or a boolean column
 comparison := value (== | != | < | <= | > | >=) value
             | value [not] in [literal, …]        | value is [not] None
 value   := column | literal | value (+ | - | * | /) value | -value
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 
-# Far above what people write, and far below what would exhaust Python's recursion or pyarrow's.
+# Limits that no reasonable filter reaches. Filters beyond them could exhaust the recursion of Python or of pyarrow.
 MAX_CHARACTERS, MAX_DEPTH, MAX_PARTS = 10_000, 50, 3_000
 GRAMMAR = (
     'columns, numbers, texts, True, False, == != < <= > >=, in [...], is None, + - * /, and, or, not, column("a name")'
@@ -46,20 +48,20 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def parse_filter(text: str) -> pc.Expression:
-    """Parse a filter to an expression.
+    """Convert the text of a filter to a pyarrow expression.
 
-    As in SQL, the comparison with an empty cell is neither true nor false. The same holds for expressions built from
-    it; see `matches`.
+    As in SQL, a comparison with an empty cell has the value null, which is neither true nor false. Null propagates
+    through the expressions that contain the comparison. `matches` treats null as False.
 
     Raises:
-        PolicyError: The text is not valid. The error gives the character.
+        PolicyError: The text is not a valid filter. The error states the position in the text.
     """
     if len(text) > MAX_CHARACTERS:
         raise PolicyError("a filter is too long", found=f"{len(text):,} characters", allowed=f"{MAX_CHARACTERS:,}")
     line = re.sub(r"\s", " ", text).strip()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's warnings about programs, for instance about "\\d"
+            warnings.simplefilter("ignore")  # the parser may warn about the text, for example about "\\d"
             tree = ast.parse(line, mode="eval")
         parts = sum(1 for _ in ast.walk(tree))
     except SyntaxError as error:
@@ -77,16 +79,22 @@ def parse_filter(text: str) -> pc.Expression:
     try:
         return _Reader(line).truth(tree.body, 0)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise PolicyError("a filter cannot be made", where="filter", found=error) from error
+        raise PolicyError("a filter cannot be converted to an expression", where="filter", found=error) from error
 
 
 def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[np.bool_]:
-    """Return bool [rows]: whether an expression is true for each row of a table. Unknown, by an empty cell, is False.
+    """Return bool [rows]: whether the expression is true for each row of a table. False also where it is null.
+
+    Args:
+        table: The rows.
+        expression: The expression of `parse_filter`.
+        where: The location of the filter, for errors.
 
     Raises:
-        PolicyError: The table lacks a column, or types do not match.
+        PolicyError: The table lacks a column, the types of columns do not allow the expression, or its values are not
+            booleans.
     """
-    import pyarrow.dataset  # imported late, because it imports pandas if that is installed
+    import pyarrow.dataset  # imported here, because this also imports pandas if pandas is installed
 
     try:
         found = pyarrow.dataset.dataset(table).to_table(columns={"matches": expression})["matches"]
@@ -95,19 +103,21 @@ def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[n
             raise no_column("table", match[1], table.column_names, where=where) from error
         raise PolicyError("a filter does not fit the columns' types", where=where, found=error) from error
     if found.type != pa.bool_():
-        raise PolicyError("a filter must say yes or no of each row", where=where, found=f"values of type {found.type}")
+        raise PolicyError(
+            "a filter must be true or false for each row", where=where, found=f"values of type {found.type}"
+        )
     return np.asarray(pc.fill_null(found, False).to_numpy(), np.bool_)
 
 
 def columns_in(text: str) -> list[str]:
-    """Return the columns that a valid filter uses, in order of appearance."""
+    """Return the names of the columns that a valid filter uses, in the order of their first use."""
     tree = ast.parse(re.sub(r"\s", " ", text).strip(), mode="eval")
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         match node:
             case ast.Call(args=[ast.Constant(value=str(name))]):
                 found.append((node.col_offset, name))
-            case ast.Name(id=name) if name != "column":  # `column` is the function for all other names
+            case ast.Name(id=name) if name != "column":  # `column` is the function in column("a name")
                 found.append((node.col_offset, name))
     return list(dict.fromkeys(name for _, name in sorted(found)))
 
@@ -117,13 +127,13 @@ def _float(value: Any) -> Any:
 
 
 class _Reader:
-    """A converter of the syntax tree of one filter to an expression. It refuses all nodes that it does not list."""
+    """Converter from the syntax tree of one filter to a pyarrow expression. Unlisted types of nodes are refused."""
 
     def __init__(self, line: str) -> None:
         self._line = line
 
     def truth(self, node: ast.expr, depth: int) -> Any:
-        """Return the expression of a condition on a row."""
+        """Convert a node that is a condition to a boolean expression."""
         self._check_depth(node, depth)
         match node:
             case ast.BoolOp(op=op, values=values):
@@ -139,10 +149,15 @@ class _Reader:
                 return pc.scalar(value)
             case ast.Name() | ast.Call():
                 return self._column(node)
-        raise self._refused("a filter cannot have this here", node)
+        raise self._refused("a filter cannot contain this here", node)
 
     def _joined(self, terms: list[Any], all_of_them: bool) -> Any:
-        """Join terms in halves, because a plain chain would be as deep as it is long."""
+        """Join terms by `and` or `or` as a balanced tree, because a chain of many terms would be nested too deeply.
+
+        Args:
+            terms: The expressions of the terms.
+            all_of_them: Whether to join by `and` instead of `or`.
+        """
         if len(terms) == 1:
             return terms[0]
         half = len(terms) // 2
@@ -152,7 +167,7 @@ class _Reader:
     def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr, depth: int) -> Any:
         if isinstance(op, ast.Is | ast.IsNot):
             if not (isinstance(right, ast.Constant) and right.value is None):
-                raise self._refused("`is` goes with None alone; for values there is ==", right)
+                raise self._refused("`is` can only compare with None; use == for other values", right)
             value = self._value(left, depth)
             return value.is_null() if isinstance(op, ast.Is) else value.is_valid()
         if isinstance(op, ast.In | ast.NotIn):
@@ -171,7 +186,7 @@ class _Reader:
             raise self._refused("the values of a list must be of one type", node) from error
 
     def _value(self, node: ast.expr, depth: int) -> Any:
-        """Return a column, a literal, or an expression that computes a value from them."""
+        """Convert a node that is a value: a column, a literal, or arithmetic with values."""
         self._check_depth(node, depth)
         match node:
             case ast.Name() | ast.Call():
@@ -184,24 +199,24 @@ class _Reader:
 
     def _literal(self, node: ast.expr) -> bool | int | float | str:
         match node:
-            case ast.Constant(value=int(value) | float(value) | str(value)):  # bool is a kind of int
+            case ast.Constant(value=int(value) | float(value) | str(value)):  # bool is a subclass of int
                 return self._storable(value, node)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value) | float(value))) if not isinstance(
                 value, bool
             ):
                 return self._storable(-value, node)
             case ast.Constant(value=None):
-                raise self._refused("None is compared by `is None` and `is not None`", node)
-        raise self._refused("a filter cannot have this here", node)
+                raise self._refused("compare with None by `is None` or `is not None`", node)
+        raise self._refused("a filter cannot contain this here", node)
 
     def _storable(self, value: bool | int | float | str, node: ast.expr) -> bool | int | float | str:
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise self._refused("a number does not fit 64 bits", node)
+            raise self._refused("a number does not fit in 64 bits", node)
         if isinstance(value, str):
             try:
                 value.encode()
             except UnicodeEncodeError as error:
-                raise self._refused("a text holds a lone surrogate", node) from error
+                raise self._refused("a text contains a lone surrogate", node) from error
         return value
 
     def _column(self, node: ast.Name | ast.Call) -> Any:
@@ -210,11 +225,11 @@ class _Reader:
                 return pc.field(name)
             case ast.Call(func=ast.Name(id="column"), args=[ast.Constant(value=str(name))], keywords=[]) if name:
                 return pc.field(str(self._storable(name, node)))
-        raise self._refused('the only call is column("a name")', node)
+        raise self._refused('the only call that a filter can contain is column("a name")', node)
 
     def _check_depth(self, node: ast.expr, depth: int) -> None:
         if depth > MAX_DEPTH:
-            raise self._refused(f"a filter is nested more than {MAX_DEPTH} deep", node)
+            raise self._refused(f"a filter has more than {MAX_DEPTH} levels of nesting", node)
 
     def _refused(self, what: str, node: ast.expr) -> PolicyError:
         before = self._line.encode("utf-8", "surrogatepass")[: node.col_offset].decode("utf-8", "replace")
@@ -226,11 +241,11 @@ def no_column(of: str, name: str, names: Iterable[str], *, where: str | None = N
     """Return the error for a column that does not exist.
 
     Args:
-        of: What lacks the column.
-        name: The column.
-        names: The columns that exist.
-        where: Where the column is named.
-        none: The message if there are no columns at all.
+        of: The word for the thing that lacks the column, such as "listing".
+        name: The name of the missing column.
+        names: The names of the columns that exist.
+        where: The location of the parameter that contains the missing name.
+        none: The text that is shown instead of the existing columns if none exist.
     """
     known = list(names)
     allowed, remedy = ", ".join(known) or none, did_you_mean(name, known)

@@ -1,7 +1,7 @@
-"""Rows of the listing: assign them to training, validation and test, and to the views of scenes.
+"""Parameters that assign the rows of a listing to splits (such as training and validation) and to views of scenes.
 
-A column of the listing or a stable hash gives the split of a row. The views of a scene are several cameras, whose clips
-are made of the same times.
+The split of a row comes from a column of the listing, or from a stable hash. The views of a scene are videos of several
+cameras. A clip of several views contains frames of all views at the same times.
 """
 
 import hashlib
@@ -43,13 +43,16 @@ from framedex.sharder.configuration.parameters import (
 )
 from framedex.sharder.schema import Missing
 
-NAME = re.compile(r"[\w.-]{1,64}")  # splits become names of files and folders
+NAME = re.compile(r"[\w.-]{1,64}")  # the names of splits are used in names of files and folders
 
 
 def _name(value: object) -> str:
     text = as_text(value)
     if text is None or not NAME.fullmatch(text):
-        raise RefusedError("a split's name has letters, digits, '_', '.' and '-' alone, 64 at most", found=shown(value))
+        raise RefusedError(
+            "the name of a split must have 1 to 64 characters, only letters, digits, '_', '.' and '-'",
+            found=shown(value),
+        )
     return text
 
 
@@ -62,56 +65,56 @@ SplitName = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split(Record):
-    """How rows are assigned to named splits.
+    """The rule that assigns rows to named splits.
 
-    With `column`, the values of that column are the names of splits, unless `names` maps them to names. With `shares`,
-    a hash assigns rows so that each split gets its share. Rows with equal values in the column `by` always get the same
-    split, and the split of a row does not depend on other rows. With `stratify`, the rows of each value of that column
-    are divided by the shares, as closely as whole groups of `by` allow. The split of a row then depends on other rows
-    with its value. With `keep`, the groups of an existing dataset keep their splits, and the other groups are assigned
-    so that the shares are met.
+    With `column`, the values of that column are the names of the splits. If `names` is given, it maps the values to
+    the names. With `shares`, a hash assigns rows so that each split gets its share. Rows with equal values in the
+    column `by` are one group and always get the same split. The split of a group does not depend on other rows, unless
+    `stratify` is given. With `stratify`, the shares are met for each value of that column separately, as closely as
+    whole groups allow. The split of a group then depends on the other groups with the same value. With `keep`, groups
+    that are in an existing dataset keep their splits, and the other groups are assigned so that the shares are met.
     """
 
-    column: ColumnName | None = parameter("the column with the split of each row; or shares", None)
+    column: ColumnName | None = parameter("the column with the split of each row (instead of shares)", None)
     names: Annotated[dict[Cell, SplitName], Pairs("{0: train, 1: val}", CELL)] | None = parameter(
-        "the split of each value of the column; without it, the values are the splits", None
+        "the split for each value of the column; by default, the values are the names of the splits", None
     )
-    shares: Annotated[dict[SplitName, Share], Pairs("{train: 8, val: 1, test: 1}", "a split is named twice")] | None = (
-        parameter("the share of each split, relative to the sum of all shares; or column", None)
+    shares: Annotated[dict[SplitName, Share], Pairs("{train: 8, val: 1, test: 1}", "a split has two shares")] | None = (
+        parameter("the share of each split, relative to the sum of all shares (instead of column)", None)
     )
     by: ColumnName = parameter("with shares: rows with the same value in this column get the same split", "media_id")
-    stratify: ColumnName | None = parameter("with shares: the shares apply to each value of this column", None)
+    stratify: ColumnName | None = parameter("with shares: the shares are met for each value of this column", None)
     keep: FolderName | None = parameter("with stratify: an existing dataset, whose groups keep their splits", None)
-    seed: Seed = parameter("with shares: another seed gives other splits", 0)
+    seed: Seed = parameter("with shares: seed of the hash; another seed gives other splits", 0)
 
     def __post_init__(self) -> None:
-        self.check_one_of("a split has either column or shares", "column", "shares")
+        self.check_one_of("a split needs either column or shares", "column", "shares")
         if self.names is not None and self.column is None:
-            raise RefusedError("names belong to a column", found="names without column")
+            raise RefusedError("names requires column", found="names without column")
         if self.stratify is not None and self.shares is None:
-            raise RefusedError("stratify belongs to shares", found="stratify without shares")
+            raise RefusedError("stratify requires shares", found="stratify without shares")
         if self.keep is not None and self.stratify is None:
-            raise RefusedError("keep belongs to stratify", found="keep without stratify")
+            raise RefusedError("keep requires stratify", found="keep without stratify")
         if self.shares is not None and not any(self.shares.values()):
-            raise RefusedError("some share must be above zero", where="shares", found=", ".join(self.shares))
+            raise RefusedError("at least one share must be above zero", where="shares", found=", ".join(self.shares))
 
     def plain(self) -> dict[str, Any]:
-        """Return the split as YAML writes it, defaults included; reading that gives an equal split."""
+        """Return the rule as YAML values, including defaults. `record` reads an equal rule from these values."""
         if self.shares is None:
             return {"column": self.column} | ({} if self.names is None else {"names": self.names})
         more = {name: value for name in ("stratify", "keep") if (value := getattr(self, name)) is not None}
         return {"shares": plain_value(self.shares), "by": self.by, **more, "seed": self.seed}
 
     def deal(self, stratify: str, tables: Iterable[pa.Table], known: Mapping[str, str]) -> dict[str, str]:
-        """Return the split of each group of `by`.
+        """Return the split of each group (the rows with one value in the column `by`).
 
-        The groups of each value of `stratify` are sorted by their hash and cut at the shares. Groups with a known split
-        keep it, and the others are cut at the rest of the shares.
+        For each value of `stratify`, the groups are sorted by their hash, and the sorted list is cut in proportion to
+        the shares. Groups in `known` keep their split. The other groups fill the remaining part of each share.
 
         Args:
-            stratify: The column of that name.
+            stratify: The name of the column for each of whose values the shares are met.
             tables: All rows, with the columns `by` and `stratify`.
-            known: The splits of groups that keep them.
+            known: The splits of the groups that keep their split.
 
         Raises:
             PolicyError: The tables lack a column, or a group has several values of `stratify`.
@@ -125,10 +128,10 @@ class Split(Record):
                 name = group_text(group)
                 if value_of.setdefault(name, value) != value:
                     raise PolicyError(
-                        "a group has several values of the column that is stratified",
+                        "a group has several values in the column by which splits are stratified",
                         where=f"split, {self.by} {name!r}",
                         found=f"{stratify}: {shown(value_of[name])} and {shown(value)}",
-                        remedy="split by a column whose groups have one value each, or leave out stratify",
+                        remedy="set `by` to a column whose groups have one value each, or leave out stratify",
                     )
         groups_of: dict[str, list[str]] = {}
         for name, value in value_of.items():
@@ -141,18 +144,18 @@ class Split(Record):
             of_split = Counter(kept.values())
             wanted = _cut_at(list(shares.values()), len(groups))
             counts = [max(0, most - of_split[split]) for split, most in zip(shares, wanted, strict=True)]
-            # A split may have more than its share already, so that the others lack more than is left.
+            # A split may already have more than its share. Then the others want more groups than there are new ones.
             if sum(counts) != len(new):
                 counts = _cut_at([Fraction(number) for number in counts], len(new))
             dealt |= kept | dict(zip(new, np.repeat(list(shares), counts).tolist(), strict=True))
         return dealt
 
     def assign(self, table: pa.Table, dealt: Mapping[str, str] | None = None) -> pa.Array:
-        """Return string [rows]: the split of each row of a table.
+        """Return string [rows]: the name of the split of each row.
 
         Args:
-            table: Some rows.
-            dealt: With `stratify`, what `deal` returned for all rows.
+            table: Rows of the listing.
+            dealt: With `stratify`, the result of `deal` for all rows. Otherwise None.
 
         Raises:
             PolicyError: The table lacks the column, or a cell is empty or is not the name of a split.
@@ -165,7 +168,7 @@ class Split(Record):
             raise PolicyError(
                 "rows cannot be split by a column of this type", where=f"split, column {name!r}", found=column.type
             ) from error
-        if isinstance(encoded, pa.ChunkedArray):  # texts of more than 2 GiB do not fit one chunk
+        if isinstance(encoded, pa.ChunkedArray):  # texts of more than 2 GiB in all are several chunks
             encoded = encoded.combine_chunks()
         if encoded.null_count:
             raise PolicyError(
@@ -185,7 +188,7 @@ class Split(Record):
         if dealt is not None:
             return dealt[group_text(value)]
         if self.shares is not None:
-            # A hash is a place in [0, 1), which the shares divide into parts.
+            # The hash is scaled to [0, sum of shares). Each split has a part of this interval, as long as its share.
             place = Fraction(self._hash(group_text(value)), 1 << 64) * sum(self.shares.values())
             bounds = itertools.accumulate(self.shares.values())
             return next(name for name, bound in zip(self.shares, bounds, strict=True) if place < bound)
@@ -196,7 +199,7 @@ class Split(Record):
                 raise located(error, where) from None
         text = as_text(value)
         if text is None or text not in self.names:
-            raise PolicyError("a value has no split", where=where, found=shown(value), allowed=", ".join(self.names))
+            raise PolicyError("names lacks a value", where=where, found=shown(value), allowed=", ".join(self.names))
         return self.names[text]
 
     def _hash(self, text: str) -> int:
@@ -211,14 +214,14 @@ def _column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def group_text(value: object) -> str:
-    """Return a cell as text. It identifies a group, and its hash decides the group's split."""
+    """Return a cell of the column `by` as text. The text identifies a group, and its hash decides the group's split."""
     text = as_text(value)
     return repr(value) if text is None else text
 
 
 def _cut_at(shares: Sequence[Fraction], count: int) -> list[int]:
-    """Return how much of a number each share gets. The numbers add up to `count`."""
-    # The bounds between shares are rounded, not the shares, so that rounding errors do not add up.
+    """Divide `count` in proportion to the shares. Return whole numbers, whose sum is `count`."""
+    # The bounds between parts are rounded instead of their sizes, so that rounding errors do not accumulate.
     bounds = [math.floor(passed / sum(shares) * count + Fraction(1, 2)) for passed in itertools.accumulate(shares)]
     return [stop - first for first, stop in itertools.pairwise([0, *bounds])]
 
@@ -227,12 +230,12 @@ def _cut_at(shares: Sequence[Fraction], count: int) -> list[int]:
 class View(Record):
     """The parameters of one view.
 
-    At t seconds of the clock, the view's own time is `offset_seconds` + `rate` * t. With the policy `around`, `seconds`
-    are the wanted times of this view, as distances from the anchor.
+    When the scene's clock shows t seconds, the time in the view's video is `offset_seconds` + `rate` * t. With the
+    policy `around`, `seconds` are the wanted times of this view, as distances from the anchor.
     """
 
-    offset_seconds: Distance = parameter("the view's own time when the clock begins, in seconds", Fraction(0))
-    rate: Rate = parameter("seconds that pass in the view while the clock counts one", Fraction(1))
+    offset_seconds: Distance = parameter("the time in the view's video when the clock shows 0, in seconds", Fraction(0))
+    rate: Rate = parameter("seconds that pass in the view's video per second of the clock", Fraction(1))
     seconds: Annotated[tuple[Distance, ...], MANY, listed("[-0.1, 0]")] | None = parameter(
         "with the policy around: the wanted times of this view, as distances from the anchor", None
     )
@@ -240,33 +243,36 @@ class View(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views(Record):
-    """Which rows of a listing are views of one scene, and how their times belong together.
+    """The rule that joins rows of a listing to scenes, and relates the times of the views of a scene.
 
-    Rows with the same value in the column `group` (or in several columns) belong together; the column `view` names
-    the view of each. The policy selects frames of the view `clock`, or of a clock that counts `clock_fps` frames a
-    second from the views' beginnings on. For the time of each selected frame, `choose` determines the frame of every
-    other view. That frame must lie within `tolerance_seconds` of the time; by default, its distance must be less than
-    the average duration of the view's frames. `missing` determines how a clip is treated if a view has no such frame.
+    Rows with the same value in the column `group` (or in each of several columns) form a scene. The column `view` has
+    the name of each row's view. The policy selects frames of the view `clock`, or of a generated clock with `clock_fps`
+    frames per second that starts when the views begin. For the time of each selected frame, `choose` determines the
+    frame of every other view. That frame's distance from the time must be at most `tolerance_seconds`. By default, it
+    must be less than the average duration of the view's frames. `missing` determines how a clip is treated if a view
+    has no such frame.
     """
 
-    group: ColumnNames = parameter("the listing's column or columns with equal values for the views of a scene")
-    view: ColumnName = parameter("the listing's column that names the view")
+    group: ColumnNames = parameter("the listing's column or columns whose values are equal for the views of one scene")
+    view: ColumnName = parameter("the listing's column with the name of each row's view")
     names: Annotated[tuple[Cell, ...], MANY, listed("[left, right]")] | None = parameter(
-        "the wanted views; without it, all values of the column `view`", None
+        "the names of the wanted views; by default, all values of the column `view`", None
     )
-    clock: Cell | None = parameter("the view to which the policy is applied; or clock_fps", None)
-    clock_fps: Rate | None = parameter("frames a second of a clock to which the policy is applied; or clock", None)
+    clock: Cell | None = parameter("the view whose frames the policy selects (instead of clock_fps)", None)
+    clock_fps: Rate | None = parameter(
+        "frames per second of a generated clock whose frames the policy selects (instead of clock)", None
+    )
     missing: Missing = parameter(
-        "if a view has no frame for a clip: end the run, leave the clip out, or mask the frames", "skip"
+        "if a view has no frame for a clip: end with an error, leave the clip out, or mask the frames", "skip"
     )
     offset_column: ColumnName | None = parameter("the listing's column with the offset_seconds of each row", None)
     rate_column: ColumnName | None = parameter("the listing's column with the rate of each row", None)
     each: Annotated[dict[Cell, View], Pairs("{left: {offset_seconds: 0.02}}", "a view is named twice")] | None = (
-        parameter("parameters of single views, by the view's name", None)
+        parameter("parameters of individual views, by the name of the view", None)
     )
 
     def __post_init__(self) -> None:
-        self.check_one_of("the time of views is that of the view clock, or counted by clock_fps", "clock", "clock_fps")
+        self.check_one_of("views need either clock or clock_fps", "clock", "clock_fps")
         if self.names is not None and len(set(self.names)) < len(self.names):
             raise RefusedError(CELL, where="names", found=", ".join(self.names))
         for name, view in (self.each or {}).items():
@@ -275,17 +281,23 @@ class Views(Record):
                 allowed = ", ".join(self.names)
                 raise RefusedError("no view has this name", where="each", found=shown(name), allowed=allowed)
             if name == self.clock and (view.offset_seconds or view.rate != 1):
-                raise RefusedError("the clock counts its own time", where=where, found="offset_seconds or rate")
+                raise RefusedError(
+                    "the view that is the clock cannot have an offset or a rate",
+                    where=where,
+                    found="offset_seconds or rate",
+                )
             if view.offset_seconds and self.offset_column is not None:
-                raise RefusedError("offsets are given by column or by view", where=where, found="both")
+                raise RefusedError(
+                    "offsets must be given either by offset_column or by offset_seconds", where=where, found="both"
+                )
             if view.rate != 1 and self.rate_column is not None:
-                raise RefusedError("rates are given by column or by view", where=where, found="both")
+                raise RefusedError("rates must be given either by rate_column or by rate", where=where, found="both")
         if self.names is not None and self.clock is not None and self.clock not in self.names:
-            raise RefusedError("clock must be a view", found=shown(self.clock), allowed=", ".join(self.names))
+            raise RefusedError("clock must be one of names", found=shown(self.clock), allowed=", ".join(self.names))
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read."""
+        """The names of the listing's columns that are read."""
         others = (self.view, self.offset_column, self.rate_column)
         return [*self.group, *(name for name in others if name is not None)]
 

@@ -1,7 +1,8 @@
-"""Parameters that people write: records of them, and types of their values.
+"""Records and types for the parameters in documents that users write, such as policies.
 
-A record is a frozen dataclass that pydantic reads from a document. A type, such as `Count` in `frames: Count`, checks a
-value and describes it, for error messages and for the JSON Schema by which editors complete and check documents.
+A record is a frozen dataclass that pydantic reads from a document. Each field of a record has a type, such as `Count`
+in `frames: Count`. The type checks the value, with error messages of framedex, and describes the value in the JSON
+Schema with which editors complete and check documents.
 """
 
 import functools
@@ -33,26 +34,33 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from framedex.core.words import did_you_mean
 from framedex.errors import PolicyError
 
-# The accepted notation of numbers. Its length is bounded, because the exact value of 1e999999999 would fill the memory.
+# The accepted notation of numbers. The number of digits is bounded, because the exact value of 1e999999999 would fill
+# the memory.
 NUMBER = re.compile(r"[+-]?(\d{1,15}(\.\d{0,20})?|\.\d{1,20})([eE][+-]?\d{1,2})?(/\d{1,15})?")
-MAX_SHOWN = 10**20  # Python takes long to write a number of millions of digits, or refuses to
-MAX_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a typing error
-MAX_LISTED = 100_000  # elements of a list
+MAX_SHOWN = 10**20  # greater integers are not converted to text, which Python does slowly or not at all
+MAX_FRAMES = 100_000_000  # nineteen days at 60 fps; a greater number of frames is assumed to be a typing error
+MAX_LISTED = 100_000  # maximum number of elements of a list in a document
 
 
 class RefusedError(PolicyError, ValueError):
-    """A value that is not allowed. As it is a ValueError, pydantic collects it and adds where the value is written."""
+    """Error for a value that is not allowed.
+
+    Because the class is a ValueError, pydantic catches the error and adds the location of the value in the document.
+    """
 
 
 def shown(value: object) -> str:
-    """Return a value for an error message, cut if it is long."""
+    """Return a value as text for an error message, truncated if the text is long."""
     if isinstance(value, int) and abs(value) > MAX_SHOWN:
         return "a number of many digits"
     return repr(value)[:80] if isinstance(value, int | float | str | None) else type(value).__name__
 
 
 def as_fraction(value: object) -> Fraction | None:
-    """Return a number as it is written (29.97 is 2997/100, "30000/1001" is exact), or None for anything else."""
+    """Return a number with the exact value of its decimal notation, or None if the value is not a number.
+
+    For example, 29.97 gives 2997/100, and "30000/1001" gives 30000/1001.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal | Fraction):
@@ -68,7 +76,7 @@ def as_fraction(value: object) -> Fraction | None:
 
 
 def refuse_with(what: str, *, allowed: str | None = None) -> WrapValidator:
-    """Return a validator that replaces the library's message about a value that a type refuses."""
+    """Return a validator that raises an error with the message `what` instead of pydantic's own error."""
 
     def check(value: object, inner: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -84,7 +92,7 @@ def _refuse_whole(least: str) -> WrapValidator:
 
 
 def listed(example: str) -> BeforeValidator:
-    """Return a check that a tuple is written as a list and is not empty. `example`: such a list, for errors."""
+    """Return a validator that accepts only non-empty lists. `example` is a valid list, for the error message."""
 
     def check(value: object) -> object:
         if not isinstance(value, list) or not 1 <= len(value) <= MAX_LISTED:
@@ -96,11 +104,12 @@ def listed(example: str) -> BeforeValidator:
 
 
 def exactly(refused: str | None, *, zero: bool = True) -> PlainValidator:
-    """Return a validator for numbers that keeps the exact value that was written.
+    """Return a validator that converts a number to a Fraction with the exact value of its decimal notation.
 
     Args:
-        refused: The message for numbers below zero. If None, these are allowed.
-        zero: Whether zero itself is allowed.
+        refused: The error message for numbers that are not allowed. If None, all numbers are allowed. Otherwise,
+            numbers below zero are not allowed.
+        zero: Whether zero is allowed. Used only with `refused`.
     """
     allowed = "such as 2, -0.5, 29.97 or '-1001/30000'" if refused is None else "such as 2, 0.5, 29.97 or '30000/1001'"
 
@@ -116,9 +125,10 @@ def exactly(refused: str | None, *, zero: bool = True) -> PlainValidator:
 
 
 def described(**limits: int) -> WithJsonSchema:
-    """Return the JSON Schema of a number that may also be written as text. The limits are not checked for text.
+    """Return the JSON Schema of a number that may also be given as text. The limits do not apply to text.
 
-    Text that is not ASCII passes, because the meaning of `\\s` and `\\d` there depends on the reader of the schema.
+    The schema accepts any text with non-ASCII characters, because validators of JSON Schema disagree on whether `\\s`
+    and `\\d` match such characters.
     """
     as_text = {"type": "string", "pattern": rf"^\s*{NUMBER.pattern}\s*$|[^\x00-\x7f]"}
     return WithJsonSchema({"anyOf": [{"type": "number", **limits}, as_text], "examples": [2, 0.5, 29.97, "30000/1001"]})
@@ -164,25 +174,27 @@ R = TypeVar("R", bound="Record")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Base of records that people write: only known keys, and every value of the type of its field.
+    """Base class of records that are read from documents of users.
 
-    None stands for a field's default. A `__post_init__` raises RefusedError for values that contradict each other.
+    A document may contain only the record's fields as keys, and each value must have the type of its field. A null
+    value means the field's default. `__post_init__` of a record raises RefusedError for values that contradict each
+    other.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def check_one_of(self, what: str, *keys: str) -> None:
-        """Raise RefusedError with the message `what` unless exactly one of some keys has a value."""
+        """Raise RefusedError with the message `what` unless exactly one of the given keys has a value."""
         given = [key for key in keys if getattr(self, key) is not None]
         if len(given) != 1:
             raise RefusedError(what, found=" and ".join(given) or f"none of {', '.join(keys)}")
 
     def plain(self) -> dict[str, Any]:
-        """Return the record as plain YAML values, defaults included; fractions stay exact."""
+        """Return the record as YAML values, including defaults. Fractions keep their exact values."""
         return {name: plain_value(getattr(self, name)) for name in names(type(self))}
 
     def changed(self) -> dict[str, Any]:
-        """Return the values that differ from their defaults, as plain YAML values."""
+        """Return the values that differ from their defaults, as YAML values."""
         defaults = {field.name: field.default for field in fields(self)}
         own = {name: getattr(self, name) for name in defaults}
         return {
@@ -197,10 +209,10 @@ class Record:
 
     @classmethod
     def _written(cls, content: object) -> dict[str, Any]:
-        """Return the keys that have a value.
+        """Check the keys of a document. Return the document without the keys whose value is null.
 
         Raises:
-            RefusedError: A key is unknown, or a required key has no value.
+            RefusedError: The document is not a mapping, a key is unknown, or a required key has no value.
         """
         if not isinstance(content, Mapping):
             raise RefusedError("must be a mapping of keys to values", found=shown(content))
@@ -216,12 +228,18 @@ class Record:
 
 
 def parameter(description: str, default: Any = MISSING) -> Any:
-    """Return a dataclass field with a description and a default; without a default, it is required."""
+    """Return a dataclass field with a description. The field is required unless a default is given."""
     return field(default=default, metadata={"description": description})
 
 
 def record(cls: type[R], content: object, where: str) -> R:
-    """Build a record from an untrusted document. Raises PolicyError for the first error in it."""
+    """Read a record from an untrusted document. Raises PolicyError for the first error in the document.
+
+    Args:
+        cls: The class of the record.
+        content: The parsed document.
+        where: The location of the document, for errors.
+    """
     try:
         built: R = reader(cls).validate_python(content)
     except ValidationError as error:
@@ -229,18 +247,18 @@ def record(cls: type[R], content: object, where: str) -> R:
     return built
 
 
-# Reads and describes a record. It is built when it is first needed, because that takes milliseconds.
+# Returns pydantic's reader of a class of records. The reader is built on its first use, which takes milliseconds.
 reader: Callable[[type[Any]], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # type: ignore[assignment]
 
 
 def names(cls: type[Record]) -> list[str]:
-    """Return the keys of a record, its own before those that it inherits."""
+    """Return the names of a record's fields: the fields of the class itself, and then the inherited fields."""
     inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "__dataclass_fields__", ())}
     return sorted((field.name for field in fields(cls)), key=lambda name: name in inherited)
 
 
 def plain_value(value: Any) -> Any:
-    """Return a parameter's value as a YAML value."""
+    """Convert the value of a parameter to a YAML value."""
     if isinstance(value, Fraction):
         return int(value) if value.denominator == 1 else str(value)
     if isinstance(value, tuple):
@@ -251,13 +269,18 @@ def plain_value(value: Any) -> Any:
 
 
 def located(error: PolicyError, where: str) -> PolicyError:
-    """Return an error with an outer location put before its own location."""
+    """Return a copy of an error with an outer location before the location that the error states."""
     where = where if error.where is None else f"{where}: {error.where}"
     return PolicyError(error.what, where=where, found=error.found, allowed=error.allowed, remedy=error.remedy)
 
 
 def _refusal(error: ErrorDetails, where: str) -> PolicyError:
-    """Return an error that the library found as one of framedex's own errors."""
+    """Convert an error of pydantic to a PolicyError.
+
+    Args:
+        error: Pydantic's description of the error.
+        where: The location of the document.
+    """
     path = [step for step in error["loc"] if step != "[key]"]  # pydantic adds "[key]" for a wrong key
     where += "".join(f"[{step}]" if isinstance(step, int) else f": {step}" for step in path)
     context, found = error.get("ctx", {}), shown(error["input"])
@@ -274,10 +297,10 @@ Json = dict[str, Any]
 
 
 class _Generator(GenerateJsonSchema):
-    """Describes the documents that `record` accepts. A key with a default may be empty, which means the default."""
+    """Generator of the JSON Schema of documents that `record` accepts. Keys with a default may be null."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        return False  # keys are their own titles
+        return False  # editors show the key itself as the title
 
     def encode_default(self, dft: Any) -> Any:
         return plain_value(dft)
@@ -286,12 +309,12 @@ class _Generator(GenerateJsonSchema):
         described = super().default_schema(schema)
         default = described.pop("default")
         if default is None:
-            return described  # it may be null as it is
+            return described  # the type of such a field already allows null
         return {"anyOf": [described, {"type": "null"}], "default": default}
 
 
 def definitions(records: list[type[Record]]) -> dict[str, Json]:
-    """Return the JSON Schema of each of some records, and of the records in them, by class name."""
+    """Return the JSON Schemas of classes of records and of the records that they contain, by class name."""
     mode: Literal["validation"] = "validation"
     readers = [(cls.__name__, mode, reader(cls)) for cls in records]
     _, schema = TypeAdapter.json_schemas(readers, schema_generator=_Generator)
@@ -302,11 +325,14 @@ def definitions(records: list[type[Record]]) -> dict[str, Json]:
 
 
 MAX_PAIRS = 1000
-CELL = "must be a value of the column, once"
+CELL = "must be a value of the column, without repetition"
 
 
 def as_text(value: object) -> str | None:
-    """Return a cell's value as text, or None for other types. Equal whole numbers (0, 0.0 and "0") give one text."""
+    """Return the value of a cell as text, or None if it is not a text or a number.
+
+    Equal whole numbers give the same text: 0, 0.0 and "0" give "0".
+    """
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
@@ -325,11 +351,11 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The type of a mapping that is not empty.
+    """Annotation for the type of a field that is a non-empty mapping.
 
     Attributes:
-        example: Such a mapping as people write it, for errors.
-        twice: The message for two keys of one meaning.
+        example: A valid mapping in YAML, for error messages.
+        twice: The error message for two keys with the same meaning.
     """
 
     example: str
@@ -342,7 +368,9 @@ class Pairs:
 
     def _checked(self, value: object, check: ValidatorFunctionWrapHandler) -> dict[Any, Any]:
         if not isinstance(value, Mapping) or not 1 <= len(value) <= MAX_PAIRS:
-            raise RefusedError(f"must be a mapping of 1 to {MAX_PAIRS}", found=shown(value), allowed=self.example)
+            raise RefusedError(
+                f"must be a mapping with 1 to {MAX_PAIRS} keys", found=shown(value), allowed=self.example
+            )
         checked: dict[Any, Any] = check(value)
         if len(checked) < len(value):
             texts = [as_text(key) for key in value]

@@ -1,7 +1,7 @@
-"""The audio of a clip: plan it from the clip's frames, decode it with PyAV, mix its channels and convert its rate.
+"""Plan the audio of clips from their frames, decode the audio with PyAV, mix its channels and convert its sample rate.
 
-The decoded samples equal those of a full decode of the medium, and a sample has the same value in every clip that
-contains it. Mixing and resampling are pure numpy. Audio can also be stored as FLAC or WAV files.
+The decoded samples equal those of a full decode of the medium. A sample has the same value in all clips that contain
+the sample. Mixing and resampling use only NumPy. This module also encodes audio as FLAC and WAV files and decodes them.
 """
 
 import functools
@@ -28,12 +28,12 @@ from framedex.records.medium import AudioPackets
 from framedex.sharder.clips.clip import AudioFacts, AudioOptions, Clip, plan_audio
 from framedex.sharder.reading import HeldBytes, SourceFiles
 
-# Dither replaces coefficients that have no bits. With this option, it depends on the packet alone, not on a generator
-# that has run since the beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders do not share a
-# generator: ATSC A/52 7.3.4.)
+# Options of decoders. AC-3 decoders fill coefficients without bits with noise (dither). By default, the noise comes
+# from a generator that runs from the beginning of the stream. With `cons_noisegen` (as in `ffmpeg -cons_noisegen 1`),
+# it depends only on the packet. Both are correct, because the standard prescribes no generator (ATSC A/52 7.3.4).
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
-# The value of silence and the factor 2^-(bits - 1) to full scale 1, by packed type. FFmpeg shifts samples with fewer
-# bits than their type (24 of 32) up, so the factor of the type applies to them, too.
+# By packed sample type: the value of silence, and the factor 2^-(bits - 1), which scales samples to full scale 1.
+# FFmpeg shifts samples that have fewer bits than their type (24 of 32) to the high bits, so they have the same factor.
 INTEGERS = {"u8": (128, 2.0**-7), "s16": (0, 2.0**-15), "s32": (0, 2.0**-31), "s64": (0, 2.0**-63)}
 SAMPLE_TYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "s64": "i8", "flt": "f4", "dbl": "f8"}
 
@@ -41,15 +41,17 @@ SAMPLE_TYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "s64": "i8", "flt": "f4", 
 def decode_audio(
     facts: AudioFacts, recipe: AudioRecipe, payload: bytes | memoryview
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return the samples of exactly the recipe's interval, at the medium's rate.
+    """Decode the samples of a recipe's interval, at the medium's sample rate.
 
     Args:
+        facts: The properties of the medium's audio stream.
+        recipe: The recipe.
         payload: The recipe's packets, joined.
 
     Returns:
-        Samples, float32 [channels, samples], and mask, bool [samples]. If the medium presents nothing at a sample
-            (before a late track, after an early end, in gaps), the sample is zero and the mask is False. 32-bit
-            integers are rounded to float32; all other samples are exact.
+        The samples, float32 [channels, samples], and the mask, bool [samples]. Where the medium presents no audio
+            (before a late start, after an early end, in gaps), samples are zero and the mask is False. 32-bit integers
+            are rounded to float32. All other samples are exact.
 
     Raises:
         DecodeError: The audio does not decode.
@@ -63,7 +65,7 @@ def decode_audio(
     context = _open_decoder(facts)
     starts = recipe.packet_sample.tolist()
     for number, start in enumerate(starts):
-        # Packets before the wanted samples may fail to decode, because they refer back to data that was not read.
+        # Packets before the wanted samples may fail to decode, because they refer to earlier data that was not read.
         discarded = number + 1 < len(starts) and starts[number + 1] <= low
         position = start
         for frame in _decode(context, data[edges[number] : edges[number + 1]], start, facts, discarded):
@@ -95,10 +97,17 @@ def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
 def _decode(
     context: AudioCodecContext, data: memoryview, start: int, facts: AudioFacts, discarded: bool
 ) -> list[AudioFrame]:
-    """Return the frames of one packet, whose first sample is `start`.
+    """Decode one packet and return its frames.
+
+    Args:
+        context: The decoder.
+        data: The bytes of the packet.
+        start: The number of the packet's first sample.
+        facts: The properties of the medium's audio stream.
+        discarded: Whether the frames will be discarded. If so, errors of the decoder are ignored.
 
     Raises:
-        DecodeError: The packet does not decode, and its frames are not to be discarded.
+        DecodeError: The packet does not decode, and its frames will not be discarded.
     """
     packet = packet_with(data)
     packet.pts, packet.time_base = start, Fraction(1, facts.rate)
@@ -107,14 +116,14 @@ def _decode(
     except av.error.FFmpegError as error:
         if discarded:
             return []
-        raise _undecodable(f"the decoder stops at sample {start}: {error.strerror}") from error
+        raise _undecodable(f"the decoder fails at sample {start}: {error.strerror}") from error
 
 
 def as_float(frame: AudioFrame) -> NDArray[np.float32]:
-    """Return a frame as float32 [channels, samples] of full scale 1."""
+    """Convert a decoded frame to float32 [channels, samples], in which full scale is 1."""
     kind, channels = frame.format.packed.name, len(frame.layout.channels)
     planes, wide = (channels, 1) if frame.format.is_planar else (1, channels)
-    # A plane may be longer than its samples.
+    # A plane may have padding after its samples.
     values = np.concatenate(
         [
             np.frombuffer(audio_plane(frame, number), SAMPLE_TYPES[kind])[: frame.samples * wide].reshape(-1, wide).T  # type: ignore[call-overload, unused-ignore]  # of some numpy versions
@@ -131,29 +140,32 @@ def _undecodable(what: str) -> DecodeError:
     return DecodeError(f"audio: {what}", remedy="index the medium again")
 
 
-# Layouts by number of channels, as in FLAC (RFC 9639 9.1.3).
+# The channel layout for each number of channels, from 1, as in FLAC (RFC 9639 9.1.3).
 LAYOUTS_BY_CHANNELS = ("mono", "stereo", "3.0", "quad", "5.0", "5.1", "6.1", "7.1")
-FRAME_SAMPLES = 4096  # encoders such as PCM take any number; this one bounds the memory of a frame
-# Bit-exact: neither the muxer nor the encoder writes its version. FLAC would reserve 8 KiB for tags.
+FRAME_SAMPLES = 4096  # samples per frame for encoders that accept any number, such as PCM; bounds the memory of a frame
+# With bitexact, muxer and encoder do not write their versions. Without the second option, FLAC files would reserve
+# 8 KiB for tags.
 CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
 
 
 def flac_bits(facts: AudioFacts) -> int:
-    """Return the bits per sample of a FLAC file for a medium's own samples.
+    """Return the bits per sample for a FLAC file of a medium's samples that are neither mixed nor resampled.
 
-    Integers of up to 16 bits get 16 bits; all other samples get 24, including those of decoders that output floats.
-    Mixed or resampled samples have 24 bits, too.
+    Integers of up to 16 bits get 16 bits. All other samples get 24 bits, including those of decoders that output
+    floats. (Mixed or resampled samples get 24 bits, too.)
     """
     integers = (facts.sample_format or "").rstrip("p") in {"u8", "s16"} and facts.codec not in DECODERS
     return 16 if integers else 24
 
 
 def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
-    """Return a FLAC file of float32 [channels, samples]. The same library always gives the same bytes.
+    """Encode samples as a FLAC file. The result is always the same for one version of the library.
 
     Args:
-        bits: 16 or 24. Integers of up to that many bits, scaled by 2^-(bits - 1), are restored exactly. Other values
-            are rounded to the nearest integer, and values beyond full scale are clipped.
+        samples: float32 [channels, samples], in which full scale is 1.
+        rate: The sample rate in Hz.
+        bits: The bits per sample of the file, 16 or 24. Samples that are integers of up to this many bits, scaled by
+            2^-(bits - 1), are stored exactly. Other samples are rounded. Samples beyond full scale are clipped.
 
     Raises:
         PolicyError: The number of bits is neither 16 nor 24, or there are more than 8 channels.
@@ -167,7 +179,11 @@ def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
 
 
 def encode_wav(samples: NDArray[np.float32], rate: int) -> bytes:
-    """Return a WAV file of float32 [channels, samples], with exact samples.
+    """Encode samples as a WAV file of float32 samples, without loss.
+
+    Args:
+        samples: float32 [channels, samples].
+        rate: The sample rate in Hz.
 
     Raises:
         PolicyError: There are more than 8 channels.
@@ -176,7 +192,15 @@ def encode_wav(samples: NDArray[np.float32], rate: int) -> bytes:
 
 
 def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str, sample_format: str) -> bytes:
-    """Return a file of [channels, samples] in the sample format's type."""
+    """Encode samples as an audio file.
+
+    Args:
+        values: [channels, samples], in the type of `sample_format`.
+        rate: The sample rate in Hz.
+        container: FFmpeg's name of the container format.
+        codec: FFmpeg's name of the codec.
+        sample_format: FFmpeg's name of the packed sample format.
+    """
     if not 1 <= len(values) <= len(LAYOUTS_BY_CHANNELS):
         raise PolicyError(
             "an audio file has too many channels", found=len(values), allowed=f"1 to {len(LAYOUTS_BY_CHANNELS)}"
@@ -189,7 +213,7 @@ def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str,
         stream.codec_context.flags |= Flags.bitexact
         stream.codec_context.thread_count = 1
         stream.codec_context.open(False)
-        out.start_encoding()  # a file without samples has a header, too
+        out.start_encoding()  # writes the header even if there are no samples
         step = stream.codec_context.frame_size or FRAME_SAMPLES
         for first in range(0, values.shape[1], step):
             interleaved = np.ascontiguousarray(values[:, first : first + step].T).reshape(1, -1)
@@ -201,11 +225,16 @@ def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str,
 
 
 def decode_file(data: bytes, *, channels: int, count: int, rate: int) -> NDArray[np.float32]:
-    """Return float32 [channels, samples] of an audio file.
+    """Decode a FLAC or WAV file to float32 [channels, samples].
+
+    Args:
+        data: The bytes of the file.
+        channels: The expected number of channels.
+        count: The expected number of samples. Decoding ends with an error when the file exceeds it.
+        rate: The expected sample rate in Hz.
 
     Raises:
-        DecodeError: The file does not decode, or its rate, its number of channels or its number of samples differs. A
-            longer file is not decoded to its end.
+        DecodeError: The file does not decode, or has another sample rate, number of channels or number of samples.
     """
     found = 0
     try:
@@ -232,10 +261,10 @@ def _another(found: str) -> DecodeError:
     return DecodeError("a clip's audio file does not belong to the clip", found=found)
 
 
-HALF = math.sqrt(0.5)  # ITU-R BS.775 table 2 attenuates the centre and the surrounds by 3 dB when it downmixes them
+HALF = math.sqrt(0.5)  # -3 dB, the weight of the centre and the surrounds in the downmix of ITU-R BS.775 table 2
 LEFT = {"FL": 1.0, "FC": HALF, "BL": HALF, "SL": HALF, "BC": 0.5}
 RIGHT = {"FR": 1.0, "FC": HALF, "BR": HALF, "SR": HALF, "BC": 0.5}
-# The order of channels in each of FFmpeg's layouts.
+# The channels of FFmpeg's layouts, in FFmpeg's order.
 LAYOUTS = {
     name: channels.split()
     for name, channels in {
@@ -246,24 +275,29 @@ LAYOUTS = {
         "7.1": "FL FR FC LFE BL BR SL SR",
     }.items()
 }  # fmt: skip
-STOPBAND_DB = 100.0  # attenuation of aliases, which puts them below the quantization noise of 16 bits (98 dB)
-# The passband ends at this share of the lower Nyquist frequency. Full attenuation begins at that frequency. A greater
-# share needs a longer filter.
+STOPBAND_DB = 100.0  # attenuation of aliases in dB; they are then below the quantization noise of 16 bits (98 dB)
+# The end of the passband, as a fraction of the lower Nyquist frequency of both rates. Full attenuation begins at the
+# lower Nyquist frequency. A greater fraction needs a longer filter.
 PASSBAND = 0.91
 
 
 def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
-    """Return float64 [channels, source]: the weight of each of the medium's channels in each wanted channel.
+    """Return float64 [channels, source]: the weight of each of the medium's channels in each output channel.
 
-    - The same number of channels stays unchanged.
-    - One channel is the mean of all channels.
-    - From one channel, each channel is a copy.
-    - From surround to two channels, the layout's name selects the downmix of ITU-R BS.775. Front channels keep their
-        level. The centre and the surrounds are attenuated by 3 dB, and a single back channel by 6 dB. Low-frequency
-        effects are dropped. The result is not scaled down, so a sum can exceed 1.
+    - If the numbers of channels are equal, channels stay unchanged.
+    - A single output channel is the mean of all channels.
+    - If the medium has a single channel, each output channel is a copy of it.
+    - From more than two to two channels, the downmix of ITU-R BS.775 for the layout is applied. Front channels keep
+        their level. The centre and the surrounds are attenuated by 3 dB, and a single back channel by 6 dB.
+        Low-frequency effects are dropped. The result is not scaled, so a sum can exceed 1.
+
+    Args:
+        layout: FFmpeg's name of the medium's channel layout.
+        source: The number of the medium's channels.
+        channels: The number of output channels.
 
     Raises:
-        PolicyError: The channels are another combination.
+        PolicyError: None of these rules applies.
     """
     if channels == source:
         return np.eye(source)
@@ -275,19 +309,19 @@ def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
     if channels == 2 and len(names) == source:
         return np.array([[side.get(name, 0.0) for name in names] for side in (LEFT, RIGHT)])
     raise PolicyError(
-        f"no rule mixes {source} channels ({layout}) to {channels}",
-        allowed="1 channel, the medium's own number, or 2 of a known layout",
+        f"{source} channels ({layout}) cannot be mixed to {channels} channels",
+        allowed="1 channel, as many channels as the medium has, or 2 channels if the layout is known",
     )
 
 
 def remix(samples: NDArray[np.float32], layout: str, channels: int) -> NDArray[np.float32]:
-    """Return float32 [channels, samples] of float32 [source channels, samples], by `mix_matrix`. Raises PolicyError."""
+    """Mix float32 [source channels, samples] to float32 [channels, samples] by `mix_matrix`. Raises PolicyError."""
     matrix = mix_matrix(layout, len(samples), channels)
     return samples if len(samples) == channels else (matrix @ samples.astype(np.float64)).astype(np.float32)
 
 
 def margin(rate: int, out_rate: int) -> int:
-    """Return the number of additional samples at `rate` that resampling needs on each side."""
+    """Return the number of additional source samples that resampling from `rate` to `out_rate` needs on each side."""
     return 0 if rate == out_rate else _half_taps(rate, out_rate) + 1
 
 
@@ -300,24 +334,25 @@ def resample(
     begin: int,
     count: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return float32 [channels, count] and bool [count]: samples begin, begin + 1, … of the grid k / out_rate.
+    """Convert the sample rate. Return the samples, float32 [channels, count], and their mask, bool [count].
 
-    The filter is a Kaiser-windowed sinc, which attenuates by `STOPBAND_DB` from the lower Nyquist frequency on. A
-    sample has the same value in every clip that contains it, except for the rounding of float64.
+    Source sample k is at k / rate seconds, and output sample k at k / out_rate seconds. The filter is a sinc with a
+    Kaiser window, and attenuates frequencies above the lower Nyquist frequency by `STOPBAND_DB`. Except for the
+    rounding of float64, an output sample has the same value in all clips that contain the sample.
 
     Args:
-        samples: float32 [channels, n] from `first_sample` of the grid k / rate on, with `margin` more on both sides
-            than wanted.
-        mask: bool [n], whether each of them is presented. An output sample is presented if the last source sample at
-            or before its time is presented. Otherwise it is zero.
-        first_sample: Number of the first source sample on the grid k / rate.
-        rate: Sample rate of the source, in Hz.
-        out_rate: Sample rate of the output, in Hz.
-        begin: Number of the first output sample on the grid k / out_rate.
-        count: Number of output samples.
+        samples: float32 [channels, n], the source samples from `first_sample` on. They must extend beyond the output's
+            interval by `margin` samples on both sides.
+        mask: bool [n], whether each source sample is presented. An output sample is presented if the last source sample
+            at or before its time is presented. Other output samples are zero.
+        first_sample: The number of the first source sample.
+        rate: The sample rate of the source, in Hz.
+        out_rate: The sample rate of the output, in Hz.
+        begin: The number of the first output sample.
+        count: The number of output samples.
 
     Raises:
-        ValueError: The margin is missing.
+        ValueError: The source samples do not have the margin.
     """
     if rate == out_rate:
         here = slice(begin - first_sample, begin - first_sample + count)
@@ -337,7 +372,7 @@ def resample(
     out_mask[:] = mask[under]
     windows = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), 2 * half, axis=1)
     for number in range(min(up, count)):
-        # Every up-th output sample lies at the same place between two source samples, so it uses the same filter.
+        # Every up-th output sample has the same phase between two source samples, so these samples share a filter.
         taps = bank[(begin + number) * down % up]
         start, stop = int(under[number]) - half + 1, int(under[number + (count - 1 - number) // up * up]) - half + 2
         out[:, number::up] = windows[:, start:stop:down] @ taps
@@ -345,52 +380,52 @@ def resample(
     return out, out_mask
 
 
-TEMPORARIES = 9  # number of arrays of the size of a filter bank that exist while it is made
+TEMPORARIES = 9  # number of arrays of the filter bank's size that exist at the same time while the bank is computed
 
 
 def filter_bytes(rate: int, out_rate: int) -> int:
-    """Return the memory, in bytes, that it takes to make the filters from one rate to another."""
+    """Return the number of bytes of memory that the computation of the filters between two rates needs."""
     up = out_rate // math.gcd(rate, out_rate)
     return 0 if rate == out_rate else up * 2 * _half_taps(rate, out_rate) * 8 * TEMPORARIES
 
 
 def _half_taps(rate: int, out_rate: int) -> int:
-    """Return half the length of the filter in source samples: Kaiser's formula for the transition band."""
-    transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # as a part of the source rate
+    """Return half the length of the filter, in source samples, by Kaiser's formula for the transition band."""
+    transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # width of the band as a fraction of the source rate
     return math.ceil((STOPBAND_DB - 7.95) / (2.285 * 2 * math.pi * transition) / 2)
 
 
 @functools.lru_cache(maxsize=4)
 def _filter_bank(rate: int, out_rate: int) -> NDArray[np.float64]:
-    """Return float64 [phases, taps]: the filter for each place of an output sample between two source samples.
+    """Return float64 [phases, taps]: the filter for each phase of an output sample between two source samples.
 
-    Tap t stands for the source sample t - half + 1 after the one under the output sample.
+    Tap t is the weight of source sample s + t - half + 1. s is the last source sample at or before the output sample.
     """
     half, up = _half_taps(rate, out_rate), out_rate // math.gcd(rate, out_rate)
     distance = np.arange(up)[:, None] / up - (np.arange(2 * half) - half + 1)[None, :]
-    # The cutoff lies in the middle of the transition, and is a part of the source's Nyquist frequency.
+    # The cutoff is the middle of the transition band, as a fraction of the source's Nyquist frequency.
     cutoff = 0.5 * (1 + PASSBAND) * min(1.0, out_rate / rate)
     beta = 0.1102 * (STOPBAND_DB - 8.7)
     window = np.i0(beta * np.sqrt(np.clip(1 - (distance / half) ** 2, 0, None))) / np.i0(beta)
     bank: NDArray[np.float64] = cutoff * np.sinc(cutoff * distance) * window
-    bank /= bank.sum(axis=1, keepdims=True)  # a constant keeps its value
+    bank /= bank.sum(axis=1, keepdims=True)  # so that a constant signal keeps its value
     bank.flags.writeable = False
     return bank
 
 
-SAMPLE_BYTES = 4  # samples are float32
-RATE_OF_SILENCE = 48_000  # the usual rate of audio in video files, for clips whose medium has no audio
+SAMPLE_BYTES = 4  # bytes per sample (float32)
+RATE_OF_SILENCE = 48_000  # default sample rate in Hz for media without audio, the usual rate in video files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipAudio:
-    """A clip's audio.
+    """The decoded audio of a clip.
 
     Attributes:
-        samples: float32 [channels, samples], zero where the medium presents nothing.
-        mask: bool [samples], False where the medium presents nothing.
-        rate: Samples per second.
-        first: Number of the first sample on the grid k / rate of the medium's clock.
+        samples: float32 [channels, samples], zero where the medium presents no audio.
+        mask: bool [samples], False where the medium presents no audio.
+        rate: The sample rate in Hz.
+        first: The number of the first sample. Sample k is at k / `rate` seconds on the medium's clock.
     """
 
     samples: NDArray[np.float32]
@@ -402,50 +437,57 @@ class ClipAudio:
 def clip_interval(
     pts: NDArray[np.int64], end_pts: int, frames: NDArray[np.int64], time_base: Fraction
 ) -> tuple[Fraction, Fraction]:
-    """Return when the first wanted frame is shown and when the last one ends, in seconds.
+    """Return the begin of the earliest and the end of the latest wanted frame, in seconds.
 
-    A frame ends when the next one begins.
+    A frame ends when the next frame of the video begins.
 
     Args:
-        pts: int64 [presented], the presentation timestamps of the video's frames, in their order.
-        end_pts: The time when the last of these frames ends.
-        frames: int64 [wanted], in any order. Padding is negative.
+        pts: int64 [presented], the timestamps of the video's frames, in presentation order.
+        end_pts: The end of the video's last frame.
+        frames: int64 [wanted], the numbers of the wanted frames, in any order. Negative numbers are padding.
         time_base: The unit of timestamps, in seconds.
 
     Raises:
-        PolicyError: A time is not known, or all frames are padding.
+        PolicyError: A required timestamp is not known, or all frames are padding.
     """
     real = frames[frames >= 0]
     if not len(real):
-        raise PolicyError("a clip of padding alone has no audio", found=f"{len(frames)} padded frames")
+        raise PolicyError("a clip that consists only of padding has no audio", found=f"{len(frames)} padded frames")
     first, last = int(real.min()), int(real.max())
     begin, end = int(pts[first]), int(pts[last + 1]) if last + 1 < len(pts) else end_pts
     if NO_PTS in (begin, end):
-        raise PolicyError("the audio of a clip needs timestamps", found=f"frames {first} to {last} without them")
+        raise PolicyError("the audio of a clip needs timestamps", found=f"frames {first} to {last} have none")
     return begin * time_base, max(begin, end) * time_base
 
 
 def plan_clip_audio(
     facts: AudioFacts, packets: AudioPackets, begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions
 ) -> ClipAudioPlan:
-    """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its beginning.
+    """Plan the audio of an interval of time.
 
-    The first sample is the first one on the output's grid k / rate that is not before the begin. The audio has all
-    samples of the grid before the end. With `options.seconds`, it has round(seconds × rate) samples, so that clips of
-    equal length can be stacked.
+    Output sample k is at k / rate seconds on the medium's clock. The audio consists of all output samples from the
+    begin (inclusive) to the end (exclusive) of the interval. With `options.seconds`, it instead consists of
+    round(seconds × rate) samples from the begin on, so that clips of equal duration can be stacked.
+
+    Args:
+        facts: The properties of the medium's audio stream.
+        packets: All audio packets of the medium.
+        begin_seconds: The begin of the interval, on the medium's clock.
+        end_seconds: The end of the interval, on the medium's clock.
+        options: The wanted form of the audio.
 
     Raises:
-        PolicyError: The audio cannot be planned.
+        PolicyError: The channels cannot be mixed as wanted, or `plan_audio` raises it.
     """
     rate, channels = options.rate or facts.rate, options.channels or facts.channels
-    mix_matrix(facts.layout, facts.channels, channels)  # raises early if the channels cannot be mixed
+    mix_matrix(facts.layout, facts.channels, channels)  # raises PolicyError if the channels cannot be mixed as wanted
     first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     recipe = plan_audio(packets, facts, Fraction(first, rate), Fraction(first + count, rate), margin(facts.rate, rate))
     return ClipAudioPlan(recipe=recipe, rate=rate, channels=channels, first=first, count=count)
 
 
 def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
-    """Plan the audio of a clip whose medium has none: silence that is as long as its audio would be."""
+    """Plan silence for a clip whose medium has no audio. The silence is as long as audio would be."""
     rate = options.rate or RATE_OF_SILENCE
     first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     nothing = np.zeros(0, np.int64)
@@ -455,13 +497,18 @@ def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioO
 
 
 def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options: AudioOptions) -> tuple[int, int]:
-    """Return a clip's first sample on the grid k / rate, and its number of samples."""
+    """Return the number of the first sample and the number of samples. Sample k is at k / `rate` seconds."""
     first = math.ceil(begin_seconds * rate)
     return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
 
 
 def read_audio(clip: Clip, sources: SourceFiles | HeldBytes) -> ClipAudio | None:
-    """Return a clip's audio, or None if the dataset has no audio. Raises StaleError, DecodeError."""
+    """Read and decode the audio of a clip. Return None if the dataset has no audio.
+
+    Raises:
+        StaleError: The source is missing or changed.
+        DecodeError: The audio does not decode, or needs more memory than is available.
+    """
     plan = clip.audio
     if plan is None:
         return None
@@ -483,46 +530,49 @@ def read_audio(clip: Clip, sources: SourceFiles | HeldBytes) -> ClipAudio | None
 
 
 def audio_bytes(clip: Clip) -> int:
-    """Return the memory that reading and decoding the audio of a clip takes, in bytes."""
+    """Return the number of bytes of memory that reading and decoding the audio of a clip needs."""
     plan, facts = clip.audio, clip.medium.audio
     if plan is None:
         return 0
-    delivered = plan.count * (plan.channels * SAMPLE_BYTES + 1)  # the mask takes one byte for each sample
+    delivered = plan.count * (plan.channels * SAMPLE_BYTES + 1)  # the mask has one byte per sample
     if isinstance(plan.recipe, AudioFile):
         return delivered + int(plan.recipe.range_length.sum())
     if facts is None or not len(plan.recipe.packet_size):
         return delivered
-    per_sample = (facts.channels + plan.channels) * SAMPLE_BYTES + 1  # before and after mixing, and the mask
+    per_sample = (facts.channels + plan.channels) * SAMPLE_BYTES + 1  # samples before and after mixing, and the mask
     decoded = (plan.recipe.end_sample - plan.recipe.begin_sample) * per_sample
     packets = int(plan.recipe.packet_size.sum(dtype=np.int64))
     return delivered + decoded + packets + filter_bytes(facts.rate, plan.rate)
 
 
 def audio_text(plan: ClipAudioPlan) -> str:
-    """Describe a clip's audio, for messages about its memory."""
+    """Describe the audio of a clip, for error messages about memory."""
     return f"{plan.count:,} samples of {plan.channels} channels at {plan.rate} Hz"
 
 
 def stretches(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return int64 [2 × stretches]: begin and end of each stretch of True."""
+    """Return int64 [2 × stretches]: the begin and the end (exclusive) of each contiguous stretch of True."""
     return np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8))).astype(np.int64)
 
 
 def decode_clip_audio(
     facts: AudioFacts, plan: ClipAudioPlan, recipe: AudioRecipe, payload: bytes | memoryview
 ) -> ClipAudio:
-    """Return the planned audio.
+    """Decode, mix and resample the audio of a clip.
 
     Args:
+        facts: The properties of the medium's audio stream.
+        plan: The plan of the clip's audio.
+        recipe: The recipe of the plan.
         payload: The recipe's packets, joined.
 
     Raises:
-        DecodeError: The audio does not decode, or has other samples than the clip's.
+        DecodeError: The audio does not decode, or the recipe has too few samples for the plan.
     """
     samples, mask = decode_audio(facts, recipe, payload)
     mixed = remix(samples, facts.layout, plan.channels)
     try:
         resampled, presented = resample(mixed, mask, recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
-    except ValueError as error:  # a manifest may name too few packets for its samples
-        raise DecodeError("audio of other samples than the clip's", found=error) from error
+    except ValueError as error:  # the recipe in a manifest may have too few packets for the planned samples
+        raise DecodeError("the recipe of the audio does not contain all samples of the clip", found=error) from error
     return ClipAudio(samples=resampled, mask=presented, rate=plan.rate, first=plan.first)

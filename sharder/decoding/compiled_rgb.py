@@ -1,8 +1,9 @@
-"""Conversion of 8-bit 4:2:0 pictures to RGB at their own size, compiled by numba (extra `fast`).
+"""Conversion of 8-bit 4:2:0 pictures to RGB without scaling, compiled by numba (extra `fast`).
 
-The samples are those of libswscale with `rgb.CONVERSION` and chroma in the middle: chroma is interpolated between the
-nearest samples with weights of 1/4 and 3/4 in each direction, and rounded once, at the end. libswscale writes its
-intermediate values with more bits than these weights need, so the sums here are the same integers.
+The results equal those of libswscale with `rgb.CONVERSION` and centred chroma. Chroma is interpolated between the
+nearest samples with weights of 1/4 and 3/4 in each direction. Values are rounded only once, at the end. libswscale does
+not round before the end either, because its intermediate values have more bits than these weights need. Therefore both
+compute the same integers.
 
 Importing this module imports numba, which takes about half a second.
 """
@@ -19,8 +20,9 @@ from framedex.indexer.containers import plane_rows
 
 FORMATS = frozenset({"yuv420p", "yuvj420p"})
 FULL_RANGE = 2  # AVCOL_RANGE_JPEG of libavutil
-# Red from V, blue from U, green from U, green from V, × 65536, for full-range chroma in limited-range units, by matrix
-# coefficients (ISO/IEC 23091-2 table 4): `ff_yuv2rgb_coeffs` of libswscale. 2 is "not stated".
+# By the code of the matrix coefficients (ISO/IEC 23091-2 table 4, 2 means unspecified): the factors × 65536 for red
+# from V, blue from U, green from U, and green from V, for chroma of limited range. The numbers are those of
+# `ff_yuv2rgb_coeffs` in libswscale.
 CHROMA = {
     1: (117489, 138438, 13975, 34925),
     2: (104597, 132201, 25675, 53279),
@@ -30,30 +32,30 @@ CHROMA = {
     7: (117579, 136230, 16907, 35559),
     9: (110013, 140363, 12277, 42626),
 }
-MOST = (1 << 30) - 1  # white: results are 8 bits with 22 more behind the point
+MOST = (1 << 30) - 1  # value of white: 8 integer bits and 22 fractional bits
 
 
 def takes(picture: av.VideoFrame, matrix: int) -> bool:
-    """Return whether a picture may be given to `rows`."""
+    """Return whether `rows` can convert a picture."""
     return (
         picture.format.name in FORMATS
         and matrix in CHROMA
         and picture.width % 2 == picture.height % 2 == 0
         and not picture.interlaced_frame
-        and all(plane.line_size > 0 for plane in picture.planes)  # below 0 for pictures that are stored upside down
+        and all(plane.line_size > 0 for plane in picture.planes)  # negative if a picture is stored upside down
     )
 
 
 def rows(
     picture: av.VideoFrame, matrix: int, color_range: int, into: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8]:
-    """Return a picture's RGB, uint8 [H, 3 * W].
+    """Convert a picture to RGB, uint8 [H, 3 * W].
 
     Args:
-        picture: A picture that `takes` accepts.
-        matrix: The matrix coefficients, one of `CHROMA`.
-        color_range: A number of libavutil's AVColorRange.
-        into: uint8 [H, 3 * W], where the result is written. If None, a new array.
+        picture: A picture for which `takes` is true.
+        matrix: The code of the matrix coefficients, a key of `CHROMA`.
+        color_range: The value of libavutil's AVColorRange.
+        into: uint8 [H, 3 * W], the array into which the result is written. If None, a new array is allocated.
     """
     height, width = picture.height, picture.width
     y, u, v = (plane_rows(plane, plane.height) for plane in picture.planes)
@@ -65,9 +67,14 @@ def rows(
 
 @functools.cache
 def factors(matrix: int, *, full_range: bool) -> NDArray[np.int32]:
-    """Return the factors, × 8192, as int32 [6].
+    """Return the factors of the conversion × 8192, as int32 [6].
 
-    They are those of luma, luma's black × 1/16, red from V, green from V, green from U, and blue from U.
+    The array contains the factor of luma, the value of black / 16, and the factors of red from V, green from V, green
+    from U, and blue from U.
+
+    Args:
+        matrix: The code of the matrix coefficients, a key of `CHROMA`.
+        full_range: Whether samples have full range instead of limited range.
     """
     red_v, blue_u, green_u, green_v = CHROMA[matrix]
     luma, black = 1 << 16, 0
@@ -81,7 +88,15 @@ def factors(matrix: int, *, full_range: bool) -> NDArray[np.int32]:
 
 @numba.njit(nogil=True, cache=True)
 def _convert(y, u, v, factor, rgb):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Fill uint8 [H, 3 * W] from planes, uint8 [H, W or more] and [H / 2, W / 2 or more]."""
+    """Convert planes to RGB.
+
+    Args:
+        y: uint8 [H, W or more], the luma plane.
+        u: uint8 [H / 2, W / 2 or more], a chroma plane.
+        v: uint8 [H / 2, W / 2 or more], a chroma plane.
+        factor: The result of `factors`.
+        rgb: uint8 [H, 3 * W], the output.
+    """
     height, width = rgb.shape[0], rgb.shape[1] // 3
     blend = np.empty(width // 2 + 2, np.int32)
     full_u, full_v = np.empty(width, np.int32), np.empty(width, np.int32)
@@ -95,9 +110,15 @@ def _convert(y, u, v, factor, rgb):  # type: ignore[no-untyped-def]  # pragma: n
 
 @numba.njit(nogil=True, cache=True)
 def _upsample(plane, near, far, blend, full):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Fill int32 [W] with a row of chroma at full width, × 512, between two rows of a plane. 128 becomes 0.
+    """Interpolate a row of chroma at full width between two rows of a plane.
 
-    `blend`, int32 [W / 2 + 2], is overwritten: the row between the two, × 4, with its first and last value repeated.
+    Args:
+        plane: uint8 [H / 2, W / 2 or more], the chroma plane.
+        near: The number of the row with the weight 3/4.
+        far: The number of the row with the weight 1/4.
+        blend: int32 [W / 2 + 2], overwritten with the interpolation of the two rows, × 4. The first and last values
+            are repeated.
+        full: int32 [W], the output: chroma minus 128, × 512.
     """
     half = len(full) // 2
     for column in range(half):
@@ -111,7 +132,16 @@ def _upsample(plane, near, far, blend, full):  # type: ignore[no-untyped-def]  #
 
 @numba.njit(nogil=True, cache=True)
 def _pack(y, row, u, v, factor, rgb):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Fill a row of uint8 [H, 3 * W] from that row of luma and from upsampled chroma."""
+    """Convert one row to RGB.
+
+    Args:
+        y: uint8 [H, W or more], the luma plane.
+        row: The number of the row.
+        u: int32 [W], the row of upsampled chroma of `_upsample`.
+        v: int32 [W], the row of upsampled chroma of `_upsample`.
+        factor: The result of `factors`.
+        rgb: uint8 [H, 3 * W], the output, in which the row is written.
+    """
     luma, black, red_v, green_v, green_u, blue_u = factor
     for column in range(len(u)):
         grey = int32(int32((int32(y[row, column]) << 9) - black) * luma + int32(1 << 21))

@@ -1,9 +1,9 @@
-"""Which part of the scaled frames of a clip is delivered: pure geometry, the same for arrays of numpy and of torch.
+"""Compute and cut the windows of scaled frames that are delivered, for arrays of NumPy and of torch.
 
-Cuts a part out of a decoded picture before it is converted, so that only this part is converted.
-
-The part is larger than what is wanted of it, so that the wanted samples are those of a conversion of the whole picture:
-chroma is interpolated from neighbours, and a part that begins at a multiple of 32 begins with a whole sample of chroma.
+If a picture is not scaled, this module crops the decoded picture before the conversion to RGB, so that only the cropped
+part is converted. The part is larger than the wanted windows, because chroma is interpolated from neighbouring samples.
+It begins at a multiple of 32 pixels, and therefore with a whole sample of chroma. As a result, the wanted pixels equal
+those of a conversion of the whole picture.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Part = tuple[slice, slice]  # rows, columns
 
 
 class Window(NamedTuple):
-    """A rectangle of a scaled frame. It may stand out of the frame, where there are zeros.
+    """A rectangle of a scaled frame. Pixels of the window that are outside of the frame are zeros.
 
     Attributes:
-        top: Its first row, below 0 if it stands out.
-        left: Its first column, below 0 if it stands out.
-        is_flipped: Whether it is mirrored left to right.
+        top: The first row, negative if the window extends beyond the top of the frame.
+        left: The first column, negative if the window extends beyond the left side of the frame.
+        is_flipped: Whether the window is mirrored left to right.
     """
 
     top: int
@@ -64,12 +64,12 @@ class Cutout:
 
     @property
     def leading(self) -> tuple[int, ...]:
-        """The axis of the windows as a shape: () if there is none."""
+        """The shape of the axis of windows: (number of windows,), or () if there is no such axis."""
         return (len(self.windows),) if self.is_stacked else ()
 
     @property
     def stands_out(self) -> bool:
-        """Whether a window shows more than the scaled frame has."""
+        """Whether a window extends beyond the scaled frame."""
         return any(
             min(window.top, window.left) < 0
             or window.top + self.size[0] > self.scaled[0]
@@ -109,7 +109,7 @@ class Cutout:
 
 
 def whole(size: Size) -> Cutout:
-    """Return the cutout of frames that are scaled and not cut."""
+    """Return the cutout for frames that are scaled to a size and not cut."""
     return Cutout(scaled=size, size=size)
 
 
@@ -154,29 +154,30 @@ def cut_into(target: Any, pictures: Any, cutout: Cutout, library: ModuleType) ->
         place[..., into_rows, into_columns, :] = shown
 
 
-# Pixels around the wanted ones, more than the interpolation of chroma reaches in any format; and the grid of parts.
+# MARGIN is the number of additional pixels on each side of the wanted part. The interpolation of chroma needs fewer
+# pixels in all formats. The bounds of parts are multiples of GRID pixels.
 MARGIN, GRID = 16, 32
-WORTHWHILE = 0.75  # share of the picture; larger parts are not cut out
+WORTHWHILE = 0.75  # maximum share of the picture's area up to which a part is cropped; larger parts save too little
 
 
 class PictureFilter:
-    """A filter of libavfilter for pictures, which are not copied. Picture after picture of one shape is fast.
+    """A filter of libavfilter that does not copy pictures. Its graph is kept while pictures have the same shape.
 
     Args:
-        name: The name of the filter.
+        name: The name of the filter in libavfilter.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._graph: av.filter.Graph | None = None
-        self._shape: tuple[object, ...] | None = None  # the graph takes only pictures of this shape and format
+        self._shape: tuple[object, ...] | None = None  # (width, height, format, arguments) of the graph
 
     def filtered(self, picture: av.VideoFrame, arguments: str) -> av.VideoFrame:
-        """Return a filtered picture."""
+        """Apply the filter with some arguments to a picture."""
         shape = (picture.width, picture.height, picture.format.name, arguments)
         if self._graph is None or self._shape != shape:
             graph = av.filter.Graph()
-            graph.threads = 1  # a forked process would lack the graph's threads and wait for them forever
+            graph.threads = 1  # with more threads, a forked process would wait forever for threads that it lacks
             source = graph.add_buffer(
                 width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
             )
@@ -189,16 +190,19 @@ class PictureFilter:
 
 
 class Cropper:
-    """Cuts parts out of pictures, without copying them. Picture after picture of one shape is fast."""
+    """Crops pictures without copying them. Successive pictures of the same shape are fast."""
 
     def __init__(self) -> None:
         self._crop = PictureFilter("crop")
 
     def part(self, picture: av.VideoFrame, wanted: Part) -> tuple[av.VideoFrame, Part]:
-        """Return a picture that shows a part that holds the wanted rows and columns, and that part's rows and columns.
+        """Crop a picture to a part that contains the wanted rows and columns.
 
-        Returns the picture itself if its format is not known to have the same samples in parts, or if nearly all of it
-        is wanted.
+        The picture is not cropped if the part is nearly the whole picture, or if the conversion of a part may differ
+        from the conversion of the whole picture in this format.
+
+        Returns:
+            The cropped picture, and the rows and columns of the part.
         """
         rows, columns = _widened(wanted[0], picture.height), _widened(wanted[1], picture.width)
         height, width = rows.stop - rows.start, columns.stop - columns.start
@@ -209,17 +213,18 @@ class Cropper:
 
 
 def _is_cut(picture: av.VideoFrame) -> bool:
-    """Return whether pictures like this one are cut before conversion: planes of luma and chroma, or luma alone.
+    """Return whether a picture can be cropped before conversion without a change of the result.
 
-    libswscale stretches the chroma of a picture whose sides are not whole samples of chroma. It converts the
-    two fields of an interlaced picture apart from each other, so each of them must have whole samples.
+    The picture must consist of planes of luma and chroma, or of luma alone. Its height and width must be whole numbers
+    of chroma samples, because libswscale stretches the chroma of other pictures. libswscale converts the two fields of
+    an interlaced picture separately, so each field must have a whole number of chroma rows.
     """
     shape = picture.format
     if shape.is_rgb or shape.has_palette or shape.is_bit_stream:
         return False
     sides = ((picture.width, shape.chroma_width), (picture.height, shape.chroma_height))
     is_even = all(GRID * chroma(side) == side * chroma(GRID) for side, chroma in sides)
-    rows = 2 * GRID // shape.chroma_height(GRID)  # in which each field has a row of chroma
+    rows = 2 * GRID // shape.chroma_height(GRID)  # number of luma rows in which each field has one row of chroma
     is_even = is_even and not (picture.interlaced_frame and picture.height % rows)
     return is_even and (shape.is_planar or len(shape.components) == 1)
 

@@ -1,10 +1,10 @@
-"""Convert decoded pictures to RGB with libswscale, by one rule for every picture and decoder.
+"""Convert decoded pictures to RGB with libswscale. All pictures of all decoders are converted by the same rule.
 
-The medium's matrix and range decide; if they are not stated, BT.601 and the limited range apply. Chroma is
-interpolated, and assumed to lie in the middle of the pixels that share it. DALI supports no other location (MPEG's own
-is half a luma sample to the left).
+The matrix coefficients and the range of the medium are used. If they are unspecified, BT.601 and limited range are
+used. Chroma is interpolated. A chroma sample is assumed to be located at the centre of the pixels that share it,
+because DALI supports no other location. (MPEG's default location is half a luma sample further left.)
 
-If numba is installed, compiled code (`compiled_rgb`) converts pictures of ordinary formats at their own size, once a
+If numba is installed, compiled code (`compiled_rgb`) converts pictures of common formats that are not scaled, after the
 process has converted COMPILED_FROM pixels. The first picture of each kind is converted by both. If the results differ,
 libswscale converts all pictures of this kind.
 """
@@ -28,30 +28,32 @@ from framedex.sharder.clips.clip import bits_of
 from framedex.sharder.decoding.cutout import PictureFilter
 
 UNSPECIFIED = 2  # the code for unknown matrix coefficients, ISO/IEC 23091-2 table 4
-# Chroma interpolation and rounding: libswscale's defaults are up to 3 levels off, and 25 dB on test patterns.
+# Flags for exact interpolation of chroma and exact rounding. With libswscale's defaults, results are wrong by up to 3
+# levels, and have only 25 dB on test patterns.
 CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolation.ACCURATE_RND
-# With these flags, libswscale writes packed RGB one sample at a time, but planes with vectors. Writing planes and
-# packing them afterwards takes half of the time for 720p at its own size. The samples are the same, except where
-# pictures are enlarged or have 4:1:0 chroma: there, up to 0.3 % differ, by one level.
+# With these flags, libswscale writes packed RGB one sample at a time, but planar RGB with vector instructions. Writing
+# planes and packing them afterwards takes half the time for unscaled 720p. The samples are the same, except if pictures
+# are enlarged or have 4:1:0 chroma. In these cases, up to 0.3 % of the samples differ by one level.
 PLANES, PACKED = "gbrp", "rgb24"
 DEEP_PLANES, DEEP_PACKED = "gbrp16le", "rgb48le"
-MOST = (1 << 16) - 1  # white in 16 bits
+MOST = (1 << 16) - 1  # value of white in 16 bits
 FULL_RANGE = 2  # AVCOL_RANGE_JPEG of libavutil
-MAX_KEPT = 16  # converters that are kept for all threads together, each with buffers of a few pictures
-# Importing numba takes half a second of CPU. Compiled code saves that on so many pixels, some 110 frames of 720p.
+MAX_KEPT = 16  # maximum number of converters that all threads keep in total; each has buffers of a few pictures
+# The number of pixels (about 110 frames of 720p) for which compiled code saves half a second of CPU time. Importing
+# numba takes as long.
 COMPILED_FROM = 100_000_000
 LOG = logging.getLogger("framedex.decoding")
 
 
 class RgbConverter:
-    """A converter of the pictures of one stream, one after the other.
+    """A converter from the pictures of one stream to RGB.
 
-    It uses the medium's values instead of those that the decoder reports with a picture, because FFmpeg's HEVC decoder
-    forgets values that only the container states.
+    The medium's matrix coefficients and range take precedence over those of decoded pictures, because FFmpeg's HEVC
+    decoder drops values that only the container states.
 
     Args:
-        matrix: The medium's matrix coefficients.
-        color_range: A number of libavutil's AVColorRange, 0 if it is not stated.
+        matrix: The code of the medium's matrix coefficients.
+        color_range: The medium's value of libavutil's AVColorRange, 0 if it is unspecified.
         threads: The number of libswscale's threads.
     """
 
@@ -59,21 +61,22 @@ class RgbConverter:
         self._matrix, self._range, self._threads = matrix, color_range, threads
         self._reformatter, self._packer = VideoReformatter(), VideoReformatter()
         self._parameters = PictureFilter("setparams")
-        self._agrees: dict[tuple[object, ...], bool] = {}  # by kind of picture, whether compiled code gives the same
+        self._agrees: dict[tuple[object, ...], bool] = {}  # {kind of picture: whether compiled code equals libswscale}
 
     def rows(
         self, picture: av.VideoFrame, height: int, width: int, into: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """Return a picture's RGB, scaled, as uint8 [height, 3 * width].
+        """Convert a picture to RGB and scale it. Return uint8 [height, 3 * width].
 
         Args:
             picture: The picture.
-            height: Height of the result.
-            width: Width of the result.
-            into: An array of that shape in which compiled code puts the result, which is then this array.
+            height: The height of the result.
+            width: The width of the result.
+            into: uint8 [height, 3 * width]. If compiled code converts the picture, it may write the result into this
+                array and return the array.
 
         Raises:
-            OSError: libswscale does not know the matrix.
+            OSError: libswscale does not support the matrix coefficients.
         """
         compiled = _compiled_by_now(height * width) if (picture.height, picture.width) == (height, width) else None
         matrix = picture.colorspace if self._matrix == UNSPECIFIED else self._matrix
@@ -92,12 +95,23 @@ class RgbConverter:
         return rows
 
     def _scaled(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint8]:
-        """Return a picture's RGB by libswscale, shaped as by `rows`."""
+        """Convert a picture to RGB by libswscale and scale it. Return uint8 [height, 3 * width]."""
         rgb = self._packed(picture, height, width, planes=PLANES, packed=PACKED)
         return plane_rows(rgb.planes[0], height)[:, : 3 * width]
 
     def _packed(self, picture: av.VideoFrame, height: int, width: int, *, planes: str, packed: str) -> av.VideoFrame:
-        """Return a picture of packed RGB, converted by way of planes. Raises OSError as `rows` does."""
+        """Convert a picture to planar RGB, and then to packed RGB.
+
+        Args:
+            picture: The picture.
+            height: The height of the result.
+            width: The width of the result.
+            planes: The planar pixel format.
+            packed: The packed pixel format of the result.
+
+        Raises:
+            OSError: libswscale does not support the matrix coefficients.
+        """
         shape = picture.format
         if not (shape.is_rgb or shape.chroma_width(16) == shape.chroma_height(16) == 16):
             picture = self._parameters.filtered(picture, "chroma_location=center")
@@ -112,13 +126,13 @@ class RgbConverter:
         return self._packer.reformat(rgb, format=packed, threads=1) if layout == planes else rgb
 
     def deep(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint16]:
-        """Return a picture's RGB of 16 bits, scaled, as uint16 [height, width, 3]: white is 65535.
+        """Convert a picture to RGB of 16 bits and scale it. Return uint16 [height, width, 3], in which white is 65535.
 
-        libswscale multiplies levels of 8 bits by 256, so that its white is too dark; this scales them. From RGB of 8
-        bits, libswscale is inexact, so 16 bits are computed here.
+        libswscale multiplies 8-bit values by 256, so that its white is too dark. This method scales the values to
+        correct that. For 8-bit RGB, libswscale's conversion to 16 bits is inexact, so this method multiplies by 257.
 
         Raises:
-            OSError: libswscale does not know the matrix.
+            OSError: libswscale does not support the matrix coefficients.
         """
         if (picture.format.is_rgb or picture.format.has_palette) and bits_of(picture.format.name) == 8:
             return self._scaled(picture, height, width).reshape(height, width, 3).astype(np.uint16) * 257
@@ -131,27 +145,40 @@ class RgbConverter:
         return np.minimum((samples.astype(np.uint32) * MOST + white // 2) // white, MOST).astype(np.uint16)
 
     def picture(self, picture: av.VideoFrame) -> NDArray[np.uint8]:
-        """Return uint8 [H, W, 3]: a picture's RGB at its own size. Raises OSError as `rows` does."""
+        """Convert a picture to RGB without scaling. Return uint8 [H, W, 3].
+
+        Raises:
+            OSError: libswscale does not support the matrix coefficients.
+        """
         rows = self.rows(picture, picture.height, picture.width)
         return np.ascontiguousarray(rows).reshape(picture.height, picture.width, 3)
 
 
 def white_of(pixel_format: av.VideoFormat, *, is_full: bool) -> int:
-    """Return the value of white in libswscale's RGB of 16 bits."""
+    """Return the value of white in libswscale's 16-bit RGB for pictures of a pixel format.
+
+    Args:
+        pixel_format: The pixel format.
+        is_full: Whether samples have full range instead of limited range.
+    """
     bits = bits_of(pixel_format.name)
     if pixel_format.is_rgb or bits > 16:
         return MOST
-    is_grey = len(pixel_format.components) <= 2  # libswscale reads grey as full range
+    is_grey = len(pixel_format.components) <= 2  # libswscale treats grey formats as full range
     if is_grey or is_full or pixel_format.name.startswith("yuvj"):
         return ((1 << bits) - 1) << (16 - bits)
     return 255 << 8
 
 
-_pixels = 0  # that this process has converted at their own size; threads may miscount a little
+_pixels = 0  # approximate number of pixels that this process has converted without scaling (not synchronized)
 
 
 def _compiled_by_now(pixels: int) -> ModuleType | None:
-    """Return the compiled conversion if this process has converted COMPILED_FROM pixels. Count these as converted."""
+    """Return the compiled conversion if this process has converted at least COMPILED_FROM pixels, else None.
+
+    Args:
+        pixels: The number of pixels that are about to be converted. It is added to the count.
+    """
     global _pixels
     compiled = _compiled() if _pixels >= COMPILED_FROM else None
     _pixels += pixels
@@ -160,21 +187,24 @@ def _compiled_by_now(pixels: int) -> ModuleType | None:
 
 @functools.cache
 def _compiled() -> ModuleType | None:
-    """Return the compiled conversion, or None without numba (extra `fast`)."""
+    """Return the module of the compiled conversion, or None if numba (extra `fast`) is missing or unusable."""
     try:
         from framedex.sharder.decoding import compiled_rgb
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
         return None
-    except (ImportError, RuntimeError) as error:  # numba rejects this numpy, or finds no folder for what it compiled
+    except (ImportError, RuntimeError) as error:  # numba does not support this NumPy, or has no folder for its cache
         LOG.warning("pictures are converted more slowly, because numba cannot be used: %s", error)
         return None
     return compiled_rgb
 
 
 def kept_converter(matrix: int, color_range: int, threads: int) -> RgbConverter:
-    """Return the calling thread's converter, which is kept between clips: its setup takes as long as a few pictures."""
+    """Return the calling thread's converter.
+
+    A converter is kept between clips, because its setup takes as long as the conversion of a few pictures.
+    """
     return _kept(threading.get_ident(), matrix, color_range, threads)
 
 
@@ -188,12 +218,13 @@ def _new_cache() -> Callable[[int, int, int, int], RgbConverter]:
 
 
 def _leave_to_parent() -> None:
-    """Start a forked process without converters.
+    """Give a forked process a new cache of converters.
 
-    libswscale's threads are missing there, and freeing a converter would wait for them.
+    The threads of the parent's converters do not exist in a forked process. Freeing such a converter would wait for its
+    threads forever.
     """
     global _kept
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # never freed, not even when the process ends
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # prevents that the converters are freed, even at exit
     _kept = _new_cache()
 
 

@@ -1,7 +1,7 @@
-"""Decode the packets of a clip on the CPU with PyAV, to RGB of 8 or 16 bits or to the samples as they are stored.
+"""Decode the packets of a clip on the CPU with PyAV, to RGB of 8 or 16 bits or to the stored samples.
 
-Each run of packets has a decoder of its own. Pictures are identified by the rank of their packet, which PyAV passes
-through the decoder as a presentation timestamp.
+Each run of packets gets a new decoder. The rank of a packet is given to the decoder as the packet's presentation
+timestamp. The decoder returns it with the picture, so the rank identifies the picture.
 """
 
 import contextlib
@@ -29,11 +29,16 @@ from framedex.sharder.reading import EncodedClip
 
 Size = tuple[int, int]  # height, width
 SHOWN_BY_VERIFY = "framedex verify shows which clips decode"
-Part = tuple[int, NDArray[Any], Cutout]  # rank, pixels [H, W, C], the windows of these pixels
+Part = tuple[int, NDArray[Any], Cutout]  # rank, pixels [H, W, C], the windows relative to these pixels
 
 
 class PixelForm(NamedTuple):
-    """The number of channels of pixels, and the type of a sample."""
+    """The form of an array of pixels.
+
+    Attributes:
+        channels: The number of channels.
+        type: The type of a sample.
+    """
 
     channels: int
     type: np.dtype[Any]
@@ -43,42 +48,47 @@ RGB, DEEP = PixelForm(3, np.dtype(np.uint8)), PixelForm(3, np.dtype(np.uint16))
 
 # FFmpeg crops on the left only to multiples of its alignment, which is at most 64 pixels (STRIDE_ALIGN).
 MAX_UNCROPPED = 64
-# Pictures of other codecs are not checked: only for these, an index records whether pictures differ in size.
+# The codecs for which an index records whether pictures differ in size. Only their pictures are checked for their size.
 SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))
 
 
 def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Yield (rank, picture) of every wanted picture once, in the order in which the decoder outputs them.
+    """Decode a clip. Yield (rank, picture) once for each wanted picture, in the order of the decoder's output.
+
+    Args:
+        clip: The clip.
+        encoded: The packets of the clip.
+        threads: The number of decoder threads.
 
     Raises:
-        DecodeError: A wanted picture is missing or damaged, or ranks do not ascend.
+        DecodeError: A wanted picture is missing, a picture is damaged, or ranks do not ascend.
     """
-    # Decoders of indexed media output ascending ranks, unless pictures are damaged or an edit list hides some.
+    # Decoders output ascending ranks, unless the clip is damaged or an edit list hides some pictures of the medium.
     in_order = not (clip.recipe.damaged or clip.medium.hidden_unordered)
     last = -1
     missing = set(clip.recipe.position[clip.recipe.position != PAD].tolist())
     try:
         for frame in _decode_runs(clip, encoded, threads):
             rank = frame.pts
-            # An unwanted picture must not be corrupt either, because wanted ones may refer to it.
+            # Unwanted pictures must not be corrupt either, because wanted pictures may refer to them.
             if frame.is_corrupt and not clip.recipe.damaged:
                 raise undecodable(clip, "the decoder marks a picture as corrupt")
             if rank is None:
                 continue
             if in_order and rank <= last:
-                raise undecodable(clip, "pictures come out of the decoder in another order than planned")
+                raise undecodable(clip, "the decoder outputs pictures in another order than planned")
             last = rank
             if rank in missing:
                 missing.remove(rank)
                 yield rank, frame
     except av.error.FFmpegError as error:
-        raise undecodable(clip, f"the decoder stops: {error.strerror}") from error
+        raise undecodable(clip, f"the decoder fails: {error.strerror}") from error
     if missing:
-        raise undecodable(clip, f"{len(missing)} wanted pictures did not come out of the decoder")
+        raise undecodable(clip, f"the decoder did not output {len(missing)} wanted pictures")
 
 
 def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.VideoFrame]:
-    """Yield the pictures of all runs. In a damaged clip, FFmpeg's errors are ignored."""
+    """Decode all runs of a clip and yield the pictures. For a clip that is marked as damaged, ignore errors."""
     payload, first = encoded.payload.data, encoded.packet_first.tolist()
     ranks, damaged = clip.recipe.packet_rank.tolist(), clip.recipe.damaged
     edges = [*clip.recipe.run_first.tolist(), len(ranks)]
@@ -93,13 +103,19 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
 
 
 def undecodable(clip: Clip, what: str) -> DecodeError:
-    """Return the error of a clip that does not decode."""
+    """Return the error for a clip that does not decode, with the reason `what`."""
     return DecodeError(f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy=SHOWN_BY_VERIFY)
 
 
 @dataclass(frozen=True, slots=True)
 class _ClipDecoder:
-    """A clip, its packets, and the number of decoder threads."""
+    """A decoder of one clip.
+
+    Attributes:
+        clip: The clip.
+        encoded: The packets of the clip.
+        threads: The number of decoder threads.
+    """
 
     clip: Clip
     encoded: EncodedClip
@@ -107,17 +123,20 @@ class _ClipDecoder:
 
     @property
     def converter(self) -> RgbConverter:
-        """The calling thread's converter for the pictures of the clip."""
+        """The calling thread's RGB converter for the pictures of the clip."""
         medium = self.clip.medium
         return kept_converter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0), self.threads)
 
     def rgb_rows(
         self, height: int, width: int, room: Callable[[int], NDArray[np.uint8]] | None = None
     ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Yield (rank, uint8 [height, 3 * width]) of every wanted picture, scaled.
+        """Convert each wanted picture to RGB and scale it. Yield (rank, uint8 [height, 3 * width]).
 
-        Pixels may lie in the array of that shape which `room` returns for a rank. It is called only for pictures of the
-        right size.
+        Args:
+            height: The height of the result.
+            width: The width of the result.
+            room: Returns, for a rank, the array uint8 [height, 3 * width] into which the result may be written. It is
+                called only after the size of the picture was checked. If None, new arrays are allocated.
         """
         if self.clip.medium.kind == IMAGES:
             for rank, data in encoded_images(self.clip, self.encoded):
@@ -133,7 +152,11 @@ class _ClipDecoder:
             yield rank, rows
 
     def rgb_parts(self, cutout: Cutout) -> Iterator[Part]:
-        """Yield every wanted picture as uint8 [H, W, 3], scaled, or a part of it that contains all windows."""
+        """Convert each wanted picture to RGB and scale it. Yield it, or a part of it that contains all windows.
+
+        Args:
+            cutout: The size to which pictures are scaled, and the wanted windows.
+        """
         if self.clip.medium.kind == IMAGES:
             size = cutout.scaled_picture
             return ((rank, rows.reshape(*size, 3), cutout) for rank, rows in self.rgb_rows(*size))
@@ -143,11 +166,11 @@ class _ClipDecoder:
         )
 
     def parts(self, cutout: Cutout, convert: Callable[[av.VideoFrame, int, int], NDArray[Any]]) -> Iterator[Part]:
-        """Yield every wanted picture of a video, converted. Pictures that are not scaled may be cropped before.
+        """Convert and yield each wanted picture of a video. Pictures that are not scaled may be cropped first.
 
         Args:
-            cutout: The windows that are wanted.
-            convert: Returns [height, width, C] of (picture, height, width).
+            cutout: The size to which pictures are scaled, and the wanted windows.
+            convert: A function (picture, height, width) → [height, width, C] that converts and scales a picture.
         """
         cropper, box = Cropper(), cutout.box()
         for rank, picture in decode_pictures(self.clip, self.encoded, threads=self.threads):
@@ -164,10 +187,10 @@ class _ClipDecoder:
 def decode_rgb(
     clip: Clip, encoded: EncodedClip, *, size: Size | None = None, cutout: Cutout | None = None, threads: int = 1
 ) -> NDArray[np.uint8]:
-    """Return RGB of the wanted frames in order, zeros where padded.
+    """Decode the frames of a clip to 8-bit RGB, in the clip's order. Padding is zeros.
 
-    Images are read by `image_facts.rgb_of`, and scaled to the medium's size if theirs differs. Pictures of videos are
-    converted by `rgb.RgbConverter`.
+    Images are read by `image_facts.rgb_of`. Images whose size differs from the medium's size are scaled to it. Pictures
+    of videos are converted by `rgb.RgbConverter`.
 
     Args:
         clip: The clip.
@@ -181,7 +204,7 @@ def decode_rgb(
         uint8 [F, H, W, 3], or [windows, F, h, w, 3] if the windows of `cutout` are stacked.
 
     Raises:
-        DecodeError: The clip does not decode, or needs more memory than there is.
+        DecodeError: The clip does not decode, or needs more memory than the machine has.
     """
     decoder = _ClipDecoder(clip, encoded, threads)
     cutout = cutout or whole(size or (clip.medium.height, clip.medium.width))
@@ -189,7 +212,7 @@ def decode_rgb(
         return _collect(clip, cutout, decoder.rgb_parts(cutout), RGB)
     height, width = cutout.scaled
     places = _places(clip)
-    # Memory is reserved only after a picture has shown that the medium's size is right.
+    # Memory is allocated only after the first picture has confirmed the size that the manifest states.
     room = functools.cache(lambda: _room(clip, cutout, RGB).reshape(-1, height, 3 * width))
     for rank, pixels in decoder.rgb_rows(height, width, lambda rank: room()[places[rank][0]]):
         for place in places[rank]:
@@ -199,13 +222,22 @@ def decode_rgb(
 
 
 def _collect(clip: Clip, cutout: Cutout, parts: Iterable[Part], form: PixelForm) -> NDArray[Any]:
-    """Return [F, h, w, C] or [windows, F, h, w, C]: the windows of a clip's pictures at their places.
+    """Copy the windows of a clip's pictures to their places in the clip. Padding is zeros.
+
+    Args:
+        clip: The clip.
+        cutout: The windows.
+        parts: The decoded pictures.
+        form: The form of the pixels.
+
+    Returns:
+        [F, h, w, C], or [windows, F, h, w, C] if the windows of `cutout` are stacked.
 
     Raises:
-        DecodeError: They need more memory than there is; or as `parts`.
+        DecodeError: The result needs more memory than the machine has, or the iteration over `parts` raises it.
     """
     places = _places(clip)
-    # Memory is reserved only after a picture has shown that the medium's size is right.
+    # Memory is allocated only after the first picture has confirmed the size that the manifest states.
     room = functools.cache(lambda: _room(clip, cutout, form))
     for rank, pixels, shown in parts:
         windows = room() if cutout.is_stacked else room()[None]
@@ -217,7 +249,7 @@ def _collect(clip: Clip, cutout: Cutout, parts: Iterable[Part], form: PixelForm)
 
 
 def _places(clip: Clip) -> dict[int, list[int]]:
-    """Return the places in the clip at which each rank is shown."""
+    """Return, for each rank, the indices of the clip's frames that show the picture with this rank."""
     places: dict[int, list[int]] = {}
     for place, rank in enumerate(clip.recipe.position.tolist()):
         places.setdefault(rank, []).append(place)
@@ -225,35 +257,39 @@ def _places(clip: Clip) -> dict[int, list[int]]:
 
 
 def _room(clip: Clip, cutout: Cutout, form: PixelForm) -> NDArray[Any]:
-    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if there is not enough memory."""
+    """Allocate an array for a clip's frames, with zeros for padding.
+
+    Raises:
+        DecodeError: The array needs more memory than the machine has.
+    """
     height, width = cutout.size
     shape = (*cutout.leading, len(clip.recipe.position), height, width, form.channels)
     check_room(
         math.prod(shape) * form.type.itemsize,
         f"{math.prod(shape[:-3]):,} frames of {width} × {height}",
         where=f"clip {clip.clip_id} of {clip.medium.path}",
-        remedy="make clips of fewer frames, or load them with a smaller size=(height, width)",
+        remedy="make clips with fewer frames, or load the clips with a smaller size=(height, width)",
     )
     frames: NDArray[Any] = pixel_array(shape) if form == RGB else np.empty(shape, form.type)
-    # Windows that reach beyond the frame leave pixels unwritten, which must be zeros, too.
+    # Pixels of windows beyond the frame are never written, so they must also be zeros.
     frames[..., slice(None) if cutout.stands_out else clip.recipe.position == PAD, :, :, :] = 0
     return frames
 
 
 @contextlib.contextmanager
 def _known_matrix(clip: Clip) -> Iterator[None]:
-    """Raise DecodeError for libswscale's OSError."""
+    """Convert an OSError of libswscale within a `with` block to DecodeError."""
     try:
         yield
     except OSError as error:
-        raise undecodable(clip, f"libswscale does not know colour matrix {clip.medium.color_matrix}") from error
+        raise undecodable(clip, f"libswscale does not support colour matrix {clip.medium.color_matrix}") from error
 
 
 def _check_size(clip: Clip, height: int, width: int) -> None:
-    """Raise DecodeError for a picture whose size differs from the medium's, unless the index recorded varying sizes.
+    """Raise DecodeError if a picture's size differs from the medium's size and the index recorded no varying sizes.
 
-    Otherwise its frames would be scaled to a size that it never had. H.264 may be a little wider, because FFmpeg does
-    not crop all of the left side (docs/limitations.md).
+    Without this check, frames would be scaled to a size that is wrong for the video. Pictures of H.264 may be a little
+    wider than the medium, because FFmpeg does not always crop the whole left side (docs/limitations.md).
     """
     medium = clip.medium
     if medium.kind != IMAGES and medium.codec not in SIZED:
@@ -264,14 +300,14 @@ def _check_size(clip: Clip, height: int, width: int) -> None:
 
 
 def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield (rank, uint8 [H, W, 3] RGB) of every wanted picture once, one at a time, converted as in `decode_rgb`."""
+    """Decode each wanted picture once, as `decode_rgb` does. Yield (rank, RGB as uint8 [H, W, 3]), one at a time."""
     height, width = clip.medium.height, clip.medium.width
     for rank, pixels in _ClipDecoder(clip, encoded).rgb_rows(height, width):
         yield rank, np.ascontiguousarray(pixels).reshape(height, width, 3)
 
 
 def encoded_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, bytes]]:
-    """Yield (rank, the bytes of its file) of every wanted image once."""
+    """Yield (rank, bytes of the image file) once for each wanted image."""
     data, first = encoded.payload.data, encoded.packet_first.tolist()
     packet_of = np.argsort(clip.recipe.packet_rank).tolist()
     for rank in np.unique(clip.recipe.position[clip.recipe.position != PAD]).tolist():
@@ -280,23 +316,36 @@ def encoded_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, byte
 
 
 def decode_md5(clip: Clip, encoded: EncodedClip) -> dict[int, str]:
-    """Return the md5 of every wanted picture by its rank, computed as `frames.md5` of an index. Raises DecodeError."""
+    """Return the MD5 of each wanted picture, by rank. It is computed like the column `frames.md5` of an index.
+
+    Raises:
+        DecodeError: The clip does not decode.
+    """
     if clip.medium.kind == IMAGES:
         return {rank: rgb_md5(_image_rgb(clip, data)) for rank, data in encoded_images(clip, encoded)}
     return {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}
 
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-PNG_DEPTH_AT = 24  # bytes before the bit depth in the header of a PNG (ISO/IEC 15948 11.2.2)
-# Formats of one plane with the samples R, G, B of each pixel in this order, perhaps with alpha behind them.
+PNG_DEPTH_AT = 24  # offset in bytes of the bit depth in a PNG file (ISO/IEC 15948 11.2.2)
+# Pixel formats with one plane that contains R, G, B of each pixel in this order, possibly followed by alpha.
 INTERLEAVED = frozenset({"rgb24", "rgb48le", "rgb48be", "rgba", "rgba64le", "rgba64be"})
 
 
 def decode_deep(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int = 1) -> NDArray[np.uint16]:
-    """Return uint16 [F, h, w, 3] or [windows, F, h, w, 3]: RGB of 16 bits, white is 65535, zeros where padded.
+    """Decode the frames of a clip to 16-bit RGB, in which white is 65535. Padding is zeros.
+
+    Args:
+        clip: The clip.
+        encoded: The packets of the clip.
+        cutout: The size to which frames are scaled, and the windows that are cut out.
+        threads: The number of decoder threads.
+
+    Returns:
+        uint16 [F, h, w, 3], or [windows, F, h, w, 3] if the windows of `cutout` are stacked.
 
     Raises:
-        DecodeError: The clip does not decode, or needs more memory than there is.
+        DecodeError: The clip does not decode, or needs more memory than the machine has.
     """
     if clip.medium.kind == IMAGES:
         parts = _deep_images(clip, encoded, cutout)
@@ -307,11 +356,21 @@ def decode_deep(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: in
 
 
 def decode_raw(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int = 1) -> NDArray[Any]:
-    """Return [F, h, w, C] or [windows, F, h, w, C]: the samples as they are stored, zeros where padded.
+    """Decode the frames of a clip to the stored samples, without conversion. Padding is zeros.
+
+    Args:
+        clip: The clip.
+        encoded: The packets of the clip.
+        cutout: The windows that are cut out. Its size of scaled frames must be the medium's size.
+        threads: The number of decoder threads.
+
+    Returns:
+        [F, h, w, C], or [windows, F, h, w, C] if the windows of `cutout` are stacked, in the form of `raw_form`.
 
     Raises:
-        FramedexError: The planes differ in size, or `cutout` scales.
-        DecodeError: The clip does not decode, or needs more memory than there is.
+        FramedexError: The pixel format has no raw form (see `raw_form`).
+        DecodeError: The clip does not decode, a picture has another size or format than the medium, or the result needs
+            more memory than the machine has.
     """
     form = raw_form(clip.medium)
     if clip.medium.kind == IMAGES:
@@ -324,9 +383,9 @@ def decode_raw(clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int
 
 @functools.cache
 def _form_of(pixel_format: str) -> PixelForm | None:
-    """Return the form of the samples of a pixel format, or None if its planes do not fit one array."""
+    """Return the form of the stored samples of a pixel format, or None if one array cannot contain its planes."""
     shape = av.VideoFormat(pixel_format)
-    is_one = len(shape.components) <= 2  # grey, perhaps with alpha
+    is_one = len(shape.components) <= 2  # grey, possibly with alpha
     is_known = shape.is_planar or len(shape.components) == 1 or pixel_format in INTERLEAVED
     is_subsampled = not is_one and (shape.chroma_width(16), shape.chroma_height(16)) != (16, 16)
     bits = bits_of(pixel_format)
@@ -336,42 +395,45 @@ def _form_of(pixel_format: str) -> PixelForm | None:
 
 
 def raw_form(medium: Medium) -> PixelForm:
-    """Return the form of the stored samples of a medium: grey has one channel, other formats have three.
+    """Return the form of the stored samples of a medium. Grey formats have one channel, other formats have three.
 
     Raises:
-        FramedexError: The planes differ in size, or are not integers of at most 16 bits.
+        FramedexError: The planes differ in size, the samples are not integers of at most 16 bits, or the pixel format
+            is unknown.
     """
     form = _form_of(medium.pixel_format) if medium.pixel_format else None
     if form is None:
         raise FramedexError(
-            "the planes of these pictures do not fit one array of samples",
+            "one array cannot contain the planes of this pixel format",
             where=medium.path,
             found=medium.pixel_format or "an unknown pixel format",
             allowed="grey, 4:4:4 or RGB in planes, of at most 16 bits",
-            remedy="dtype='uint16', which converts them to RGB of 16 bits",
+            remedy="load the clips with dtype='uint16', which converts pictures to RGB of 16 bits",
         )
     return form
 
 
 def _check_form(clip: Clip, parts: Iterable[Part], form: PixelForm) -> Iterator[Part]:
-    """Yield the parts. Raise DecodeError for a picture whose form or size differs from the medium's."""
+    """Yield the given parts. Raise DecodeError if the size or form of a picture differs from that of the medium."""
     for rank, samples, shown in parts:
         shape = (*shown.scaled_picture, form.channels)
         if (samples.shape, samples.dtype) != (shape, form.type):
             raise DecodeError(
-                f"clip {clip.clip_id}: its pictures differ in size or format, and dtype='raw' does not convert them",
+                f"clip {clip.clip_id}: pictures differ in size or format, and dtype='raw' does not convert them",
                 where=clip.medium.path,
                 found=f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(shape)}",
-                remedy="load it with dtype='uint8' or 'uint16'",
+                remedy="load the clip with dtype='uint8' or 'uint16'",
             )
         yield rank, samples, shown
 
 
 def stored_samples(picture: av.VideoFrame) -> NDArray[Any]:
-    """Return [H, W, C], uint8 or uint16: the samples of a picture's planes, without alpha, in the order R, G, B.
+    """Return the stored samples of a picture, without alpha, as uint8 or uint16 [H, W, C].
+
+    The channels of RGB are in the order R, G, B. The channels of other formats are in the order of the planes.
 
     Args:
-        picture: A picture in a format that `raw_form` accepts.
+        picture: A picture in a pixel format that `raw_form` accepts.
     """
     name = picture.format.name
     form = _form_of(name)
@@ -381,10 +443,10 @@ def stored_samples(picture: av.VideoFrame) -> NDArray[Any]:
     if name in INTERLEAVED:
         samples = planes[0].reshape(picture.height, picture.width, -1)[..., :3]
     elif form.channels == 1:
-        per_pixel = planes[0].shape[1] // picture.width  # 2 with alpha
+        per_pixel = planes[0].shape[1] // picture.width  # number of samples per pixel, 2 with alpha
         samples = planes[0][:, ::per_pixel, None]
     else:
-        chosen = (2, 0, 1) if picture.format.is_rgb else (0, 1, 2)  # FFmpeg's planes are G, B, R
+        chosen = (2, 0, 1) if picture.format.is_rgb else (0, 1, 2)  # FFmpeg's planes of RGB have the order G, B, R
         samples = np.stack([planes[number] for number in chosen], axis=-1)
     return samples.astype(form.type)
 
@@ -410,7 +472,7 @@ def _deep_images(clip: Clip, encoded: EncodedClip, cutout: Cutout) -> Iterator[P
 
 
 def _image_rgb(clip: Clip, data: bytes) -> NDArray[np.uint8]:
-    """Return uint8 [H, W, 3]: an image. Raises DecodeError."""
+    """Decode an image file to RGB, uint8 [H, W, 3]. Raises DecodeError if the image does not decode."""
     try:
         return rgb_of(data)
     except (OSError, ValueError) as error:
@@ -418,18 +480,22 @@ def _image_rgb(clip: Clip, data: bytes) -> NDArray[np.uint8]:
 
 
 def _is_deep_png(data: bytes) -> bool:
-    """Return whether an image is a PNG of 16 bits per sample."""
+    """Return whether an image file is a PNG with 16 bits per sample."""
     return data.startswith(PNG_SIGNATURE) and data[PNG_DEPTH_AT : PNG_DEPTH_AT + 1] == bytes([16])
 
 
 def _decode_png(clip: Clip, data: bytes) -> av.VideoFrame:
-    """Return a PNG decoded by libavcodec. Pillow would read the high 8 bits alone. Raises DecodeError."""
+    """Decode a PNG by libavcodec, because Pillow would decode only the high 8 bits of each sample.
+
+    Raises:
+        DecodeError: The image does not decode, or the file contains several pictures.
+    """
     decoder: Any = av.CodecContext.create("png", "r")
     try:
         pictures = [*decoder.decode(av.Packet(data)), *decoder.decode(None)]
     except av.error.FFmpegError as error:
         raise undecodable(clip, f"an image does not decode: {error.strerror}") from error
     if len(pictures) != 1:
-        raise undecodable(clip, f"an image file holds {len(pictures)} pictures")
+        raise undecodable(clip, f"an image file contains {len(pictures)} pictures")
     picture: av.VideoFrame = pictures[0]
     return picture

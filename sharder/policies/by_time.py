@@ -1,8 +1,8 @@
 """Policies whose clips follow a fixed pattern of times or frame numbers.
 
-By time: a fixed rate, several rates in one clip, explicit times. By frame number: a stride, explicit numbers, random
-access points. By either: ranges that the listing names (annotated actions, shots between cuts, DALI's
-`path label start end`), windows at regular distances, and clips around each frame.
+Some policies select by time: a fixed rate, several rates in one clip, explicit times. Others select by frame number: a
+stride, explicit numbers, random access points. The remaining ones can do either: ranges from the listing (annotated
+actions, shots between cuts, DALI's `path label start end`), windows at regular distances, and clips around each frame.
 """
 
 import math
@@ -53,16 +53,16 @@ def at_rate(
     every: Fraction | None = None,
     time_step: int = 1,
 ) -> WantedFrames:
-    """Return consecutive clips of times 1 / fps apart through a span.
+    """Return the wanted times of consecutive clips in a span. Within a clip, times are 1 / fps seconds apart.
 
     Args:
-        timeline: The video.
+        timeline: The times of the video.
         span: The span.
-        fps: Times per second.
-        length: Number of times per clip. If None, all times are one clip.
-        start: Begin of the first clip, in seconds from the span's start.
-        every: Seconds from the begin of a clip to the begin of the next one. If None, `length` / `fps`.
-        time_step: As for `times`.
+        fps: The number of wanted times per second.
+        length: The number of wanted times per clip. If None, one clip has all times.
+        start: The begin of the first clip, in seconds from the span's start.
+        every: The number of seconds from the begin of a clip to the begin of the next clip. If None, `length` / `fps`.
+        time_step: The factor of `times` with the same name.
     """
     step = 1 / (fps * timeline.time_base)
     begin = span.start + start / timeline.time_base
@@ -77,16 +77,16 @@ def at_rate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FpsPolicy(FixedCountPolicy):
-    """A fixed rate over the whole video, cut into consecutive clips of `frames` samples.
+    """Samples at a fixed rate over the whole video, divided into consecutive clips of `frames` samples.
 
-    Sample k of a video is the frame at start_seconds + k / fps. The real timestamps are used, not a nominal rate.
-    Without `frames`, all samples are one clip. If they are fewer than `least_frames` or more than `max_frames`, that
-    many frames are spread evenly instead, from the first sample to the video's last frame.
+    Sample k of a video is the frame at start_seconds + k / fps. The frames' timestamps are used, not a nominal rate.
+    Without `frames`, one clip has all samples. If the samples are fewer than `least_frames` or more than `max_frames`,
+    the clip gets that number of frames instead, spread evenly from the first sample to the video's last frame.
     """
 
-    fps: Rate = parameter("samples a second")
-    frames: Count | None = parameter("samples a clip; without it, one clip a video", None)
-    start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
+    fps: Rate = parameter("samples per second")
+    frames: Count | None = parameter("samples per clip; by default, each video is one clip", None)
+    start_seconds: Seconds = parameter("time at which the first clip begins", Fraction(0))
 
     def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.frames is not None:
@@ -103,18 +103,21 @@ class FpsPolicy(FixedCountPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment(Record):
-    """A stretch of one rate in a clip: `frames` samples, or those within `seconds`, from `offset` seconds on.
+    """A part of a clip with one rate. It begins `offset` seconds after the clip's start.
 
-    Without an offset, a segment begins where the previous one ends.
+    A segment has `frames` samples, or all samples within `seconds`. Without an offset, it begins at the end of the
+    previous segment.
     """
 
-    fps: Rate = parameter("samples a second")
-    frames: Count | None = parameter("number of samples; or seconds", None)
-    seconds: Rate | None = parameter("duration of the segment; or frames", None)
-    offset: Seconds | None = parameter("from the clip's start; by default, the end of the previous segment", None)
+    fps: Rate = parameter("samples per second")
+    frames: Count | None = parameter("number of samples (instead of seconds)", None)
+    seconds: Rate | None = parameter("duration of the segment (instead of frames)", None)
+    offset: Seconds | None = parameter(
+        "time from the clip's start to the segment's start; by default, the end of the previous segment", None
+    )
 
     def __post_init__(self) -> None:
-        self.check_one_of("a segment has either frames or seconds", "frames", "seconds")
+        self.check_one_of("a segment needs either frames or seconds", "frames", "seconds")
 
     def count(self) -> int:
         """Return the number of samples of the segment."""
@@ -123,16 +126,19 @@ class Segment(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsPolicy(Policy):
-    """Several rates in one clip, such as 8 frames at 1 fps and then 8 at 2 fps.
+    """Clips with several rates each, such as 8 frames at 1 fps and then 8 frames at 2 fps.
 
-    One clip begins at `start_seconds`. With `every_seconds`, further clips follow at that distance.
+    The first clip begins at `start_seconds`. With `every_seconds`, another clip begins after every interval of this
+    length. Otherwise, a video has one clip.
     """
 
     segments: Annotated[tuple[Segment, ...], MANY, listed("- {fps: 1, frames: 8}")] = parameter(
-        "the stretches of a clip, such as [{fps: 1, frames: 8}, {fps: 2, frames: 8}]"
+        "the parts of a clip, each with one rate, such as [{fps: 1, frames: 8}, {fps: 2, frames: 8}]"
     )
-    start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
-    every_seconds: Rate | None = parameter("distance between clips; without it, one clip a video", None)
+    start_seconds: Seconds = parameter("time at which the first clip begins", Fraction(0))
+    every_seconds: Rate | None = parameter(
+        "time between the beginnings of clips; by default, each video has one clip", None
+    )
 
     @property
     def length(self) -> int | None:
@@ -146,7 +152,7 @@ class SegmentsPolicy(Policy):
             pieces.append((offset / unit, 1 / (segment.fps * unit), segment.count()))
             following = offset + segment.count() / segment.fps
         start = span.start + self.start_seconds / unit
-        every = (self.every_seconds or Fraction(1)) / unit  # with one clip, the distance does not matter
+        every = (self.every_seconds or Fraction(1)) / unit  # any value is right if there is only one clip
         clips = max(0, math.ceil((span.end - start) / every))
         clips = clips if self.every_seconds else min(clips, 1)
         return times(span, (start, every, clips), pieces, time_step=self.time_step)
@@ -154,10 +160,10 @@ class SegmentsPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondsPolicy(Policy):
-    """The same times in every video: one clip, in the order of the list, including repeats."""
+    """One clip per video, with the frames at the same times in each video, in the order of the list `seconds`."""
 
     seconds: Annotated[tuple[Seconds, ...], MANY, listed("[0, 0.5, 1.25]")] = parameter(
-        "times from the first frame, in any order, with repeats, such as [0, 0.5, 1.25]"
+        "times from the first frame, in any order, repeats allowed, such as [0, 0.5, 1.25]"
     )
 
     @property
@@ -171,14 +177,15 @@ class SecondsPolicy(Policy):
 
 
 def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0, every: int | None = None) -> WantedFrames:
-    """Return consecutive clips of every stride-th frame through a span.
+    """Return the wanted frame numbers of consecutive clips in a span, of every stride-th frame.
 
     Args:
         span: The span.
-        stride: Distance between frames, by number.
-        length: Frames per clip. If None, all frames are one clip.
-        start: First frame of the first clip, counted from the span's first frame.
-        every: Frames from the begin of a clip to the begin of the next one. If None, `length` * `stride`.
+        stride: The difference between the numbers of successive wanted frames.
+        length: The number of frames per clip. If None, one clip has all wanted frames.
+        start: The first frame of the first clip, counted from the span's first frame.
+        every: The number of frames from the begin of a clip to the begin of the next clip. If None,
+            `length` * `stride`.
     """
     begin = span.first + start
     if length is None:
@@ -192,11 +199,11 @@ def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0, ev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StridePolicy(Policy):
-    """Every `stride`-th frame by number from frame `start` on, cut into clips of `frames` samples."""
+    """Every `stride`-th frame by number, from frame `start` on, divided into consecutive clips of `frames` frames."""
 
-    stride: Count = parameter("distance between frames, by number")
-    frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
-    start: Number = parameter("the first clip's first frame", 0)
+    stride: Count = parameter("difference between the numbers of successive frames")
+    frames: Count | None = parameter("frames per clip; by default, each video is one clip", None)
+    start: Number = parameter("number of the first clip's first frame", 0)
     by_number = True
 
     def wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
@@ -205,10 +212,10 @@ class StridePolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramesPolicy(Policy):
-    """The same frame numbers in every video: one clip, in the order of the list, including repeats."""
+    """One clip per video, with the same frame numbers in each video, in the order of the list `frames`."""
 
     frames: Annotated[tuple[Number, ...], MANY, listed("[0, 7, 3, 3]")] = parameter(
-        "frame numbers from 0, in any order, with repeats, such as [0, 7, 3, 3]"
+        "frame numbers from 0, in any order, repeats allowed, such as [0, 7, 3, 3]"
     )
     by_number = True
 
@@ -218,10 +225,13 @@ class FramesPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyframesPolicy(Policy):
-    """Frames where decoding may start: every `every`-th of them, cut into clips of `frames` frames."""
+    """Frames at which a decoder may start (random access points), divided into consecutive clips of `frames` frames.
 
-    every: Count = parameter("distance between the random access points that are taken, by number", 1)
-    frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
+    Only every `every`-th random access point is taken.
+    """
+
+    every: Count = parameter("every n-th random access point is taken", 1)
+    frames: Count | None = parameter("frames per clip; by default, each video is one clip", None)
     by_number = needs_video = counts_by_pts = True
 
     def sample_span(self, timeline: Timeline, span: Span, first: int = 0) -> Sampling:
@@ -233,43 +243,48 @@ class KeyframesPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerRowPolicy(Policy):
-    """Clips of the ranges that a row of the listing holds. Each range is sampled as if it were a video of its own.
+    """Clips of the ranges in a row of the listing. Each range is sampled as if it were a video of its own.
 
-    Either `start` and `end` are the columns that hold a range [start, end), or `cuts` is the column that holds a list
-    of times between which the ranges lie. `unit` is the unit of these values. With `include_end`, a range of frames
-    includes its last frame. One of `fps`, `stride` and `uniform` (that many frames, spread over the range) determines
-    how a range is sampled. `frames` is the length of a clip.
+    Either the columns `start` and `end` contain a range [start, end), or the column `cuts` contains a list of times,
+    and each two successive times bound a range. `unit` is the unit of these values. With `include_end`, `end` is the
+    last frame of the range. One of `fps`, `stride` and `uniform` determines how a range is sampled. `uniform` is a
+    number of frames that are spread evenly over the range. `frames` is the number of frames of a clip.
     """
 
-    fps: Rate | None = parameter("samples a second; or stride, or uniform", None)
-    stride: Count | None = parameter("every n-th frame; or fps, or uniform", None)
-    uniform: Count | None = parameter("number of frames, spread over the range; or fps, or stride", None)
-    frames: Count | None = parameter("with fps or stride: frames a clip; without it, one clip a range", None)
+    fps: Rate | None = parameter("samples per second (instead of stride or uniform)", None)
+    stride: Count | None = parameter("every n-th frame is a sample (instead of fps or uniform)", None)
+    uniform: Count | None = parameter(
+        "number of frames per clip, spread evenly over the range (instead of fps or stride)", None
+    )
+    frames: Count | None = parameter("with fps or stride: frames per clip; by default, each range is one clip", None)
     start: ColumnName | None = parameter(
-        "the listing's column with the start of a range; by default `start`, or one like start_sec", None
+        "the listing's column with the start of a range; by default `start`, or a similar name like start_sec", None
     )
     end: ColumnName | None = parameter(
-        "the listing's column with the end of a range; by default `end`, or one like end_sec", None
+        "the listing's column with the end of a range; by default `end`, or a similar name like end_sec", None
     )
-    cuts: ColumnName | None = parameter("instead: the column with a list of ascending places between ranges", None)
+    cuts: ColumnName | None = parameter(
+        "the column with an ascending list of the bounds of successive ranges (instead of start and end)", None
+    )
     unit: Unit = parameter("unit of the columns: seconds from the first frame, or frame numbers", "seconds")
-    include_end: YesNo = parameter("with unit: frames, whether the end belongs to the range", False)
+    include_end: YesNo = parameter("with `unit: frames`: whether the range includes the frame `end`", False)
     names_ranges = needs_video = counts_by_pts = True
 
     def __post_init__(self) -> None:
-        self.check_one_of("a range is sampled by one of fps, stride and uniform", "fps", "stride", "uniform")
+        self.check_one_of("per_row needs one of fps, stride and uniform", "fps", "stride", "uniform")
         if self.uniform is not None and self.frames is not None:
             raise RefusedError("uniform already determines the number of frames of a clip", found="frames as well")
         if self.range is not None:
             allowed = "start and end, or cuts"
-            raise RefusedError("per_row has its own keys for ranges", found="range", allowed=allowed)
-        self.ranges(())  # to raise for keys that contradict each other
+            raise RefusedError("the policy per_row has other keys for ranges", found="range", allowed=allowed)
+        self.ranges(())  # raises RefusedError if keys contradict each other
         Policy.__post_init__(self)
 
     def ranges(self, names: Sequence[str]) -> Ranges:
-        """Return the ranges that are sampled.
+        """Return the columns of a listing that contain the ranges to sample.
 
-        If the policy names no columns, they are `start` and `end`, or else two columns that look like these.
+        By default, these are the columns `start` and `end`. If they do not exist, two columns with similar names are
+        taken, such as `start_sec` and `end_sec`.
         """
         how: dict[str, Any] = {"unit": self.unit, "include_end": self.include_end}
         if self.cuts is not None:
@@ -302,25 +317,30 @@ class PerRowPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsPolicy(Policy):
-    """Sequences of `frames` frames that begin at regular distances, and one that the end cuts short.
+    """Windows (clips) of `frames` frames that begin at regular distances. The end of the video may cut the last one.
 
-    By number: every `stride`-th frame, with a window every `step` frames from frame `start` on. With `fps`, by time: a
-    window every `step_seconds` from `start_seconds` on. Without a step, windows are consecutive.
+    Without `fps`, windows are selected by frame number: a window begins every `step` frames, from frame `start` on, and
+    consists of every `stride`-th frame. With `fps`, windows are selected by time: a window begins every `step_seconds`,
+    from `start_seconds` on. Without a step, windows are consecutive.
     """
 
-    frames: Count = parameter("frames a window")
-    stride: Count | None = parameter("distance between the frames of a window; 1 by default", None)
-    step: Count | None = parameter("distance between windows, in frames; frames * stride by default", None)
-    start: Number | None = parameter("the first window's first frame; 0 by default", None)
-    fps: Rate | None = parameter("by time: samples a second, instead of stride", None)
-    step_seconds: Rate | None = parameter("with fps: distance between windows; frames / fps by default", None)
-    start_seconds: Seconds | None = parameter("with fps: where the first window begins; 0 by default", None)
+    frames: Count = parameter("frames per window")
+    stride: Count | None = parameter("difference between the numbers of a window's frames; 1 by default", None)
+    step: Count | None = parameter(
+        "frames from the begin of a window to the begin of the next one; frames * stride by default", None
+    )
+    start: Number | None = parameter("number of the first window's first frame; 0 by default", None)
+    fps: Rate | None = parameter("to select by time: samples per second (instead of stride)", None)
+    step_seconds: Rate | None = parameter(
+        "with fps: seconds from the begin of a window to the begin of the next one; frames / fps by default", None
+    )
+    start_seconds: Seconds | None = parameter("with fps: time at which the first window begins; 0 by default", None)
 
     def __post_init__(self) -> None:
         right, wrong = ["stride", "step", "start"], ["step_seconds", "start_seconds"]
-        what = "windows without fps go by frame numbers"
+        what = "windows without fps select by frame number"
         if self.fps is not None:
-            right, wrong, what = wrong, right, "windows with fps go by time"
+            right, wrong, what = wrong, right, "windows with fps select by time"
         if given := [name for name in wrong if getattr(self, name) is not None]:
             raise RefusedError(what, found=", ".join(given), allowed=", ".join(right))
         Policy.__post_init__(self)
@@ -340,23 +360,24 @@ class WindowsPolicy(Policy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AroundPolicy(Policy):
-    """For each anchor, the frames at `seconds` from its time, or at `frames` from its number.
+    """One clip for each anchor frame, with the frames at fixed distances from the anchor.
 
-    Every `every`-th frame is an anchor. LeRobot calls such a list `delta_timestamps`. What lies before the first frame
-    or after the last one is padding; `pad: ends` repeats that frame, as LeRobot does.
+    Every `every`-th frame is an anchor. `seconds` lists the distances as differences of time, and `frames` as
+    differences of frame numbers. LeRobot calls such a list `delta_timestamps`. Places before the first frame or after
+    the last frame are padding. `pad: ends` repeats the first or last frame there, as LeRobot does.
     """
 
     seconds: Annotated[tuple[Distance, ...], MANY, listed("[-0.1, 0, 0.1]")] | None = parameter(
-        "times from the anchor's, in any order, with repeats, such as [-0.1, 0, 0.1]; or frames", None
+        "seconds from the anchor, in any order, repeats allowed, such as [-0.1, 0, 0.1] (instead of frames)", None
     )
     frames: Annotated[tuple[Step, ...], MANY, listed("[-2, -1, 0]")] | None = parameter(
-        "numbers of frames from the anchor, in any order, with repeats, such as [-2, -1, 0]; or seconds", None
+        "frames from the anchor, in any order, repeats allowed, such as [-2, -1, 0] (instead of seconds)", None
     )
     every: Count = parameter("every n-th frame is an anchor", 1)
-    counts_by_pts = True  # timestamps decide whether all places of a clip lie outside, and then it is not made
+    counts_by_pts = True  # timestamps decide whether a clip has any place within the video; if not, it is left out
 
     def __post_init__(self) -> None:
-        self.check_one_of("distances from the anchor are given by seconds or by frames", "seconds", "frames")
+        self.check_one_of("around needs either seconds or frames", "seconds", "frames")
         Policy.__post_init__(self)
 
     @property

@@ -1,8 +1,8 @@
-"""The base of all policies: the keys that they share, and the way from wanted places to clips.
+"""Base class of all policies, with the keys that all policies share.
 
-A policy determines where its clips begin, and which places each clip wants from there on, as times or as frame numbers
-of a span of the video. All clips of a span are then computed together, in blocks: jitter, choice of frames, tolerance,
-padding.
+A policy determines the wanted places of each clip, which are times or frame numbers in a span of the video. The base
+class turns wanted places into clips, for many clips at once: it adds jitter, chooses a frame for each place, checks the
+tolerance, and pads.
 """
 
 import math
@@ -34,99 +34,105 @@ from framedex.sharder.policies.ranges import Places, Ranges
 Last = Literal["drop", "partial", "pad"]
 Short = Literal["skip", "pad", "error"]
 ShortClip = Literal["drop", "partial", "pad", "error"]
-TIME_STEP = 1 << 10  # random times are drawn to this fraction of the finest step among a policy's times
+TIME_STEP = 1 << 10  # resolution of random times: steps per unit of the common denominator of a policy's times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy(Record):
-    """The parameters common to all policies. A policy is such a record with parameters of its own.
+    """Base class of all policies: a record of the parameters that all policies share.
 
-    A policy does not read `split`, `filter` and `views` itself; its callers apply them.
+    The parameters `split`, `filter` and `views` are applied by the code that calls a policy, not by the policy itself.
 
     Attributes:
-        choose: The frame taken for a time.
-        tolerance_seconds: How far that frame may lie from the time. If None, any distance is allowed.
-        jitter_seconds: How far each place is moved at most, for policies by time.
-        jitter_frames: How far each place is moved at most, for policies by number.
-        seed: Seed of random draws.
-        pad: What replaces missing frames of a clip.
-        last: What happens to a clip that the video's end cuts short.
-        short: What happens to that clip if no clip is whole; by default, the value of `last`.
-        min_frames: Least number of real frames of a clip.
-        max_clips: Greatest number of clips of a video, or of a stretch of it. The clips that are kept are spread evenly
-            among all.
-        max_seconds: Number of seconds of a video, or of a stretch of it, that are sampled at most, from its beginning.
-        range: The listing's columns with the stretch of a video that is sampled, as if it were a video of its own. If
+        choose: The rule that chooses a frame for a wanted time.
+        tolerance_seconds: The maximum distance between a wanted time and the chosen frame. If None, any distance is
+            allowed.
+        jitter_seconds: The maximum random shift of each wanted time, for policies by time.
+        jitter_frames: The maximum random shift of each wanted frame number, for policies by number.
+        seed: The seed of random draws.
+        pad: The padding that replaces missing frames of a clip.
+        last: The treatment of a clip that the end of the video cuts short.
+        short: The treatment of such a clip if the video has no whole clip. If None, the value of `last`.
+        min_frames: The minimum number of real frames of a clip. Clips with fewer real frames are left out.
+        max_clips: The maximum number of clips of a video, or of a sampled range. If there are more, the clips that are
+            kept are spread evenly among them.
+        max_seconds: The number of seconds from the beginning of a video, or of a range, beyond which nothing is
+            sampled. If None, everything is sampled.
+        range: The listing's columns with the range of a video that is sampled as if it were a video of its own. If
             None, whole videos are sampled.
-        views: Which rows are views of one scene. If None, each row stands alone.
-        split: Which rows go to which split.
-        filter: Which rows are sampled.
+        views: The rule that joins rows of the listing to scenes. If None, each row is a unit of its own.
+        split: The rule that assigns rows to splits. If None, rows are not assigned.
+        filter: The condition on the rows that are sampled. If None, all rows are sampled.
     """
 
     choose: sampling.Choose = parameter(
-        "which frame a time means: the nearest, the one before it, or the one after it", "nearest"
+        "frame that is chosen for a time: the nearest frame, the one before the time, or the one after it", "nearest"
     )
-    tolerance_seconds: Seconds | None = parameter("clips with a frame further from its time are left out", None)
-    jitter_seconds: Seconds = parameter("by time: greatest random shift of a wanted time", Fraction(0))
-    jitter_frames: Number = parameter("by number: greatest random shift of a wanted number", 0)
+    tolerance_seconds: Seconds | None = parameter(
+        "maximum distance of a frame from its wanted time; clips that exceed it are left out", None
+    )
+    jitter_seconds: Seconds = parameter("by time: maximum random shift of each wanted time", Fraction(0))
+    jitter_frames: Number = parameter("by number: maximum random shift of each wanted frame number", 0)
     seed: Seed = parameter("seed of jitter and of random clips", 0)
-    pad: sampling.PadMode = parameter("how the missing frames of a clip are replaced", "constant")
-    last: Last = parameter("how a clip is treated that the end of the video cuts short", "pad")
-    short: Short | None = parameter("the same if the video has no whole clip; by default, the value of last", None)
-    min_frames: Count = parameter("a clip with fewer real frames is left out", 1)
-    max_clips: Count | None = parameter("greatest number of clips of a video, spread evenly", None)
-    max_seconds: Rate | None = parameter("how many seconds of a video are sampled at most, from its beginning", None)
-    range: Ranges | None = parameter("the listing's columns with the stretch of a video that is sampled", None)
-    views: Views | None = parameter("the listing's rows that are views of one scene, for clips of several views", None)
-    split: Split | None = parameter("which rows belong to train, val and test", None)
-    filter: FilterText | None = parameter("which rows are sampled, by columns of the index and the listing", None)
+    pad: sampling.PadMode = parameter("padding that replaces the missing frames of a clip", "constant")
+    last: Last = parameter("treatment of a clip that the end of the video cuts short", "pad")
+    short: Short | None = parameter(
+        "treatment of such a clip if the video has no whole clip; by default, the value of last", None
+    )
+    min_frames: Count = parameter("minimum number of real frames; clips with fewer are left out", 1)
+    max_clips: Count | None = parameter("maximum number of clips per video; they are spread evenly among all", None)
+    max_seconds: Rate | None = parameter("only this many seconds of a video are sampled, from its beginning on", None)
+    range: Ranges | None = parameter("the listing's columns with the range of a video that is sampled", None)
+    views: Views | None = parameter("rule that joins the listing's rows to scenes, for clips of several views", None)
+    split: Split | None = parameter("rule that assigns rows to splits, such as train, val and test", None)
+    filter: FilterText | None = parameter("condition on the rows to sample, by columns of the index and listing", None)
 
     def __post_init__(self) -> None:
         if self.by_number and self.jitter_seconds:
-            raise RefusedError("this policy goes by frame numbers", found="jitter_seconds", allowed="jitter_frames")
+            raise RefusedError("this policy selects by frame number", found="jitter_seconds", allowed="jitter_frames")
         if not self.by_number and self.jitter_frames:
-            raise RefusedError("this policy goes by time", found="jitter_frames", allowed="jitter_seconds")
+            raise RefusedError("this policy selects by time", found="jitter_frames", allowed="jitter_seconds")
         if self.length is not None and self.length > sampling.MAX_WANTED:
             raise RefusedError(f"a clip has at most {sampling.MAX_WANTED:,} frames", found=f"{self.length:.3g} frames")
         if self.length is not None and self.min_frames > self.length:
-            raise RefusedError("min_frames is more than a clip has", found=self.min_frames, allowed=self.length)
+            raise RefusedError("min_frames exceeds the frames of a clip", found=self.min_frames, allowed=self.length)
         if self.views is None:
             return
         if self.needs_video and self.views.clock is None:
-            raise RefusedError("this policy goes by the frames of a view", where="views", found="clock_fps")
+            raise RefusedError("this policy needs a view as the clock", where="views", found="clock_fps")
         if any(view.seconds is not None for view in (self.views.each or {}).values()) and not self.takes_seconds:
-            what = "seconds of a view are for the policy around by seconds"
+            what = "seconds of a view can only be used with the policy around with seconds"
             raise RefusedError(what, where="views: each", found="seconds")
 
     @property
     def by_number(self) -> bool:
-        """Whether clips want frame numbers instead of times."""
+        """Whether the wanted places of clips are frame numbers instead of times."""
         return False
 
     @property
     def takes_seconds(self) -> bool:
-        """Whether a clip wants the times of a list `seconds`, which a view may replace."""
+        """Whether the policy has a list `seconds` of wanted times, which the `seconds` of a view can replace."""
         return False
 
     @property
     def length(self) -> int | None:
-        """Number of frames of a whole clip, from the key `frames`. If None, it depends on the video."""
+        """The number of frames of a whole clip, from the key `frames`. None if the number depends on the video."""
         frames: int | tuple[int, ...] | None = getattr(self, "frames", None)
         return len(frames) if isinstance(frames, tuple) else frames
 
     @property
     def time_step(self) -> int:
-        """Factor by which times must be counted more finely than the policy's own times require."""
+        """The factor by which the unit of times must be finer than the policy's times require, for random times."""
         return TIME_STEP if self.jitter_seconds else 1
 
     @property
     def is_random(self) -> bool:
-        """Whether something is drawn at random, so that epochs differ."""
+        """Whether clips depend on random draws, and therefore differ between epochs."""
         return bool(self.jitter_seconds or self.jitter_frames)
 
     @property
     def shared_keys_need_pts(self) -> bool:
-        """Whether a shared key makes a video's number of clips depend on its timestamps or on the listing."""
+        """Whether a key of this class makes a video's number of clips depend on timestamps or on the listing."""
         return self.tolerance_seconds is not None or self.range is not None or self.max_seconds is not None
 
     @property
@@ -136,12 +142,14 @@ class Policy(Record):
 
     @property
     def names_ranges(self) -> bool:
-        """Whether columns of the listing hold the stretches of a video that are sampled."""
+        """Whether the policy samples ranges from columns of the listing."""
         return self.range is not None
 
     def ranges(self, names: Sequence[str]) -> Ranges | None:
-        """Return the columns that hold the sampled ranges, for a listing with columns `names`, or None for
-        whole videos.
+        """Return the columns of a listing that contain the ranges to sample, or None if whole videos are sampled.
+
+        Args:
+            names: The names of the listing's columns.
 
         Raises:
             PolicyError: The names of the columns contradict the policy's unit.
@@ -149,11 +157,15 @@ class Policy(Record):
         return self.range
 
     def _places(self, timeline: sampling.Timeline, row: Mapping[str, Any], ranges: Ranges) -> list[Places]:
-        """Return the ranges of a row. Raises PolicyError."""
+        """Return the ranges of a row of the listing. Raises PolicyError if the row has no valid ranges."""
         return ranges.places(timeline, row)
 
     def span_of(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Span:
-        """Return the stretch from the first range of a row to its last one, or the whole video. Raises PolicyError."""
+        """Return the span from the begin of a row's first range to the end of its last range, or the whole video.
+
+        Raises:
+            PolicyError: The row has no valid ranges.
+        """
         ranges = self.ranges(list(row))
         if ranges is None:
             return sampling.whole(timeline)
@@ -163,26 +175,27 @@ class Policy(Record):
 
     @property
     def needs_video(self) -> bool:
-        """Whether clips depend on more than times and numbers of frames: random access points, or ranges of rows."""
+        """Whether clips also depend on random access points or on ranges of rows, not only on times of frames."""
         return False
 
     def sample(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Sampling:
-        """Return the clips of one mention of a video.
+        """Return the clips of one mention of a video (a row of the listing).
 
-        A pure function: the same input gives the same output.
+        The result depends on the arguments alone.
 
         Args:
-            row: The listing's columns of the mention, or {} without columns.
+            timeline: The times of the video.
+            row: The values of the row by column, {} if the listing has no columns.
 
         Raises:
-            PolicyError: `short: error` forbids the video, or the parameters would give more than MAX_CLIPS clips or
-                MAX_WANTED frames.
+            PolicyError: The video has no whole clip and `short` is "error", or the parameters would give more than
+                MAX_CLIPS clips or MAX_WANTED frames.
         """
         wrong = row.get(LISTING_PROBLEM)
         return _wrong_row(str(wrong)) if wrong else self.sample_row(timeline, row)
 
     def sample_row(self, timeline: sampling.Timeline, row: Mapping[str, Any]) -> sampling.Sampling:
-        """Return the clips of one mention that has no problem. Each range is sampled as if it were a video."""
+        """Return the clips of one mention without listing problems. Each range is sampled as if it were a video."""
         try:
             ranges = self.ranges(list(row))
             places = [] if ranges is None else self._places(timeline, row, ranges)
@@ -206,15 +219,15 @@ class Policy(Record):
         return sampling.Sampling(clips=clips, missed=missed, following=following)
 
     def _limited(self, timeline: sampling.Timeline, span: sampling.Span) -> sampling.Span:
-        """Return the part of a stretch that is sampled: its first `max_seconds`, or all of it."""
+        """Return the part of a span that is sampled: the first `max_seconds`, or the whole span."""
         return span if self.max_seconds is None else sampling.beginning(timeline, span, self.max_seconds)
 
     def sample_span(self, timeline: sampling.Timeline, span: sampling.Span, first: int = 0) -> sampling.Sampling:
-        """Return the clips of a stretch of a video, numbered from `first`, as if it were a video of its own."""
+        """Return the clips of a span, numbered from `first`, as if the span were a video of its own."""
         return self.clips_of(timeline, span, self.wanted(timeline, span), first)
 
     def wanted(self, timeline: sampling.Timeline, span: sampling.Span) -> sampling.WantedFrames:
-        """Return the places that clips want in a stretch of a video."""
+        """Return the wanted places of all clips in a span of a video."""
         raise NotImplementedError(type(self).__name__)
 
     def clips_of(
@@ -228,33 +241,34 @@ class Policy(Record):
         anchors: NDArray[np.int64] | None = None,
         stretch: sampling.Span | None = None,
     ) -> sampling.Sampling:
-        """Return the clips that get their wanted frames, numbered from `first`.
+        """Turn wanted places into clips. Return the clips, numbered from `first`, and the missed clips.
 
-        docs/policies.md describes what happens to other clips.
+        docs/policies.md describes how clips are treated whose wanted frames are missing.
 
         Args:
-            timeline: The video.
-            span: The span that the wanted places refer to.
-            wanted: The wanted places.
+            timeline: The times of the video.
+            span: The span that contains the available places.
+            wanted: The wanted places of all clips.
             first: The number of the first clip.
-            among: int64, the frames that numbers refer to. If None, all frames of the video.
-            anchors: int64 [clips], the anchor frame of each clip, or None.
-            stretch: The stretch of the video that is sampled. If None, `span`.
+            among: int64, ascending: the frames of which the wanted numbers are indices. If None, the wanted numbers are
+                frame numbers.
+            anchors: int64 [clips], the anchor frame of each clip. None if clips have no anchors.
+            stretch: The sampled span of the video, in frames. If None, `span`.
 
         Raises:
-            PolicyError: No clip is whole, and `short: error` forbids that.
+            PolicyError: No clip is whole and `short` is "error".
         """
         short_clip = self.short_clip(wanted.any_whole() and not span.is_empty)
         if short_clip == "error" or (self.short == "error" and self.min_frames > len(wanted.offsets)):
             raise PolicyError(self._too_short(timeline, span, wanted), remedy="choose `short: skip` or `short: pad`")
-        # Jitter moves no place into the span or out of it, so all epochs make the same clips.
+        # Jitter never moves a place across the bounds of the span, so all epochs have the same clips.
         real = [np.zeros(0, np.int64)]
         if not span.is_empty:
             real += [wanted.inside(places).sum(axis=1) for _, places in wanted.blocks()]
         count = np.concatenate(real)
         made = np.flatnonzero((count >= self.min_frames) & ((count == len(wanted.offsets)) | (short_clip != "drop")))
         following = first + int(made.max(initial=-1)) + 1
-        if self.max_clips is not None and len(made) > self.max_clips:  # the middle one of each of max_clips equal parts
+        if self.max_clips is not None and len(made) > self.max_clips:  # keep the middle clip of each equal part
             made = made[(2 * np.arange(self.max_clips) + 1) * len(made) // (2 * self.max_clips)]
         kept = np.zeros(len(wanted.starts), np.bool_)
         kept[made] = True
@@ -270,7 +284,7 @@ class Policy(Record):
                 pts = timeline.pts[span.first : span.stop]
                 frames = span.first + sampling.frames_at(pts, frames, wanted.denominator, self.choose)
                 if self.pad == "ends":
-                    # A last frame that is shown for no time counts, too: the first one of those with equal timestamps.
+                    # Of several last frames with equal timestamps, take the first one, as `frames_at` does.
                     last = span.first + int(np.searchsorted(pts, pts[-1], side="left"))
                     frames = np.where(places >= wanted.limit, last, frames)
             if among is not None:
@@ -280,7 +294,7 @@ class Policy(Record):
                 allowed = math.floor(self.tolerance_seconds / timeline.time_base * wanted.denominator)
                 away = np.abs(sampling.differences(timeline.pts, frames, places, wanted.denominator))
                 far = (np.asarray(away > allowed, np.bool_) & inside).any(axis=1)
-                what = f"no frame within {float(self.tolerance_seconds):g} s of a time that it wants"
+                what = f"no frame within {float(self.tolerance_seconds):g} s of a wanted time"
                 missed += [
                     sampling.Missed(kind="tolerance", message=f"clip {number}: {what}", counts=False, number=number)
                     for number in (np.flatnonzero(here & far) + first + at).tolist()
@@ -289,7 +303,7 @@ class Policy(Record):
             chosen = np.flatnonzero(here)
             frames, inside = frames[chosen], inside[chosen]
             short = np.asarray(~inside.all(axis=1), np.bool_)
-            if short_clip == "pad" and self.pad != "ends" and short.any():  # otherwise the ends are there already
+            if short_clip == "pad" and self.pad != "ends" and short.any():  # for `ends`, clipping has padded already
                 frames[short] = sampling.padded(frames[short], inside[short], self.pad)
             is_cut: list[bool] = [False] * len(chosen) if short_clip == "pad" else short.tolist()
             about = [None] * len(chosen) if anchors is None else anchors[at + chosen].tolist()
@@ -302,12 +316,12 @@ class Policy(Record):
         return sampling.Sampling(clips=clips, missed=missed, following=following)
 
     def _blocks(self, timeline: sampling.Timeline, wanted: sampling.WantedFrames) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield blocks of clips as `WantedFrames.blocks` does, with jitter."""
+        """Yield the blocks of `WantedFrames.blocks`, with jitter added to the places."""
         if wanted.denominator is None:
             most = self.jitter_frames
         else:
             most = int(self.jitter_seconds / timeline.time_base * wanted.denominator)
-        jitter = max(0, min(most, wanted.limit - wanted.low))  # more would be clipped anyway
+        jitter = max(0, min(most, wanted.limit - wanted.low))  # a greater shift would be clipped to the span anyway
         for at, places in wanted.blocks():
             if jitter:
                 first = at * len(wanted.offsets)
@@ -316,14 +330,14 @@ class Policy(Record):
                 )
                 moved = places + (sampling.below(drawn, 2 * jitter + 1).reshape(places.shape) - jitter)
                 moved = np.where(wanted.inside(places), np.clip(moved, wanted.low, wanted.limit - 1), places)
-                # The places of a clip keep the order that they had before.
+                # Sorting ensures that jitter does not change the order of a clip's places.
                 order = np.argsort(places, axis=1, kind="stable")
                 places = np.empty_like(moved)
                 np.put_along_axis(places, order, np.sort(moved, axis=1), axis=1)
             yield at, places
 
     def _too_short(self, timeline: sampling.Timeline, span: sampling.Span, wanted: sampling.WantedFrames) -> str:
-        """Return why a span gives no clip."""
+        """Return the message that a span is too short for a clip."""
         video = sampling.whole(timeline)
         seconds, frames = float((span.end - span.start) * timeline.time_base), span.stop - span.first
         what = f"{seconds:.6g} s with {frames} frames"
@@ -332,7 +346,11 @@ class Policy(Record):
         return f"{what}: too short for a clip of {len(wanted.offsets)} frames (min_frames: {self.min_frames})"
 
     def short_clip(self, any_whole: bool) -> ShortClip:
-        """Return the treatment of a clip that the end cuts short, which depends on whether any clip is whole."""
+        """Return the treatment of a clip that the end cuts short.
+
+        Args:
+            any_whole: Whether the span has a whole clip.
+        """
         if any_whole or self.short is None:
             return "partial" if self.last == "pad" and self.pad == "none" else self.last
         if self.short == "pad":
@@ -341,6 +359,6 @@ class Policy(Record):
 
 
 def _wrong_row(message: str, following: int = 0) -> sampling.Sampling:
-    """Return the result for a wrong row of the listing: a failure, and no clips."""
+    """Return the result for an invalid row of the listing: one failure and no clips."""
     missed = sampling.Missed(kind="row", message=message, counts=True)
     return sampling.Sampling(clips=[], missed=[missed], following=following)

@@ -1,4 +1,4 @@
-"""Ranges: stretches of a video that a row of the listing holds. Every policy can sample them."""
+"""Ranges of a video that a row of the listing specifies. Every policy can sample ranges instead of whole videos."""
 
 import functools
 import itertools
@@ -26,9 +26,10 @@ from framedex.sharder.configuration.parameters import (
 from framedex.sharder.policies.sampling import Span, Timeline, whole
 
 Unit = Literal["seconds", "frames"]
-Places = tuple[Fraction, Fraction] | None  # start and end of a range, in its unit; None for the whole video
+Places = tuple[Fraction, Fraction] | None  # (start, end) of a range, in the range's unit; None means the whole video
 
-# Names such as start, begin_time, StartSeconds, frame_end or stop: a word for an end of a range, alone or with a unit.
+# Patterns for names of columns such as start, begin_time, StartSeconds, frame_end or stop: a word for the start or the
+# end of a range, alone or with a unit.
 UNIT_WORDS = "seconds|second|secs|sec|s|time|frames|frame|pts|ms"
 STARTS, ENDS = (
     re.compile(rf"(?:(?P<before>{UNIT_WORDS})[_ ]?)?(?:{words})(?:[_ ]?(?P<after>{UNIT_WORDS}))?", re.IGNORECASE)
@@ -38,21 +39,30 @@ STARTS, ENDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges(Record):
-    """The columns of a listing that hold a range [start, end) of each row's video, or several ranges.
+    """The columns of a listing that specify one or several ranges of each row's video.
 
-    `start` and `end` are the names of the columns; one of them may be missing. Instead, `cuts` is the column that holds
-    a list of places between which the ranges lie. `unit` is their unit: seconds from the first frame, or frame numbers.
-    With `include_end`, a range of frames includes its last frame. An end in seconds that lies within
-    `tolerance_seconds` of a frame's timestamp is replaced by that timestamp, because times in listings are rounded.
-    `frames` is the column with the number of frames that the range must have.
+    The columns `start` and `end` specify a range [start, end). One of these columns may be missing. Alternatively, the
+    column `cuts` contains an ascending list of bounds, and each two successive bounds form a range. `unit` is the unit
+    of all these values: seconds from the first frame, or frame numbers. With `include_end`, `end` is the last frame of
+    the range. A start or end in seconds whose distance from a frame's timestamp is at most `tolerance_seconds` is
+    replaced by that timestamp, because times in listings are often rounded. `frames` is the column with the number of
+    frames that the range must have.
     """
 
-    start: ColumnName | None = parameter("the listing's column with the start; empty cells: the video's start", None)
-    end: ColumnName | None = parameter("the listing's column with the end; empty cells: the video's end", None)
-    cuts: ColumnName | None = parameter("instead: the column with a list of ascending places between ranges", None)
+    start: ColumnName | None = parameter(
+        "the listing's column with the start of the range; an empty cell means the start of the video", None
+    )
+    end: ColumnName | None = parameter(
+        "the listing's column with the end of the range; an empty cell means the end of the video", None
+    )
+    cuts: ColumnName | None = parameter(
+        "the column with an ascending list of the bounds of successive ranges (instead of start and end)", None
+    )
     unit: Unit = parameter("unit of the columns: seconds from the first frame, or frame numbers", "seconds")
-    include_end: YesNo = parameter("with unit: frames, whether the end belongs to the range", False)
-    tolerance_seconds: Seconds = parameter("an end that is so close to a frame's time is moved to it", Fraction(0))
+    include_end: YesNo = parameter("with `unit: frames`: whether the range includes the frame `end`", False)
+    tolerance_seconds: Seconds = parameter(
+        "a start or end that is at most this far from a frame's time is replaced by that time", Fraction(0)
+    )
     frames: ColumnName | None = parameter("the listing's column with the number of frames that a range must have", None)
 
     def __post_init__(self) -> None:
@@ -60,29 +70,34 @@ class Ranges(Record):
             raise RefusedError(
                 "a range needs the name of a column",
                 allowed="{start: start, end: end}, or {cuts: cuts}",
-                remedy="`range: null` samples whole videos",
+                remedy="write `range: null` to sample whole videos",
             )
         if self.cuts is not None and (self.start, self.end, self.frames) != (None, None, None):
             found = ", ".join(name for name in ("start", "end", "frames") if getattr(self, name) is not None)
-            raise RefusedError("ranges are given by start and end, or by cuts", found=f"cuts and {found}")
+            raise RefusedError("ranges must be given either by start and end, or by cuts", found=f"cuts and {found}")
         if self.include_end and (self.unit == "seconds" or self.end is None):
-            raise RefusedError("include_end is for an end in frames", found=f"unit: {self.unit}, end: {self.end}")
+            raise RefusedError(
+                "include_end requires a column end, in frames", found=f"unit: {self.unit}, end: {self.end}"
+            )
         if self.tolerance_seconds and self.unit == "frames":
-            raise RefusedError("tolerance_seconds is for a range in seconds", found=f"unit: {self.unit}")
+            raise RefusedError("tolerance_seconds requires a range in seconds", found=f"unit: {self.unit}")
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read."""
+        """The names of the listing's columns that are read."""
         return [name for name in (self.start, self.end, self.cuts, self.frames) if name is not None]
 
     def places(self, timeline: Timeline, row: Mapping[str, Any], *, whole_if_empty: bool = True) -> list[Places]:
-        """Return the ranges that a row holds.
+        """Return the ranges that a row specifies.
 
         Args:
-            whole_if_empty: An empty start is the video's start, an empty end its end; otherwise they are errors.
+            timeline: The times of the video.
+            row: The values of the row, by column.
+            whole_if_empty: Whether an empty start means the start of the video, and an empty end the end of the video.
+                If not, empty cells are errors.
 
         Raises:
-            PolicyError: The row lacks these columns, or its cells do not hold places.
+            PolicyError: The row lacks a column, or a cell does not contain a valid start, end or list.
         """
         if self.cuts is not None:
             return list(itertools.pairwise(_cuts(timeline, row, self.cuts, self.unit)))
@@ -96,17 +111,17 @@ class Ranges(Record):
             return [None]
         if end is None:
             length = len(timeline.pts) if self.unit == "frames" else timeline.seconds
-            # A range that begins after the video's end is reported by its own start.
+            # If the range begins after the end of the video, this end makes `span_between` report the start.
             end = max(Fraction(length), Fraction(0) if start is None else start + 1)
         elif self.include_end:
             end += 1
         return [(start or Fraction(0), end)]
 
     def span(self, timeline: Timeline, row: Mapping[str, Any], places: Places) -> Span:
-        """Return the stretch of a video that a range of a row means, without what lies past the video's end.
+        """Return the span of a video for a range of a row. The part after the end of the video is cut off.
 
         Raises:
-            PolicyError: The range has no frame, or another number of frames than the row states.
+            PolicyError: The range contains no frame, or its number of frames differs from the number in the row.
         """
         if places is None:
             span = whole(timeline)
@@ -119,19 +134,19 @@ class Ranges(Record):
             expected, found = cell_of(row, self.frames), span.stop - span.first
             if expected != found:
                 raise PolicyError(
-                    "the range has another number of frames than the row states",
+                    "the number of frames in the range differs from the number that the row states",
                     where=f"column {self.frames!r}",
-                    found=f"{found} frames, of a video of {len(timeline.pts)}",
+                    found=f"{found} frames, in a video of {len(timeline.pts)} frames",
                     allowed=shown(expected),
-                    remedy="a range that ends after its video is cut there",
+                    remedy="correct the row (a range that ends after the video is cut at the end of the video)",
                 )
         return span
 
 
 def cell_of(row: Mapping[str, Any], name: str) -> object:
-    """Return a row's value in a column, which may be empty. Raises PolicyError if the column does not exist."""
+    """Return a row's value in a column. The value may be empty. Raises PolicyError if the column does not exist."""
     if name not in row:
-        raise no_column("listing", name, map(str, row), none="it has no columns for this medium")
+        raise no_column("listing", name, map(str, row), none="the listing has no columns for this medium")
     return row[name]
 
 
@@ -144,16 +159,16 @@ def _filled_cell(row: Mapping[str, Any], name: str) -> object:
     """Return a row's value in a column. Raises PolicyError if the column does not exist or the cell is empty."""
     value = cell_of(row, name)
     value = value.tolist() if isinstance(value, np.ndarray) else value
-    if value is None or value != value:  # not is_empty: an empty text is refused as a number, with other words
+    if value is None or value != value:  # an empty text is not refused here, but later, as not a number
         raise PolicyError("the cell is empty", where=f"column {name!r}", found=shown(value))
     return value
 
 
 def _cuts(timeline: Timeline, row: Mapping[str, Any], name: str, unit: Unit) -> list[Fraction]:
-    """Return the places in a cell, ascending. Raises PolicyError."""
+    """Return the ascending list of cuts in a cell. Raises PolicyError if the cell does not contain such a list."""
     value = _filled_cell(row, name)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) < 2:
-        raise PolicyError("cuts are a list of two or more numbers", where=f"column {name!r}", found=shown(value))
+        raise PolicyError("cuts must be a list of two or more numbers", where=f"column {name!r}", found=shown(value))
     cuts = [_place_of(timeline, item, f"{name}[{number}]", unit) for number, item in enumerate(value)]
     if any(after <= before for before, after in itertools.pairwise(cuts)):
         raise PolicyError("cuts must ascend", where=f"column {name!r}", found=str([float(cut) for cut in cuts])[:80])
@@ -161,44 +176,46 @@ def _cuts(timeline: Timeline, row: Mapping[str, Any], name: str, unit: Unit) -> 
 
 
 def _place_of(timeline: Timeline, value: object, name: str, unit: Unit) -> Fraction:
-    """Return one end of a range. A negative frame number counts from the end, as in DALI's file lists.
+    """Return the start or end of a range as a number.
+
+    A negative frame number counts from the end of the video, as in DALI's file lists.
 
     Args:
-        timeline: The video.
-        value: A value of the listing.
-        name: Name of the column, for errors.
+        timeline: The times of the video.
+        value: The value in the listing.
+        name: The name of the column, for errors.
         unit: The unit of the value.
 
     Raises:
-        PolicyError: The value is not a place in a video.
+        PolicyError: The value is not a number, not a whole number of frames, or before the start of the video.
     """
     place, where, found = as_fraction(value), f"column {name!r}", shown(value)
     if place is None:
         raise PolicyError("must be a number", where=where, found=found)
     if unit == "frames":
         if place.denominator != 1:
-            raise PolicyError("a frame number must be whole", where=where, found=found)
+            raise PolicyError("a frame number must be a whole number", where=where, found=found)
         place += len(timeline.pts) if place < 0 else 0
     if place < 0:
         allowed = f"-{len(timeline.pts)} or more" if unit == "frames" else "0 or more"
-        raise PolicyError("lies before the video", where=where, found=found, allowed=allowed)
+        raise PolicyError("is before the start of the video", where=where, found=found, allowed=allowed)
     return place
 
 
 def span_between(timeline: Timeline, start: Fraction, end: Fraction, unit: Unit) -> Span:
-    """Return the stretch of a video between two places, without what lies past the video's end.
+    """Return the span of a video from `start` to `end`. The part after the end of the video is cut off.
 
-    A range of seconds contains the frames whose timestamps lie in it.
+    A range of seconds contains the frames whose timestamps are in the range.
 
     Raises:
-        PolicyError: The stretch contains no frame.
+        PolicyError: The range does not end after it starts, or contains no frame.
     """
     video = whole(timeline)
     if start >= end:
         raise PolicyError("a range must end after it starts", found=f"{float(start):g} to {float(end):g} {unit}")
     if unit == "frames":
         first, stop = min(int(start), video.stop), min(int(end), video.stop)
-        # A frame begins at its timestamp; the one after the last would begin when the video ends.
+        # A frame begins at its timestamp. The frame number after the last frame stands for the end of the video.
         begins = (Fraction(int(timeline.pts[number])) if number < video.stop else video.end for number in (first, stop))
         from_, to = begins
     else:
@@ -206,7 +223,7 @@ def span_between(timeline: Timeline, start: Fraction, end: Fraction, unit: Unit)
         first, stop = (int(np.searchsorted(timeline.pts, math.ceil(place), side="left")) for place in (from_, to))
     if first >= stop:
         raise PolicyError(
-            "no frame lies in the range",
+            "the range contains no frame",
             found=f"{float(start):g} to {float(end):g} {unit}",
             allowed=f"{video.stop} frames in {float(timeline.seconds):g} s",
         )
@@ -214,7 +231,7 @@ def span_between(timeline: Timeline, start: Fraction, end: Fraction, unit: Unit)
 
 
 def _snapped(timeline: Timeline, seconds: Fraction, tolerance: Fraction) -> Fraction:
-    """Return the time of the frame that is nearest to a time, if it is within the tolerance; else the time itself.
+    """Return the time of the frame nearest to a time if their distance is within the tolerance, else the given time.
 
     All times are in seconds from the first frame.
     """
@@ -230,7 +247,7 @@ def _snapped(timeline: Timeline, seconds: Fraction, tolerance: Fraction) -> Frac
 
 @functools.lru_cache
 def range_columns(names: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the two columns of a listing that look like the start and the end of a range, or None."""
+    """Return the two columns of a listing whose names look like the start and the end of a range, or None."""
     found = [[(name, match) for name in names if (match := words.fullmatch(name))] for words in (STARTS, ENDS)]
     pairs = [
         (start, end)
@@ -241,16 +258,21 @@ def range_columns(names: tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def check_unit(columns: tuple[str, str], unit: Unit) -> None:
-    """Check that the names of the columns of a range do not contradict its unit. Raises PolicyError."""
+    """Raise PolicyError if the names of the columns of a range contradict the unit.
+
+    Args:
+        columns: The names that `range_columns` returned.
+        unit: The unit in the policy.
+    """
     match = STARTS.fullmatch(columns[0])
-    assert match is not None  # `range_columns` found it by this pattern
+    assert match is not None  # `range_columns` selected the column by this pattern
     word = (match["before"] or match["after"] or "").lower()
     units = {"": unit, "frames": "frames", "frame": "frames", "pts": "pts", "ms": "milliseconds"}
     expected = units.get(word, "seconds")
     if expected != unit:
         raise PolicyError(
-            f"the ranges of the listing are in {expected}, by the names of their columns",
+            f"the names of the listing's columns show that the ranges are in {expected}",
             found=f"columns {columns[0]!r} and {columns[1]!r}, unit: {unit}",
             allowed="unit: seconds, or unit: frames",
-            remedy="name the columns that have this unit: `start: …`, `end: …`",
+            remedy="write the names of columns that have this unit into the policy: `start: …`, `end: …`",
         )

@@ -1,4 +1,4 @@
-"""Read a policy from a YAML file, check it, and describe such files by a JSON Schema for editors."""
+"""Read and check policies in YAML files, and generate the JSON Schema of such files for editors."""
 
 import inspect
 import os
@@ -35,9 +35,10 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def policy_schema() -> Json:
-    """Return the schema of a policy's file.
+    """Return the JSON Schema of policy files.
 
-    Everything that `make_policy` accepts is valid by the schema; the reverse does not hold.
+    Every document that `make_policy` accepts is valid according to the schema. `make_policy` refuses some documents
+    that are valid according to the schema.
     """
     found = definitions([Policy, *POLICIES.values()])
     shared = {name: {"$ref": f"#/$defs/Policy/properties/{name}"} for name in found["Policy"]["properties"]}
@@ -47,10 +48,10 @@ def policy_schema() -> Json:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A policy of framedex",
-        "description": "Which frames make a clip; see docs/policies.md.",
+        "description": "The rule that selects the frames of clips; see docs/policies.md.",
         "type": "object",
         "required": ["policy"],
-        "properties": {"policy": {"description": "how frames are chosen", "oneOf": kinds}},
+        "properties": {"policy": {"description": "the kind of the policy", "oneOf": kinds}},
         "allOf": [
             {
                 "if": {"properties": {"policy": {"const": name}}, "required": ["policy"]},
@@ -64,17 +65,17 @@ def policy_schema() -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFile:
-    """The content of a policy's file.
+    """The parsed content of a policy file.
 
     Attributes:
         policy: The policy.
-        filter: Which rows of the index and the listing are sampled; None for all.
-        resolved: The file as plain values with all defaults. Reading them gives an equal record. The key `range` is
-            there only if the file has it, because an empty one means whole videos.
+        filter: The condition on the rows of the index and the listing that are sampled. None if all rows are sampled.
+        resolved: The document as YAML values, including all defaults. `make_policy` reads an equal policy from these
+            values. The key `range` is present only if the file has it, because a null range means whole videos.
     """
 
     policy: Policy
-    filter: pc.Expression | None = field(compare=False)  # `==` of expressions is an expression; resolved holds its text
+    filter: pc.Expression | None = field(compare=False)  # not comparable by `==`; `resolved` contains its text
     resolved: dict[str, Any]
 
 
@@ -84,15 +85,15 @@ SHIPPED = Path(str(resources.files("framedex"))) / "configs"
 
 
 def find_policy(said: PolicyLike) -> PolicyFile:
-    """Return the policy that a value refers to.
+    """Return the policy that an argument specifies.
 
     Args:
-        said: A YAML file, the name of a policy that comes with framedex ("fps"), or a policy itself: a mapping, or its
-            YAML ("{policy: fps, fps: 2, frames: 8}"). A file of that name takes precedence over a policy that comes
-            with framedex.
+        said: The path of a YAML file, the name of a policy that framedex includes ("fps"), a mapping, or YAML text
+            ("{policy: fps, fps: 2, frames: 8}"). If a text is both the path of a file and the name of an included
+            policy, the file is read.
 
     Raises:
-        PolicyError: There is no such policy, or it is not valid.
+        PolicyError: The policy does not exist or is not valid.
     """
     if isinstance(said, PolicyFile):
         return said
@@ -107,7 +108,7 @@ def find_policy(said: PolicyLike) -> PolicyFile:
     shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
     if said not in shipped:
         raise PolicyError(
-            "there is no such file, and no policy of this name comes with framedex",
+            "this is neither an existing file nor the name of a policy that framedex includes",
             found=said,
             allowed=", ".join(shipped),
             remedy=did_you_mean(said, shipped),
@@ -116,13 +117,17 @@ def find_policy(said: PolicyLike) -> PolicyFile:
 
 
 def with_seed(said: PolicyLike, seed: int | None) -> PolicyFile:
-    """Return the policy that a value refers to, with another seed if one is given. Raises PolicyError."""
+    """Return the policy of `find_policy`, with its seed replaced if `seed` is given. Raises PolicyError."""
     found = find_policy(said)
     return found if seed is None else make_policy(found.resolved | {"seed": seed}, where="policy")
 
 
 def _inline(said: str) -> Mapping[str, object] | None:
-    """Return the mapping that a text means as YAML, or None if it is another text, for instance a path."""
+    """Return the mapping in a YAML text, or None if the text is not a YAML mapping (for example, if it is a path).
+
+    Raises:
+        PolicyError: The text looks like a mapping and is not valid YAML.
+    """
     if ":" not in said:
         return None
     try:
@@ -135,7 +140,7 @@ def _inline(said: str) -> Mapping[str, object] | None:
 
 
 def read_policy(path: Path) -> PolicyFile:
-    """Return the checked content of a policy's YAML file. Raises PolicyError."""
+    """Read and check a policy file. Raises PolicyError."""
     try:
         content = _yaml_content(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
@@ -144,9 +149,16 @@ def read_policy(path: Path) -> PolicyFile:
 
 
 def make_policy(content: object, *, where: str) -> PolicyFile:
-    """Return the checked content of a parsed policy document. Raises PolicyError."""
+    """Check a parsed policy document and return its content. Raises PolicyError.
+
+    Args:
+        content: The parsed document.
+        where: The location of the document, for errors.
+    """
     if not isinstance(content, Mapping):
-        raise PolicyError("a policy is a mapping", where=where, found=type(content).__name__, allowed="policy: fps …")
+        raise PolicyError(
+            "a policy must be a mapping", where=where, found=type(content).__name__, allowed="policy: fps …"
+        )
     name = content.get("policy")
     if not isinstance(name, str) or name not in POLICIES:
         remedy = did_you_mean(name, POLICIES) if isinstance(name, str) else None
@@ -162,19 +174,19 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     return PolicyFile(policy=policy, filter=filter_, resolved=resolved)
 
 
-MAX_VALUES = 10_000  # the policies of papers have some fifty
+MAX_VALUES = 10_000  # maximum number of values in a policy file; policies from papers have about fifty
 
 
 def changed_settings(text: str) -> str:
     """Return the settings of a dataset's policy that differ from the defaults, as one line of YAML.
 
-    For a policy that this version does not know, and for explicit clips, return all settings.
+    All settings are returned for explicit clips, and for policies that this version of framedex does not support.
 
     Args:
         text: The content of the dataset's policy.yaml.
 
     Raises:
-        ValueError, yaml.YAMLError: It is not YAML.
+        ValueError, yaml.YAMLError: The text is not valid YAML, or has too many values.
     """
     content = _yaml_content(text)
     try:
@@ -186,18 +198,23 @@ def changed_settings(text: str) -> str:
 
 
 def _yaml_content(text: str) -> Any:
-    """Return the content of a YAML text. Raises ValueError or yaml.YAMLError, also for too many values."""
+    """Parse a YAML text.
+
+    Raises:
+        yaml.YAMLError: The text is not valid YAML.
+        ValueError: The text has more than MAX_VALUES values.
+    """
     node = yaml.compose(text, Loader=yaml.SafeLoader)
-    # Aliases of aliases let a short text stand for billions of values.
+    # With nested aliases, a short text can contain billions of values.
     if node is not None and _values_in(node, {}) > MAX_VALUES:
-        raise ValueError(f"it has more than {MAX_VALUES:,} values")
+        raise ValueError(f"the document has more than {MAX_VALUES:,} values")
     return yaml.safe_load(text)
 
 
 def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of values of YAML with all aliases written out. `known` caches that number by node."""
+    """Return the number of values in a YAML node after all aliases are expanded. `known` caches the number by node."""
     if id(node) not in known:
-        known[id(node)] = MAX_VALUES + 1  # in case a collection contains itself
+        known[id(node)] = MAX_VALUES + 1  # a collection that contains itself counts as too large
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         inner = [] if isinstance(node, yaml.ScalarNode) else parts
         known[id(node)] = 1 + sum(_values_in(part, known) for part in inner)
@@ -205,7 +222,7 @@ def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a YAML value without the keys that are null."""
+    """Return a YAML value without the mapping keys whose values are null, at all levels."""
     if isinstance(value, dict):
         return {key: without_nulls(one) for key, one in value.items() if one is not None}
     return [without_nulls(one) for one in value] if isinstance(value, list) else value

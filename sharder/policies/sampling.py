@@ -1,13 +1,13 @@
-"""The input and output of policies, and the arithmetic that they share: draws, frames of times, padding.
+"""The input and output of policies, and arithmetic that several policies use: random draws, choice of frames, padding.
 
-A policy gets the timestamps of a video, and returns clips and the clips that were missed. Arithmetic is exact, with
-integers and fractions. Random numbers depend only on a seed, a video's name, an epoch and their place, never on earlier
-draws.
+A policy gets the timestamps of a video. It returns clips, and the clips that it wanted and could not make. Arithmetic
+is exact, with integers and fractions. A random number depends only on a seed, a video's name, a purpose, an epoch and
+the number's position in the random stream. It does not depend on earlier draws.
 
-Padding follows DALI's modes. A clip ABC that needs six frames becomes ABC (`none`), ABC··· (`constant`), ABCCCC
-(`edge`), ABCCBA (`reflect_1001`) or ABCBAB (`reflect_101`); numpy.pad calls the last two `symmetric` and `reflect`.
-These modes repeat the clip's own frames. Only `ends` takes frames of the video, or of the range: the first one for
-places before it, the last one for places after it.
+Padding has the modes of DALI. A clip ABC that needs six frames becomes ABC (`none`), ABC··· (`constant`), ABCCCC
+(`edge`), ABCCBA (`reflect_1001`, called `symmetric` by numpy.pad) or ABCBAB (`reflect_101`, called `reflect` by
+numpy.pad). Padding repeats frames of the clip. The additional mode `ends` instead repeats the first or last frame of
+the video (or of the range), for wanted places before or after the video.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ from framedex.records.clip import PAD
 
 
 def draws(seed: int, name: str, purpose: str, *, first: int, count: int, epoch: int = 0) -> NDArray[np.uint64]:
-    """Return uint64 [count]: numbers `first`, first + 1, … of an endless random stream.
+    """Return uint64 [count]: the numbers at positions `first`, first + 1, … of an infinite random stream.
 
-    Each combination of seed, name, purpose and epoch has a stream of its own. It is the raw stream of PCG64 (O'Neill
-    2014), which NumPy keeps the same in all its versions.
+    Each combination of seed, name, purpose and epoch has a separate stream. The stream is the raw output of PCG64
+    (O'Neill 2014), which is the same in all versions of NumPy.
     """
-    purpose = f"{purpose} of epoch {epoch}" if epoch else purpose  # as in datasets that older versions wrote
+    purpose = f"{purpose} of epoch {epoch}" if epoch else purpose  # epoch 0 has the draws of versions without epochs
     text = f"{seed}\0{purpose}\0{name}".encode("utf-8", "surrogatepass")
     key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
     generator = np.random.PCG64(key).advance(first)
@@ -38,7 +38,7 @@ def draws(seed: int, name: str, purpose: str, *, first: int, count: int, epoch: 
 
 
 def below(drawn: NDArray[np.uint64], limit: int) -> NDArray[Any]:
-    """Return the draws as whole numbers from 0 to below `limit`: int64, or Python integers if those do not fit."""
+    """Map random draws to whole numbers from 0 to below `limit`, as int64, or Python integers if `limit` is large."""
     if limit < 1 << 62:
         return (drawn % np.uint64(limit)).astype(np.int64)
     return drawn.astype(object) * limit >> 64
@@ -47,46 +47,48 @@ def below(drawn: NDArray[np.uint64], limit: int) -> NDArray[Any]:
 Choose = Literal["nearest", "previous", "next"]
 CHOICES: tuple[Choose, ...] = ("nearest", "previous", "next")
 
-SAFE = 1 << 60  # the double of a sum of two such numbers fits int64
+SAFE = 1 << 60  # twice the sum of two numbers below this one fits in int64
 
 
 def progression(first: int, step: int, count: int) -> NDArray[Any]:
-    """Return first + k * step for k below `count`: int64, or Python integers if those do not fit."""
+    """Return first + k * step for k from 0 to below `count`, as int64, or as Python integers if int64 is too small."""
     if abs(first) + abs(step) * count < SAFE:
         return first + step * np.arange(count, dtype=np.int64)
     return np.array([first + step * k for k in range(count)], dtype=object)
 
 
 def integers(values: Sequence[int]) -> NDArray[Any]:
-    """Return whole numbers as int64, or as Python integers if those do not fit."""
+    """Return whole numbers as an array of int64, or of Python integers if int64 is too small."""
     small = all(abs(value) < SAFE for value in values)
     return np.array(values, dtype=np.int64 if small else object)
 
 
 def common_denominator(times: Sequence[Fraction]) -> int:
-    """Return the least number that makes all given times whole when multiplied by it."""
+    """Return the least common denominator of some times."""
     return math.lcm(*(time.denominator for time in times))
 
 
 def over_common_denominator(times: Sequence[Fraction]) -> tuple[NDArray[Any], int]:
-    """Return (numerators [n], denominator) of arbitrary times, exactly."""
+    """Return times as (numerators [n], common denominator), exactly."""
     denominator = common_denominator(times)
     return integers([int(time * denominator) for time in times]), denominator
 
 
 def frames_at(pts: NDArray[np.int64], numerators: NDArray[Any], denominator: int, choose: Choose) -> NDArray[np.int64]:
-    """Return int64, shaped as the times: the presentation number of the frame chosen at each time.
+    """Return int64, shaped like `numerators`: the presentation number of the frame chosen for each time.
 
-    Of equal pts, the first one is taken.
+    If several frames have the chosen pts, the first of these frames is returned.
 
     Args:
-        pts: int64 [frames], ascending, in presentation order.
-        numerators: Times are numerators / denominator, in the unit of pts.
-        choose: `previous` is the frame on screen at that time: the last one with pts <= time (before the first frame,
-            the first one). `next` is the first one with pts >= time (after the last frame, the last one). `nearest` has
-            the least distance; a tie goes to the earlier frame.
+        pts: int64 [frames], the timestamps of all frames, ascending, in presentation order.
+        numerators: The numerators of the times, in the unit of `pts`.
+        denominator: The denominator of the times.
+        choose: The rule. `previous` chooses the last frame with pts <= time, or the first frame if no frame is that
+            early. This is the frame on screen at that time. `next` chooses the first frame with pts >= time, or the
+            last frame if no frame is that late. `nearest` chooses the frame with the least distance, and the earlier
+            one of two frames with equal distances.
     """
-    low, high = int(pts[0]) - 1, int(pts[-1]) + 1  # clips times far outside, which may not fit int64
+    low, high = int(pts[0]) - 1, int(pts[-1]) + 1  # bounds to which times are clipped, so that they fit in int64
     if choose == "next":
         ceilings = np.clip(-(-numerators // denominator), low, high).astype(np.int64)
         chosen = np.minimum(np.searchsorted(pts, ceilings, side="left"), len(pts) - 1)
@@ -105,7 +107,14 @@ def frames_at(pts: NDArray[np.int64], numerators: NDArray[Any], denominator: int
 def differences(
     pts: NDArray[np.int64], frames: NDArray[np.int64], numerators: NDArray[Any], denominator: int
 ) -> NDArray[Any]:
-    """Return the times of frames minus given times, as numerators over the same denominator."""
+    """Return the timestamps of frames minus the wanted times, as numerators over the same denominator.
+
+    Args:
+        pts: int64 [frames], the timestamps of all frames.
+        frames: int64, the presentation number of the frame for each time.
+        numerators: The numerators of the times, in the unit of `pts`.
+        denominator: The denominator of the times.
+    """
     shown = pts[frames]
     if numerators.dtype == object or int(np.abs(shown).max(initial=0)) * denominator >= SAFE:
         shown, numerators = shown.astype(object), numerators.astype(object)
@@ -116,11 +125,13 @@ PadMode = Literal["none", "constant", "edge", "ends", "reflect_101", "reflect_10
 
 
 def reflected(index: NDArray[np.int64], length: NDArray[np.int64], mode: PadMode) -> NDArray[np.int64]:
-    """Return int64, shaped as `index`: which of the elements 0 … length - 1 to use for an index outside them.
+    """Return int64, shaped like `index`: for indices beyond a sequence's bounds, the index of the element to repeat.
 
     Args:
-        mode: `edge`, `reflect_101` (the border once) or `reflect_1001` (the border twice). A single element is
-            repeated.
+        index: The indices, which may be below 0 or at least `length`.
+        length: The number of elements of the sequence.
+        mode: `edge`, `reflect_101` (reflection without repeating the border element) or `reflect_1001` (reflection that
+            repeats the border element). A sequence of one element repeats this element.
     """
     last = length - 1
     if mode == "edge":
@@ -134,19 +145,20 @@ def reflected(index: NDArray[np.int64], length: NDArray[np.int64], mode: PadMode
 
 
 def padded(frames: NDArray[np.int64], real: NDArray[np.bool_], mode: PadMode) -> NDArray[np.int64]:
-    """Return int64 [clips, wanted]: frames, with those that are not real replaced according to the mode.
+    """Return int64 [clips, wanted]: the frames, with padding in place of the frames that are not real.
 
-    A gap is filled from the real frames before it, as if the clip ended there. A gap before all real frames is filled
-    from those after it.
+    A gap is filled from the real frames before the gap, as if the clip ended where the gap begins. A gap at the
+    beginning of a clip is filled from the real frames after the gap.
 
     Args:
-        real: bool [clips, wanted]; every clip has a real frame.
-        mode: Any mode but `none` and `ends`.
+        frames: int64 [clips, wanted], the numbers of the frames.
+        real: bool [clips, wanted], whether each frame is real. Each clip must have at least one real frame.
+        mode: The padding mode, except `none` and `ends`.
     """
     if mode == "constant":
         return np.where(real, frames, PAD)
     places = np.broadcast_to(np.arange(frames.shape[1]), frames.shape)
-    order = np.argsort(~real, axis=1, kind="stable")  # where each clip's real frames are, in order
+    order = np.argsort(~real, axis=1, kind="stable")  # for each clip, first the indices of its real frames, ascending
     before = np.cumsum(real, axis=1)
     last_real = np.maximum.accumulate(np.where(real, places, -1), axis=1)
     first_real = np.argmax(real, axis=1)[:, None]
@@ -162,16 +174,16 @@ MissedKind = Literal["short", "tolerance", "row", "view"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """The times of a video, which a policy samples.
+    """The times of a video: the input of a policy.
 
     Attributes:
-        pts: int64 [frames], ascending, in presentation order.
-        duration_pts: From the first frame's pts to the end of the last frame.
-        time_base: Unit of both, in seconds.
-        starts: int64 [starts], ascending presentation numbers of random access points.
-        name: The medium's stable id. Together with `epoch`, it seeds random draws.
+        pts: int64 [frames], the timestamps of all frames, ascending, in presentation order.
+        duration_pts: The time from the first frame's pts to the end of the last frame.
+        time_base: The unit of `pts` and `duration_pts`, in seconds.
+        starts: int64 [starts], ascending: the presentation numbers of random access points.
+        name: The medium's stable id. Random draws depend on this id and on `epoch`.
         uri: The medium's name in messages.
-        epoch: Number of the epoch.
+        epoch: The number of the epoch, from 0.
     """
 
     pts: NDArray[np.int64]
@@ -184,7 +196,7 @@ class Timeline:
 
     @property
     def seconds(self) -> Fraction:
-        """Duration of the video."""
+        """The duration of the video in seconds."""
         return self.duration_pts * self.time_base
 
 
@@ -193,12 +205,12 @@ class Sampled:
     """A clip that a policy selected.
 
     Attributes:
-        frames: int64 [wanted], presentation numbers in the clip's order, repeats allowed; -1 only for padding by a
-            constant.
-        mask: bool [wanted], False where padded.
-        number: Number of the clip among those that the policy sees in this row, including the missed ones.
-        stretch: The frames [first, stop) of the video that were sampled: the whole video, or a range of it.
-        anchor: Presentation number of the clip's anchor frame. If None, the policy has no anchors.
+        frames: int64 [wanted], the presentation numbers of the frames, in the clip's order. Numbers may repeat. -1
+            means padding by a constant.
+        mask: bool [wanted], False for padding.
+        number: The number of the clip among all clips of the row, including missed clips.
+        stretch: The frames [first, stop) of the video that were sampled, which are the whole video or a range.
+        anchor: The presentation number of the clip's anchor frame. None if the policy has no anchors.
     """
 
     frames: NDArray[np.int64]
@@ -210,13 +222,14 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
-    """A clip, or all clips of a row, that a policy wanted and did not get.
+    """A clip that a policy wanted and could not make, or all clips of a row.
 
     Attributes:
-        kind: `short` (the video or range is too short), `tolerance` (a frame lies too far from the wanted place), `row`
-            (the listing's row is not valid) or `view` (a view of a scene is missing).
-        counts: Whether this is a failure of the run.
-        number: As in `Sampled`. If None, a single clip is not meant.
+        kind: The reason: `short` (the video or range is too short), `tolerance` (a frame is too far from the wanted
+            time), `row` (the row of the listing is not valid) or `view` (a view of a scene is missing).
+        message: The reason in words.
+        counts: Whether this is counted as a failure.
+        number: The number of the clip among all clips of the row. None if the whole row or range is meant.
     """
 
     kind: MissedKind
@@ -227,12 +240,12 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sampling:
-    """The result of a policy for one mention of a video.
+    """The result of a policy for one mention of a video (a row of the listing).
 
     Attributes:
-        clips: In order of their numbers.
-        missed: The clips that the policy wanted and did not get.
-        following: The number of a clip after all of these. Clips that `max_clips` leaves out have numbers, too.
+        clips: The clips in ascending order of their numbers.
+        missed: The clips that the policy wanted and could not make.
+        following: The next free clip number. Clips that `max_clips` leaves out also have numbers.
     """
 
     clips: list[Sampled]
@@ -242,7 +255,14 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A stretch of a video: frames [first, stop) and times [start, end), in time base units on the clock of pts."""
+    """A part of a video.
+
+    Attributes:
+        first: The number of the first frame.
+        stop: The number after the last frame.
+        start: The begin of the part's interval of time, in time base units, on the clock of pts.
+        end: The end (exclusive) of that interval.
+    """
 
     first: int
     stop: int
@@ -251,7 +271,7 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it contains no frame."""
+        """Whether the span contains no frame."""
         return self.first >= self.stop
 
 
@@ -262,7 +282,7 @@ def whole(timeline: Timeline) -> Span:
 
 
 def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
-    """Return the first seconds of a span; all of it if it is not longer."""
+    """Return the part of a span from its start to `seconds` after the start, or the whole span if it is shorter."""
     end = span.start + seconds / timeline.time_base
     if end >= span.end:
         return span
@@ -270,22 +290,24 @@ def beginning(timeline: Timeline, span: Span, seconds: Fraction) -> Span:
     return replace(span, stop=span.first + int(before_end), end=end)
 
 
-MAX_WANTED = 20_000_000  # frames of all clips of one video: more fill the memory, and are a typing error
-MAX_CLIPS = 1_000_000  # more clips of one video or range are a typing error
-BLOCK = 1 << 18  # number of wanted frames that are computed at a time, which takes some ten MB
+MAX_WANTED = 20_000_000  # maximum number of frames in all clips of one video; more would fill the memory
+MAX_CLIPS = 1_000_000  # maximum number of clips of one video or range; more are assumed to be a typing error
+BLOCK = 1 << 18  # number of wanted frames that are computed at a time, which takes about 10 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedFrames:
-    """The places that clips of equal length want: clip c wants starts[c] + offsets.
+    """The wanted places of clips of equal length. The wanted places of clip c are starts[c] + offsets.
+
+    A place is a frame number if `denominator` is None. Otherwise it is the numerator of a time in time base units, on
+    the clock of pts.
 
     Attributes:
-        starts: [clips], int64, or Python integers if those do not fit. Frame numbers if `denominator` is None;
-            otherwise numerators of times, in time base units on the clock of pts.
-        offsets: [wanted], of the same type and unit as `starts`.
-        denominator: The denominator of the times; None for frame numbers.
-        low: Least place that lies in the span.
-        limit: End (exclusive) of the places that lie in the span.
+        starts: [clips], the place at which each clip begins. int64, or Python integers if int64 is too small.
+        offsets: [wanted], the distances from the clip's start. Type and unit are those of `starts`.
+        denominator: The denominator of the times. None if places are frame numbers.
+        low: The least place in the span.
+        limit: The end (exclusive) of the places in the span.
     """
 
     starts: NDArray[Any]
@@ -295,39 +317,40 @@ class WantedFrames:
     limit: int
 
     def __post_init__(self) -> None:
-        # Sums and comparisons of places beyond SAFE could overflow int64, so Python integers replace them.
+        # Sums and comparisons of places beyond SAFE could overflow int64, so these places become Python integers.
         if max(abs(self.low), abs(self.limit)) >= SAFE and self.starts.dtype != object:
             object.__setattr__(self, "starts", self.starts.astype(object))
 
     def any_whole(self) -> bool:
-        """Return whether all places of some clip lie in the span."""
+        """Return whether at least one clip has all its places in the span."""
         if not len(self.starts) or not len(self.offsets):
             return False
         first, last = self.low - int(self.offsets.min()), self.limit - int(self.offsets.max())
         return bool(((self.starts >= first) & (self.starts < last)).any())
 
     def inside(self, places: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return bool, shaped as the places: whether each lies in the span."""
+        """Return bool, shaped like `places`: whether each place is in the span."""
         return np.asarray((places >= self.low) & (places < self.limit), np.bool_)
 
     def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield (number of the first clip, places [clips, wanted]) of blocks of clips."""
+        """Yield (number of the first clip, places [clips, wanted]) for each block of successive clips."""
         size = max(1, BLOCK // max(1, len(self.offsets)))
         for at in range(0, len(self.starts), size):
             yield at, self.starts[at : at + size, None] + self.offsets[None, :]
 
 
-Piece = tuple[Fraction, Fraction, int]  # a regular series of times: (first, step, count)
+Piece = tuple[Fraction, Fraction, int]  # (first, step, count) of a series of times at equal distances
 
 
 def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, time_step: int = 1) -> WantedFrames:
-    """Return clips that begin at the times of a series. From there on, they want the times of several series in turn.
+    """Return the wanted times of clips that begin at regular intervals. All times are in time base units.
 
     Args:
-        span: Stretch of the video; all times are in time base units.
-        starts: The series of the clips' beginnings.
-        offsets: The series of distances from there.
-        time_step: Factor by which times are counted more finely than needed.
+        span: The span of the video that contains the available times.
+        starts: The series of the times at which clips begin.
+        offsets: One or more series of distances from the begin of a clip. A clip wants the times of all these series,
+            one series after the other.
+        time_step: The factor by which the unit of the places is finer than these times require, for random shifts.
 
     Raises:
         PolicyError: There are too many clips or frames.
@@ -336,7 +359,7 @@ def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, time_step: int
     denominator = time_step * common_denominator(
         [time for first, step, _ in (starts, *offsets) for time in (first, step)]
     )
-    if all(count == 1 for _, _, count in offsets):  # such as a list of many times: one array instead of many
+    if all(count == 1 for _, _, count in offsets):  # for a list of many times, build one array instead of many
         joined = integers([int(first * denominator) for first, _, _ in offsets])
     else:
         joined = np.concatenate([_series(piece, denominator) for piece in offsets])
@@ -346,13 +369,13 @@ def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, time_step: int
 def times_from(
     span: Span, starts: NDArray[np.int64], offsets: Sequence[Fraction], *, time_step: int = 1
 ) -> WantedFrames:
-    """Return clips that begin at given timestamps, and want times by their offsets from there.
+    """Return the wanted times of clips that begin at given timestamps.
 
     Args:
-        span: Stretch of the video.
-        starts: int64 [clips], timestamps.
-        offsets: In time base units; may be negative.
-        time_step: As for `times`.
+        span: The span of the video that contains the available times.
+        starts: int64 [clips], the timestamps at which clips begin.
+        offsets: The distances of the wanted times from the begin of a clip, in time base units. They may be negative.
+        time_step: The factor of `times` with the same name.
 
     Raises:
         PolicyError: There are too many clips or frames.
@@ -375,7 +398,12 @@ def _series(piece: Piece, denominator: int) -> NDArray[Any]:
 
 
 def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) -> WantedFrames:
-    """Return clips that begin at frames (first, step, count) and want frames by their offsets from there.
+    """Return the wanted frame numbers of clips that begin at regular intervals.
+
+    Args:
+        span: The span of the video that contains the available frames.
+        starts: The (first, step, count) of the frame numbers at which clips begin.
+        offsets: The distances of the wanted frames from the begin of a clip, in frames.
 
     Raises:
         PolicyError: There are too many clips or frames.
@@ -391,7 +419,7 @@ def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) ->
 
 
 def _check_counts(clips: int, length: int) -> None:
-    """Raise PolicyError for more clips or frames than any realistic use wants."""
+    """Raise PolicyError if there are more than MAX_CLIPS clips or MAX_WANTED frames."""
     if clips > MAX_CLIPS or max(clips, 1) * length > MAX_WANTED:
         raise PolicyError(
             "the policy makes too many clips out of one video",
@@ -401,10 +429,13 @@ def _check_counts(clips: int, length: int) -> None:
 
 
 def count_consecutive(start: Fraction | int, step: Fraction | int, length: Fraction | int, end: Fraction | int) -> int:
-    """Return the number of clips at start, start + step, …: all that are whole before `end`, and one that it cuts.
+    """Return the number of clips that begin at start, start + step, …, including one that `end` cuts short.
 
     Args:
-        length: Distance from a clip's first place to its last.
+        start: The first place of the first clip.
+        step: The distance between the first places of successive clips.
+        length: The distance from a clip's first place to its last place.
+        end: The end (exclusive) of the available places.
     """
     fitting = max(0, math.ceil(Fraction(end - start - length) / step))
     return fitting + (start + fitting * step < end)

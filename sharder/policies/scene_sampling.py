@@ -1,6 +1,7 @@
-"""Sample the views of a scene: clips of several views, whose frames belong to the same times of one clock.
+"""Sample clips of several views from a scene. The frames of all views are at the same times of the scene's clock.
 
-Times are matched in exact arithmetic. `facts_of` describes the views: how long they last, and where they have gaps.
+Times are matched in exact arithmetic. `facts_of` describes each view of a scene, for example its duration and its
+longest gap.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from framedex.sharder.policies.ranges import cell_of, is_empty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A stretch of a video, on the clock of the scene.
+    """The sampled part of a view's video, and its relation to the clock of the scene.
 
     Attributes:
-        timeline: The video.
-        span: The stretch of it.
-        offset_seconds: The time in the stretch when the clock begins.
-        rate: Seconds that pass in the stretch while the clock counts one.
+        timeline: The times of the video.
+        span: The sampled span of the video.
+        offset_seconds: The time from the start of the span when the clock shows 0.
+        rate: The number of seconds that pass in the video per second of the clock.
     """
 
     timeline: sampling.Timeline
@@ -42,13 +43,13 @@ class Part:
 
     @property
     def frame_seconds(self) -> Fraction:
-        """How long a frame of the stretch lasts on average."""
+        """The average duration of a frame in the span, in seconds."""
         frames = self.span.stop - self.span.first
         return (self.span.end - self.span.start) * self.timeline.time_base / max(1, frames)
 
     @property
     def clock_seconds(self) -> Fraction:
-        """The time of the clock when the stretch ends."""
+        """The time of the clock at the end of the span, in seconds."""
         length = (self.span.end - self.span.start) * self.timeline.time_base
         return (length - self.offset_seconds) / self.rate
 
@@ -59,18 +60,18 @@ def match_frames(
     """Return the frames of a view at the times of some frames of the clock.
 
     Args:
-        clock: The stretch whose frames give the times.
-        clock_frames: int64 [times], presentation numbers in its video.
-        view: A stretch that has a frame.
-        policy: It has the frame that a time means, and the allowed distance from its time, in seconds of the view. By
-            default, a distance must be less than the view's frames last on average.
+        clock: The part whose frames determine the times.
+        clock_frames: int64 [times], the presentation numbers of frames of the clock.
+        view: The part whose frames are returned. Its span must contain a frame.
+        policy: The policy, whose `choose` and `tolerance_seconds` are applied. The distance is measured in seconds of
+            the view. By default, it must be less than the average duration of the view's frames.
 
     Returns:
-        Frames, int64 [times], by presentation number; bool [times], whether each lies close enough to its time; and
-            float64 [times], the frame's time minus the wanted one, in seconds.
+        int64 [times], the presentation numbers of the frames. bool [times], whether the distance of each frame from the
+            wanted time is allowed. float64 [times], the frame's time minus the wanted time, in seconds.
     """
     own = view.timeline
-    # A time in the view's own unit is first + step × pts of the clock, which may have an offset and a rate itself.
+    # In the view's time base, a time is first + step × pts of the clock. The clock may also have an offset and a rate.
     rate = view.rate / clock.rate
     step = rate * clock.timeline.time_base / own.time_base
     offset = view.offset_seconds - rate * clock.offset_seconds
@@ -92,8 +93,8 @@ def match_frames(
     return frames, is_close, away.astype(np.float64) * float(own.time_base / denominator)
 
 
-NO_TIMES = "has none of the times that it wants"
-LENIENT = "`missing: skip` leaves such clips out, `missing: mask` masks their frames; or allow more `tolerance_seconds`"
+NO_TIMES = "has no frame at any of the wanted times"
+LENIENT = "leave such clips out by `missing: skip`, mask their frames by `missing: mask`, or raise `tolerance_seconds`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,8 +102,8 @@ class SceneView:
     """One view of a scene.
 
     Attributes:
-        timeline: Its video.
-        row: The listing's columns of its row.
+        timeline: The times of the view's video.
+        row: The values of the view's row of the listing, by column.
     """
 
     timeline: sampling.Timeline
@@ -111,11 +112,11 @@ class SceneView:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ViewSampled:
-    """The part of one view in a clip of several views.
+    """The frames of one view in a clip of several views.
 
     Attributes:
-        sampled: Its frames.
-        away_seconds: float64 [F], each frame's time minus the wanted one, NaN where padded.
+        sampled: The frames.
+        away_seconds: float64 [F], the time of each frame minus the wanted time. NaN for padding.
     """
 
     sampled: sampling.Sampled
@@ -124,7 +125,12 @@ class ViewSampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SceneClip:
-    """A clip of several views. `views`: the part of each view, the clock's first."""
+    """A clip of several views.
+
+    Attributes:
+        number: The number of the clip in the scene.
+        views: The frames of each view, by name. The first view is the clock, if a view is the clock.
+    """
 
     number: int
     views: dict[str, ViewSampled]
@@ -132,7 +138,13 @@ class SceneClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SceneSampling:
-    """The clips of a scene in order of their numbers, and the missed clips, each with its view."""
+    """The result of sampling a scene.
+
+    Attributes:
+        clips: The clips in ascending order of their numbers.
+        missed: The missed clips, each with the name of the view because of which it was missed. The name is None if the
+            scene has no valid row for this view.
+    """
 
     clips: list[SceneClip]
     missed: list[tuple[str | None, sampling.Missed]]
@@ -141,16 +153,16 @@ class SceneSampling:
 def sample_scene(
     policy: Policy, scene: Mapping[str, SceneView | str], names: Sequence[str], *, name: str
 ) -> SceneSampling:
-    """Return the clips of a scene.
+    """Return the clips of a scene, and the missed clips.
 
     Args:
         policy: A policy with `views`.
-        scene: The views of the scene, by name. A wrong view is a text with the reason.
-        names: The views that a clip has.
-        name: The scene's name, which seeds random draws of a clock of its own.
+        scene: The views of the scene, by name. In place of an invalid view, the reason as text.
+        names: The names of the views that a clip must have.
+        name: The scene's name. With a generated clock, random draws depend on this name.
 
     Raises:
-        PolicyError: A view is missing, and `missing: error` forbids that; or as for policies.
+        PolicyError: A view is missing and `missing` is "error", or `Policy.sample_row` raises it.
     """
     views = views_of(policy)
     there = {view: one for view, one in scene.items() if isinstance(one, SceneView)}
@@ -163,7 +175,7 @@ def sample_scene(
     leading = next(iter(parts)) if views.clock is None else views.clock
     clock = parts[leading] if views.clock is not None else _own_clock(views, parts.values(), there[leading], name)
     order = [leading, *(view for view in parts if view != leading)]
-    unlimited = replace(policy, max_clips=None)  # the leading view decides which clips there are
+    unlimited = replace(policy, max_clips=None)  # `max_clips` applies only to the leading view
     samplings = {
         view: _sample_clock(policy if view == leading else unlimited, view, clock, there[leading].row) for view in order
     }
@@ -185,7 +197,7 @@ def sample_scene(
 
 
 def views_of(policy: Policy) -> Views:
-    """Return the views of a policy that has them."""
+    """Return the `views` of a policy, which must not be None."""
     assert policy.views is not None  # the callers checked this
     return policy.views
 
@@ -193,18 +205,19 @@ def views_of(policy: Policy) -> Views:
 def parts_of(
     policy: Policy, scene: Mapping[str, SceneView | str], names: Sequence[str]
 ) -> tuple[dict[str, Part], dict[str, sampling.Missed]]:
-    """Return the stretches of a scene's views, and why others are missing.
+    """Return the parts of the usable views of a scene, and the reasons why other views are missing, by name.
 
     Args:
-        scene: As for `sample_scene`.
-        names: The views that a clip has.
+        policy: A policy with `views`.
+        scene: The views of the scene, by name. In place of an invalid view, the reason as text.
+        names: The names of the views that a clip must have.
     """
     parts: dict[str, Part] = {}
     absent: dict[str, sampling.Missed] = {}
     for view in names:
         one = scene.get(view)
         if one is None:
-            message = f"view {view!r} is missing: no usable row of the listing names it"
+            message = f"view {view!r} is missing: no usable row of the listing belongs to this view"
             absent[view] = sampling.Missed(kind="view", message=message, counts=False)
             continue
         try:
@@ -215,7 +228,7 @@ def parts_of(
 
 
 def _part(policy: Policy, name: str, view: SceneView | str) -> Part:
-    """Return the stretch of a view. Raises PolicyError for a wrong row."""
+    """Return the part of a view. Raises PolicyError if the row of the view is not valid."""
     views = views_of(policy)
     if isinstance(view, str):
         raise PolicyError(view)
@@ -237,7 +250,11 @@ def _part(policy: Policy, name: str, view: SceneView | str) -> Part:
 
 
 def _number(row: Mapping[str, Any], column: str | None) -> Fraction | None:
-    """Return the number in a column; None if the cell is empty or no column is meant. Raises PolicyError."""
+    """Return the number in a cell, or None if the cell is empty or `column` is None.
+
+    Raises:
+        PolicyError: The column does not exist, or the cell does not contain a number.
+    """
     if column is None or is_empty(cell_of(row, column)):
         return None
     number = as_fraction(row[column])
@@ -247,15 +264,15 @@ def _number(row: Mapping[str, Any], column: str | None) -> Fraction | None:
 
 
 def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) -> Part:
-    """Return a clock that counts until the last view ends."""
-    assert views.clock_fps is not None  # it is given unless a view is the clock
+    """Return a generated clock with `clock_fps` frames per second, which ends when the last view ends."""
+    assert views.clock_fps is not None  # `Views` requires it if no view is the clock
     seconds = max(part.clock_seconds for part in parts)
     ticks = max(0, math.ceil(seconds * views.clock_fps))
     if ticks > MAX_FRAMES:
         raise PolicyError(
-            "the clock counts too many frames",
+            "the clock would have too many frames",
             where="views",
-            found=f"{float(seconds):.6g} s at {float(views.clock_fps):.6g} frames a second",
+            found=f"{float(seconds):.6g} s at {float(views.clock_fps):.6g} frames per second",
             allowed=f"{MAX_FRAMES:,} frames",
             remedy="choose a smaller clock_fps, or correct offset_seconds and rate of the views",
         )
@@ -270,20 +287,20 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
 
 
 def _sample_clock(policy: Policy, view: str, clock: Part, row: Mapping[str, Any]) -> sampling.Sampling:
-    """Return the clips that are wanted of a view, as frames of the clock."""
+    """Return the wanted clips of a view, as frames of the clock."""
     views = views_of(policy)
     own = views.of(view).seconds
     if own is not None:
-        policy = replace(policy, seconds=own)  # type: ignore[call-arg]  # of the policies that take seconds
+        policy = replace(policy, seconds=own)  # type: ignore[call-arg]  # a policy with `takes_seconds` has this field
     if views.clock is None:
-        policy = replace(policy, range=None)  # the clock counts from the beginning of the ranges on
+        policy = replace(policy, range=None)  # the generated clock starts at the begin of the ranges
     return policy.sample_row(clock.timeline, row)
 
 
 def _sample_view(
     policy: Policy, name: str, clock: Part, view: Part, clips: list[sampling.Sampled]
 ) -> dict[int, ViewSampled | str]:
-    """Return the part of a view in each clip, by the clip's number, or the reason why it lacks the clip."""
+    """Return, by the clip's number, the frames of a view in each clip, or the reason why the view lacks the clip."""
     found: dict[int, ViewSampled | str] = {}
     if not clips:
         return found
@@ -306,12 +323,12 @@ def _sample_view(
         if lacking.any() and (views_of(policy).missing != "mask" or np.count_nonzero(mask) < policy.min_frames):
             count, farthest = np.count_nonzero(lacking), float(np.abs(away[lacking]).max())
             found[clip.number] = (
-                f"has no frame within {float(allowed):.4g} s of {count} of the times that it wants; "
-                f"the farthest lies {farthest:.4g} s away"
+                f"has no frame within {float(allowed):.4g} s of {count} of the wanted times; "
+                f"the greatest distance of a frame is {farthest:.4g} s"
             )
             continue
         frames = np.where(clip.frames == PAD, PAD, found_frames[place])
-        # `ends` pads with the view's nearest frames, which are here already.
+        # With `ends`, the view's nearest frames are the padding. `frames` already contains them.
         if lacking.any() and policy.pad in ("none", "constant"):
             frames = np.where(lacking, PAD, frames)
         elif lacking.any() and policy.pad != "ends":
@@ -325,18 +342,18 @@ def _sample_view(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewFacts:
-    """A view of a scene.
+    """The properties of a view of a scene. If the view is missing, all of them except the name and reason are None.
 
     Attributes:
         view: The name of the view.
-        problem: Why the view is missing, or None. If the view is missing, the other values are None.
-        frames: How many frames it has.
-        begins_seconds: When it begins, by the clock of the scene.
-        ends_seconds: When it ends, by that clock.
-        rate: Seconds that pass in the view while the clock counts one.
-        frame_seconds: How long a frame lasts on average.
-        longest_gap_seconds: The longest time from one frame to the next, or from the last one to the end.
-        gap_at_seconds: When that begins, by the clock of the scene.
+        problem: The reason why the view is missing. None if the view is present.
+        frames: The number of frames.
+        begins_seconds: The time at which the view begins, on the clock of the scene.
+        ends_seconds: The time at which the view ends, on the clock of the scene.
+        rate: The number of seconds that pass in the view's video per second of the clock.
+        frame_seconds: The average duration of a frame.
+        longest_gap_seconds: The longest time from a frame to the next frame, or from the last frame to the end.
+        gap_at_seconds: The time at which the longest gap begins, on the clock of the scene.
     """
 
     view: str
@@ -351,12 +368,12 @@ class ViewFacts:
 
 
 def facts_of(policy: Policy, scene: Mapping[str, SceneView | str], names: Sequence[str]) -> list[ViewFacts]:
-    """Return the facts of each view of a scene.
+    """Return the properties of each view of a scene.
 
     Args:
         policy: A policy with `views`.
-        scene: The views, as for `sample_scene`.
-        names: The views that a clip has.
+        scene: The views of the scene, by name. In place of an invalid view, the reason as text.
+        names: The names of the views that a clip must have.
     """
     parts, absent = parts_of(policy, scene, names)
     return [

@@ -1,6 +1,7 @@
-"""Policies that take a few frames or clips of every video, regardless of its duration.
+"""Policies that take a fixed number of frames or clips from every video, regardless of the video's duration.
 
-They are spread evenly or drawn at random. `FixedCountPolicy` bounds the number of frames of a clip that a rate gives.
+The frames or clips are spread evenly over the video, or drawn at random. `FixedCountPolicy` has the keys that bound the
+number of frames if it follows from a rate.
 """
 
 import math
@@ -19,15 +20,16 @@ Rounding = Literal["half_up", "half_even", "down"]
 
 
 def spread_numbers(count: int, total: int, spread: Spread, rounding: Rounding = "half_up") -> list[int]:
-    """Return `count` evenly spread numbers from 0 to `total` - 1, ascending. Some repeat if there are fewer.
+    """Return `count` evenly spread numbers from 0 to `total` - 1, ascending. Numbers repeat if `total` is too small.
 
     Args:
-        count: How many numbers.
-        total: How many numbers there are to choose from.
-        spread: `centres` takes the middles of `count` equal parts (TSN, Wang et al. 2016), `starts` their beginnings.
-            `ends` takes equally spaced numbers from the first to the last; a single one is the first.
-        rounding: With `ends`, how fractions become numbers: `half_up` is DALI's uniform_sample, `half_even` is
-            torch.round, `down` is int().
+        count: The number of returned numbers.
+        total: The number of numbers to choose from.
+        spread: The positions. `centres` takes the middles of `count` equal parts (TSN, Wang et al. 2016). `starts`
+            takes the beginnings of these parts. `ends` takes equally spaced numbers from 0 to `total` - 1, or only 0 if
+            `count` is 1.
+        rounding: The rounding of fractions with `ends`: `half_up` as in DALI's uniform_sample, `half_even` as in
+            torch.round, or `down` as in int().
     """
     if spread == "centres":
         return [(2 * part + 1) * total // (2 * count) for part in range(count)]
@@ -41,10 +43,12 @@ def spread_numbers(count: int, total: int, spread: Spread, rounding: Rounding = 
 
 
 def spread_times(count: int, length: Fraction, spread: Spread) -> tuple[Fraction, Fraction]:
-    """Return (first, step) of `count` times that are evenly spread over a length of time, from 0 on.
+    """Return (first, step) of `count` times that are spread evenly over the interval from 0 to `length`.
 
     Args:
-        spread: As for `spread_numbers`. `ends` includes both ends.
+        count: The number of times.
+        length: The length of the interval.
+        spread: The positions, as for `spread_numbers`. With `ends`, the last time is `length`.
     """
     if spread == "ends":
         return Fraction(0), length / max(1, count - 1)
@@ -62,16 +66,17 @@ def spread_evenly(
     rounding: Rounding = "half_up",
     time_step: int = 1,
 ) -> WantedFrames:
-    """Return one clip of `count` places over a span; none if the span is empty.
+    """Return the wanted places of one clip that is spread evenly over a span, or no clip if the span is empty.
 
     Args:
-        timeline: The video.
+        timeline: The times of the video.
         span: The span.
-        count: How many places.
-        by: Whether to divide the time or the number of frames.
-        spread: As for `spread_numbers`. By time, `ends` reaches from the first frame's time to the last one's.
-        rounding: As for `spread_numbers`.
-        time_step: As for `times`.
+        count: The number of wanted places.
+        by: Whether equal parts of the span have equal durations or equal numbers of frames.
+        spread: The positions, as for `spread_numbers`. By time, `ends` spreads from the first frame's timestamp to the
+            last frame's timestamp.
+        rounding: The rounding of `spread_numbers`. Used only by number.
+        time_step: The factor of `times` with the same name.
     """
     if by == "number":
         frames = span.stop - span.first
@@ -87,20 +92,23 @@ def spread_evenly(
 
 
 def last_time(timeline: Timeline, span: Span) -> Fraction:
-    """Return the timestamp of the last frame of a span that has one."""
+    """Return the timestamp of the last frame of a span. The span must not be empty."""
     return Fraction(int(timeline.pts[span.stop - 1]))
 
 
 def clips_by_number(
     span: Span, clips: int, offsets: Sequence[int], spread: Spread, *, rounding: Rounding = "half_up"
 ) -> WantedFrames:
-    """Return clips whose beginnings are spread evenly over the frames where a whole clip may begin.
+    """Return clips by frame number. Their beginnings are spread evenly over the frames at which a whole clip can begin.
 
-    If no clip fits, there is one that begins with the span.
+    If the span is too short for a whole clip, one clip begins at the start of the span.
 
     Args:
-        offsets: Frames of a clip, as distances from its first one, ascending from 0.
-        rounding: As for `spread_numbers`.
+        span: The span.
+        clips: The number of clips.
+        offsets: The frames of a clip, as distances from its first frame, ascending from 0.
+        spread: The positions, as for `spread_numbers`.
+        rounding: The rounding of `spread_numbers`.
     """
     room = span.stop - span.first - offsets[-1]
     if room <= 0:
@@ -112,14 +120,19 @@ def clips_by_number(
 def clips_by_time(
     timeline: Timeline, span: Span, clips: int, frames: int, step: Fraction, spread: Spread, *, time_step: int = 1
 ) -> WantedFrames:
-    """Return clips whose beginnings are spread evenly over the times where a whole clip may begin.
+    """Return clips by time. Their beginnings are spread evenly over the times at which a whole clip can begin.
 
-    With `ends`, the last clip ends with the span's last frame. If no clip fits, there is one that begins with the span.
+    With `ends`, the last clip ends with the span's last frame. If the span is too short for a whole clip, one clip
+    begins at the start of the span.
 
     Args:
-        frames: Frames per clip.
-        step: Time between them, in time base units.
-        time_step: As for `times`.
+        timeline: The times of the video.
+        span: The span.
+        clips: The number of clips.
+        frames: The number of frames per clip.
+        step: The time between successive frames of a clip, in time base units.
+        spread: The positions, as for `spread_numbers`.
+        time_step: The factor of `times` with the same name.
     """
     length = step * (frames - 1)
     room = span.end - span.start - length
@@ -134,84 +147,88 @@ def clips_by_time(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedCountPolicy(Policy):
-    """The keys of a policy that may make one clip per video, with as many frames as a rate gives."""
+    """Base class of policies that can make one clip per video whose number of frames follows from a rate."""
 
-    least_frames: Count | None = parameter("without `frames`: the least number of frames of a clip", None)
-    max_frames: Count | None = parameter("without `frames`: the greatest number of frames of a clip", None)
-    multiple: Count | None = parameter("without `frames`: the number of frames is a multiple of this", None)
+    least_frames: Count | None = parameter("without `frames`: minimum number of frames of a clip", None)
+    max_frames: Count | None = parameter("without `frames`: maximum number of frames of a clip", None)
+    multiple: Count | None = parameter(
+        "without `frames`: the number of frames of a clip is a multiple of this number", None
+    )
 
     def __post_init__(self) -> None:
         given = [name for name in ("least_frames", "max_frames", "multiple") if getattr(self, name) is not None]
         if given and self.length is not None:
             raise RefusedError(
-                "these keys are for clips whose number of frames follows from fps",
+                "these keys can only be used if the number of frames of a clip follows from fps",
                 found=f"{', '.join(given)} and frames",
-                remedy="leave out frames; `max_clips` bounds the number of clips",
+                remedy="leave out frames; to bound the number of clips, use max_clips",
             )
         if self.max_frames is not None and self._least > self._most(self.max_frames):
             found = f"least_frames: {self.least_frames}, max_frames: {self.max_frames}, multiple: {self.multiple}"
             raise RefusedError("no number of frames is between the bounds", found=found)
         if self.max_frames is not None and self.min_frames > self._most(self.max_frames):
-            raise RefusedError("min_frames is more than max_frames allows", found=self.min_frames)
+            raise RefusedError("min_frames is greater than max_frames allows", found=self.min_frames)
         Policy.__post_init__(self)
 
     @property
     def _least(self) -> int:
-        """The least number of frames, a multiple."""
+        """The minimum number of frames, rounded up to a multiple of `multiple`."""
         multiple = self.multiple or 1
         return multiple * -(-(self.least_frames or 1) // multiple)
 
     def _most(self, frames: int) -> int:
-        """Return a number of frames, rounded down to a multiple."""
+        """Return a number of frames, rounded down to a multiple of `multiple`."""
         multiple = self.multiple or 1
         return frames // multiple * multiple
 
     def bounded(self, samples: int) -> int:
-        """Return the number of frames for a number of samples, within the bounds but not yet rounded to a multiple."""
+        """Return a number of samples, limited to the bounds but not yet rounded to a multiple of `multiple`."""
         samples = max(samples, self._least)
         return samples if self.max_frames is None else min(samples, self._most(self.max_frames))
 
     def rounded(self, frames: int) -> int:
-        """Return a number of frames, rounded down to a multiple; at least one multiple."""
+        """Return a number of frames, rounded down to a multiple of `multiple`, at least `multiple` itself."""
         return max(self._most(frames), self.multiple or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformPolicy(FixedCountPolicy):
-    """Frames, or clips, that are spread evenly over the whole video.
+    """Frames or clips that are spread evenly over the whole video.
 
-    `frames` alone: one clip of so many frames. If the video has fewer frames, some are repeated. With `clips`: so many
-    clips of `frames` frames, at `fps` or every `stride`-th one, as models are evaluated. `fps` without `frames`: one
-    clip of as many frames as the rate gives over the video, within `least_frames` and `max_frames`, but no more than
-    the video has.
+    With `frames` alone, a video gives one clip of this number of frames. If the video has fewer frames, some frames are
+    repeated. With `clips`, a video gives this number of clips of `frames` frames, at `fps` or of every `stride`-th
+    frame, as in the evaluation of models. With `fps` and without `frames`, a video gives one clip. Its number of frames
+    is duration × fps, limited by `least_frames`, `max_frames` and the number of frames of the video.
     """
 
-    frames: Count | None = parameter("frames a clip; without it, as many as fps gives over the video", None)
-    clips: Count | None = parameter("number of clips, spread evenly; without it, one clip of spread frames", None)
-    fps: Rate | None = parameter("samples a second: with `clips`, or without `frames`", None)
-    stride: Count | None = parameter("with clips: distance between frames by number; or fps", None)
-    by: By = parameter("without `clips`: whether parts are equal by time or by number of frames", "time")
-    spread: Spread = parameter("middles or beginnings of equal parts, or first frame to last", "centres")
+    frames: Count | None = parameter("frames per clip; by default, duration of the video × fps", None)
+    clips: Count | None = parameter(
+        "number of clips, spread evenly; by default, one clip whose frames are spread evenly", None
+    )
+    fps: Rate | None = parameter("samples per second, with `clips` or without `frames`", None)
+    stride: Count | None = parameter("with clips: difference of successive frame numbers (instead of fps)", None)
+    by: By = parameter("without `clips`: whether equal parts have equal durations or numbers of frames", "time")
+    spread: Spread = parameter("centres or starts of equal parts, or from the first to the last frame", "centres")
     rounding: Rounding | None = parameter(
-        "by number, with `spread: ends`: how fractions become frame numbers; half_up by default", None
+        "by number, with `spread: ends`: rounding of fractions to frame numbers; half_up by default", None
     )
 
     def __post_init__(self) -> None:
         rates = [name for name in ("fps", "stride") if getattr(self, name) is not None]
         if self.clips is None and self.stride is not None:
-            raise RefusedError("stride is for several clips", found="stride without clips", allowed="clips and frames")
+            raise RefusedError("stride requires clips", found="stride without clips", allowed="clips and frames")
         if self.clips is not None and (len(rates) != 1 or self.frames is None):
             found = ", ".join(["clips", *rates]) + (" without frames" if self.frames is None else "")
-            raise RefusedError("uniform clips have frames, and either fps or stride", found=found)
+            raise RefusedError("uniform with clips needs frames, and either fps or stride", found=found)
         if self.clips is None and (self.frames is None) == (self.fps is None):
             found = "frames and fps" if self.fps is not None else "neither"
-            remedy = None if self.fps is None else "`clips: 1` makes one clip at that rate"
-            raise RefusedError("the one clip has either frames or fps", found=found, remedy=remedy)
+            remedy = None if self.fps is None else "to make one clip at that rate, add `clips: 1`"
+            raise RefusedError("uniform without clips needs either frames or fps", found=found, remedy=remedy)
         if self.clips is not None and self.by == "number":
-            raise RefusedError("several clips go by time with fps, and by number with stride", found="by: number")
+            raise RefusedError("by cannot be used with clips; use stride to select by number", found="by: number")
         if self.rounding is not None and not (self.by_number and self.spread == "ends"):
             raise RefusedError(
-                "rounding is for frame numbers from the first to the last",
+                "rounding requires frame numbers that are spread from the first to the last frame",
                 found=f"by: {self.by}, spread: {self.spread}",
                 allowed="spread: ends, and by: number or stride",
             )
@@ -242,20 +259,20 @@ class UniformPolicy(FixedCountPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomPolicy(Policy):
-    """`clips` clips of `frames` frames, at `fps` or every `stride`-th one, that begin at random where they fit.
+    """Clips at random places of the video. Each has `frames` frames, at `fps` or of every `stride`-th frame.
 
-    Clip n of a video depends only on the seed, the video's name and n. If no clip fits, there is one clip that begins
-    with the video.
+    The begin of a clip is drawn from all places at which a whole clip can begin. Clip n of a video depends only on the
+    seed, the video's name, the epoch and n. If the video is too short for a whole clip, one clip begins at its start.
     """
 
-    clips: Count = parameter("clips a video")
-    frames: Count = parameter("frames a clip")
-    fps: Rate | None = parameter("samples a second; or stride", None)
-    stride: Count | None = parameter("distance between frames by number; or fps", None)
+    clips: Count = parameter("clips per video")
+    frames: Count = parameter("frames per clip")
+    fps: Rate | None = parameter("samples per second (instead of stride)", None)
+    stride: Count | None = parameter("difference between successive frame numbers (instead of fps)", None)
     is_random = True
 
     def __post_init__(self) -> None:
-        self.check_one_of("random clips have either fps or stride", "fps", "stride")
+        self.check_one_of("random needs either fps or stride", "fps", "stride")
         Policy.__post_init__(self)
 
     @property
@@ -270,10 +287,10 @@ class RandomPolicy(Policy):
             zero = Fraction(0)
             pieces = [(zero, 1 / (self.fps * timeline.time_base), self.frames)]
             several = times(span, (span.start, zero, self.clips), pieces, time_step=TIME_STEP)
-        places = several.limit - several.low - int(several.offsets.max())  # where a whole clip may begin
+        places = several.limit - several.low - int(several.offsets.max())  # number of places for begins of whole clips
         if places <= 0:
             return replace(several, starts=several.starts[: int(several.limit > several.low)])
-        # Each range of a video has draws of its own.
+        # Each range of a video has a separate random stream.
         which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
         drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
         return replace(several, starts=below(drawn, places) + several.low)

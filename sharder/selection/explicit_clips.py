@@ -1,7 +1,7 @@
-"""Explicit clips, one row each: `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`.
+"""Read explicit clips from a file and resolve their frames, given the timestamps of the video.
 
-Their file is JSON Lines, or JSON, CSV or Parquet as `framedex audit` writes them. With the timestamps of a video, a row
-becomes the frames of a clip.
+Each row of the file is a clip: `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`. The file is
+JSON Lines, or JSON, CSV or Parquet in the form that `framedex audit` writes.
 """
 
 import csv
@@ -32,27 +32,28 @@ from framedex.records.clip import PAD
 from framedex.sharder.policies.sampling import Choose, Timeline, frames_at, over_common_denominator
 from framedex.storage.uris import medium_name, relative
 
-PARQUET_ROWS_AT_ONCE = 1024  # number of rows that are Python objects at a time
-BYTES_AT_ONCE = 1 << 20
-LISTS = ("frames", "seconds")  # keys whose values are lists; in CSV, they are JSON
-NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if all of them are digits
+PARQUET_ROWS_AT_ONCE = 1024  # number of rows that are converted to Python objects at a time
+BYTES_AT_ONCE = 1 << 20  # number of bytes in which the first character of the file is searched for
+LISTS = ("frames", "seconds")  # keys whose values are lists; in CSV, the lists are written as JSON
+NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if all values consist of digits
 
 
-ClipRow = tuple[int, str, Any]  # number from 1, location for errors, content (a mapping, if the row is right)
+ClipRow = tuple[int, str, Any]  # number of the row from 1, location for errors, content (a mapping if the row is valid)
 
 
 def clip_rows(path: Path, own: frozenset[str]) -> Iterator[ClipRow]:
     """Yield the rows of a file of clips.
 
-    The ending gives the format: `.csv`, `.parquet`, `.json` (a list of objects, or one object per line), and one JSON
-    object per line for any other ending. In tables, an empty cell of a key of framedex's means that the key is absent.
+    The suffix of the file determines its format: `.csv`, `.parquet` or `.json` (a list of objects, or one object per
+    line). A file with any other suffix must have one JSON object per line. In CSV and Parquet, an empty cell in a
+    column of `own` means that the key is absent.
 
     Args:
         path: The file.
-        own: The keys that are not the user's columns.
+        own: The keys that framedex defines. All other keys are the user's columns.
 
     Raises:
-        PolicyError: The file, or a row, cannot be read.
+        PolicyError: The file or a row cannot be read.
     """
     try:
         ending = path.suffix.lower()
@@ -65,7 +66,7 @@ def clip_rows(path: Path, own: frozenset[str]) -> Iterator[ClipRow]:
             for number, row in enumerate(content, 1):
                 yield number, f"{path}, row {number}", row
         else:
-            with open(path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
+            with open(path, "rb") as file:  # binary, so that only \n ends a line; JSON strings may contain U+2028
                 for number, line in enumerate(file, 1):
                     text, where = line.decode("utf-8-sig" if number == 1 else "utf-8"), f"{path}:{number}"
                     if text.strip():
@@ -75,12 +76,21 @@ def clip_rows(path: Path, own: frozenset[str]) -> Iterator[ClipRow]:
 
 
 def _parsed(text: str, where: str, *, levels: int) -> Any:
-    """Return JSON as Python values. `levels` is the depth of the clip itself."""
+    """Parse a JSON text.
+
+    Args:
+        text: The text.
+        where: The location of the text, for errors.
+        levels: The number of levels of nesting that are not part of the users' values.
+
+    Raises:
+        PolicyError: The text is not valid JSON, contains a lone surrogate, or is nested too deeply.
+    """
     try:
         content = json.loads(text)
         json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise PolicyError("holds a lone surrogate", where=where, found=error) from error
+        raise PolicyError("contains a lone surrogate", where=where, found=error) from error
     except (ValueError, RecursionError) as error:
         raise PolicyError("is not JSON", where=where, found=error) from error
     check_depth(json_depth(text) - levels, where, PolicyError)
@@ -88,13 +98,13 @@ def _parsed(text: str, where: str, *, levels: int) -> Any:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with open(path, "rb") as file:  # all rows at once, because the types of the columns depend on all of them
+    with open(path, "rb") as file:  # read all rows at once, because the types of columns depend on all rows
         found = read_csv(file, (*LISTS, *NAMES))
     _check_names(found.table.schema, path)
     if found.wrong:
         number, what = min(found.wrong.items())
         raise PolicyError(
-            "a row needs a cell for each column, and numbers in columns of numbers",
+            "a row must have a cell for each column, and columns of numbers must contain only numbers",
             where=f"{path}, row {number + 1}",
             found=what,
         )
@@ -118,15 +128,15 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _check_names(schema: pa.Schema, path: Path) -> None:
-    """Raise PolicyError for two columns of one name, and for columns that are nested too deeply."""
+    """Raise PolicyError if two columns have the same name, or if the type of a column is nested too deeply."""
     for name, kind in zip(schema.names, schema.types, strict=True):
         if schema.names.count(name) > 1:
-            raise PolicyError("the file has two columns of one name", where=str(path), found=name)
+            raise PolicyError("the file has two columns with the same name", where=str(path), found=name)
         check_depth(type_depth(kind), f"{path}, column {name}", PolicyError)
 
 
 def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
-    """Convert a row of a table to the equal JSON object."""
+    """Convert a row of a CSV or Parquet table to the equivalent JSON object."""
     return {
         name: [_number(element) for element in value] if name in LISTS and isinstance(value, list) else _number(value)
         for name, value in row.items()
@@ -135,7 +145,7 @@ def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Convert a decimal, the type of 0.5 and of sums in SQL, to a number of JSON. Return other values unchanged."""
+    """Convert a Decimal, the type of SQL for 0.5 and for sums, to an int or float. Return other values unchanged."""
     if not isinstance(value, Decimal):
         return value
     return int(value) if value == value.to_integral_value() else float(value)
@@ -146,7 +156,7 @@ def _begins_with_bracket(path: Path) -> bool:
         return file.read(BYTES_AT_ONCE).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
-ROWS_AT_ONCE = 10_000  # number of rows whose types are determined together
+ROWS_AT_ONCE = 10_000  # number of rows from which the types of columns are determined at a time
 OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream", "outside"})
 Outside = Literal["error", "pad", "edge", "drop"]
 OUTSIDE: tuple[Outside, ...] = get_args(Outside)
@@ -154,13 +164,17 @@ OUTSIDE: tuple[Outside, ...] = get_args(Outside)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplicitClip:
-    """One line: the medium, the frames or times, the clip's name, and the user's columns.
+    """An explicit clip: one row of the file.
 
     Attributes:
-        stream: Number of a video stream in its container. If None, the best one.
-        frames: Presentation numbers, with None for padding. If None, the clip has `seconds`.
-        seconds: Times, with None for padding. If None, the clip has `frames`.
-        outside: What happens to places outside of the video. If None, the default of all clips.
+        line: The number of the row, from 1.
+        clip_id: The name of the clip.
+        uri: The uri of the medium.
+        stream: The index of a video stream in its container. If None, the best video stream.
+        frames: The presentation numbers of the frames, with None for padding. If None, the clip has `seconds`.
+        seconds: The times of the frames, with None for padding. If None, the clip has `frames`.
+        outside: The treatment of frames or times outside of the video. If None, the default of all clips.
+        columns: The user's columns of the clip.
     """
 
     line: int
@@ -174,18 +188,18 @@ class ExplicitClip:
 
 
 class ExplicitClips:
-    """The clips of a file (`clip_files`), in its order.
+    """An iterable over the explicit clips of a file, in the order of the file.
 
-    Each iteration reads the file again, so that memory does not grow with it.
+    Each iteration reads the file again, so that memory does not grow with the size of the file.
 
     Attributes:
         path: The file.
-        user_schema: The user's columns, typed by all their values.
-        digest: Digest of the file's content.
+        user_schema: The names and types of the user's columns. The type of a column allows all values in the file.
+        digest: A digest of the file's content.
 
     Raises:
-        PolicyError: A clip is malformed, a clip_id is used twice (the error names the first such line), or a column has
-            mixed types.
+        PolicyError: A clip is malformed, two clips have the same clip_id (the error states the first such line), or a
+            column has values of mixed types.
     """
 
     def __init__(self, path: Path) -> None:
@@ -199,7 +213,7 @@ class ExplicitClips:
                 name = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
                 if (first := first_lines.setdefault(name, request.line)) != request.line:
                     raise PolicyError(
-                        "clip_id is used twice",
+                        "two clips have the same clip_id",
                         where=f"{path}:{request.line}",
                         found=f"{request.clip_id!r}, also in line {first}",
                     )
@@ -217,7 +231,7 @@ class ExplicitClips:
 
 
 def _with_types_of(rows: list[dict[str, Any]], schema: pa.Schema, where: str) -> pa.Schema:
-    """Return a schema that has the columns of some rows, too. Raises PolicyError for mixed types."""
+    """Return a schema, extended by the columns of some rows. Raises PolicyError if a column has mixed types."""
     for name in dict.fromkeys(name for row in rows for name in row):
         try:
             here = pa.schema([(name, pa.array([row.get(name) for row in rows]).type)])
@@ -228,11 +242,20 @@ def _with_types_of(rows: list[dict[str, Any]], schema: pa.Schema, where: str) ->
 
 
 def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
-    """Return the clip of a line or row. Raises PolicyError."""
+    """Convert the content of a row to a clip.
+
+    Args:
+        content: The parsed content.
+        number: The number of the row, from 1.
+        where: The location of the row, for errors.
+
+    Raises:
+        PolicyError: The content is not a valid clip.
+    """
     if not isinstance(content, dict) or not isinstance(content.get("uri"), str):
-        raise PolicyError("a clip is an object with a uri", where=where, found=str(content)[:80])
+        raise PolicyError("a clip must be an object with a uri", where=where, found=str(content)[:80])
     if ("frames" in content) == ("seconds" in content):
-        raise PolicyError("a clip has either frames or seconds", where=where, found=", ".join(content))
+        raise PolicyError("a clip needs either frames or seconds", where=where, found=", ".join(content))
     columns = {key: value for key, value in content.items() if key not in OWN_KEYS}
     if clash := RESERVED_COLUMNS & columns.keys():
         raise PolicyError("a user column has a reserved name", where=where, found=", ".join(sorted(clash)))
@@ -241,7 +264,7 @@ def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
         raise PolicyError("clip_id must be a non-empty string", where=where, found=repr(clip_id))
     stream = content.get("stream")
     if stream is not None and (type(stream) is not int or stream < 0):
-        raise PolicyError("stream is the number of a stream in its container", where=where, found=repr(stream))
+        raise PolicyError("stream must be the index of a stream in its container", where=where, found=repr(stream))
     outside = content.get("outside")
     if outside is not None and outside not in OUTSIDE:
         raise PolicyError("unknown value of outside", where=where, found=str(outside)[:80], allowed=", ".join(OUTSIDE))
@@ -258,19 +281,19 @@ def _parse_clip(content: Any, number: int, where: str) -> ExplicitClip:
 
 
 def _frame_numbers(values: object, where: str) -> list[int | None]:
-    """Return the frame numbers of a clip, with None for padding. The file has null or -1 for padding."""
+    """Check the frame numbers of a clip and return them, with None for padding. In the file, null or -1 is padding."""
     if not isinstance(values, list) or not values or any(type(value) not in (int, NoneType) for value in values):
         raise PolicyError("frames must be a non-empty list of whole numbers", where=where, found=str(values)[:80])
     numbers = [value for value in values if value is not None]
     if any(value >= 1 << 31 for value in numbers):
         raise PolicyError("a frame number is too large", where=where, found=max(numbers))
     if any(value < -1 for value in numbers):
-        raise PolicyError("frames are numbered from 0; -1 and null are padding", where=where, found=min(numbers))
+        raise PolicyError("frame numbers start at 0 (-1 and null mean padding)", where=where, found=min(numbers))
     return [None if value == PAD else value for value in values]
 
 
 def _times(values: object, where: str) -> list[Fraction | None]:
-    """Return the times of a clip, with None for padding. The file has null for padding."""
+    """Check the times of a clip and return them, with None for padding. In the file, null is padding."""
     if not isinstance(values, list) or not values or any(type(value) not in (int, float, NoneType) for value in values):
         raise PolicyError("seconds must be a non-empty list of numbers", where=where, found=str(values)[:80])
     try:
@@ -282,9 +305,10 @@ def _times(values: object, where: str) -> list[Fraction | None]:
 
 
 class UriResolver:
-    """Find the medium of a request by its uri in the index, by its spelling in the listing, or by its absolute path.
+    """Finds the medium that the uri of an explicit clip means.
 
-    One of several media in a tar, a Parquet file or a folder is `uri/member`.
+    The uri may be the medium's uri in the index, the medium's uri as the listing has it, or an absolute path. If a tar,
+    a Parquet file or a folder contains several media, the uri of one of them is `uri/member`.
     """
 
     def __init__(self, index: Index) -> None:
@@ -292,13 +316,14 @@ class UriResolver:
         spelled: dict[str, str | None] = {}
         listed = (index.listing[name].to_pylist() for name in ("media_id", "listed_uri"))
         for identity, uri in zip(*listed, strict=True):
-            spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None if it is ambiguous
+            spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None if the uri is ambiguous
         found = index.columns(["uri", "member", "stream_index", "media_id"])
         rows = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
         of_file: dict[str, list[str]] = {}
         for uri, _, _, identity in rows:
             of_file.setdefault(uri, []).append(identity)
-        # A file that is several media means its best stream; a tar of several sequences means none of them.
+        # The uri of a file with several video streams means its best stream. The uri of a tar with several sequences
+        # means none of them.
         main = {media_id(uri): of_file[uri][0] for uri in of_file if len(of_file[uri]) == 1}
         main |= {identity: identity for _, _, _, identity in rows}
         members = {medium_name(uri, member): media_id(uri, member=member) for uri, member, _, _ in rows if member}
@@ -308,7 +333,7 @@ class UriResolver:
         self._streams = {(media_id(uri, member=member), stream): identity for uri, member, stream, identity in rows}
 
     def media_id(self, uri: str, stream: int | None = None) -> str | None:
-        """Return the medium's id, or None for a uri or a stream that the index does not contain."""
+        """Return the id of the medium, or None if the index does not contain the uri or the stream."""
         if uri not in self._media:
             absolute = os.path.join(self._root, uri.removeprefix("file://"))  # an absolute path replaces the root
             uri = relative(os.path.normpath(absolute), self._root)
@@ -322,19 +347,23 @@ Bools = NDArray[np.bool_]
 def frames_of(
     clip: ExplicitClip, timeline: Timeline, choose: Choose, outside: Outside
 ) -> tuple[NDArray[np.int64], Bools]:
-    """Return the frames of an explicit clip: int64 [F], presentation numbers, and bool [F], False where padded.
+    """Resolve the frames of an explicit clip.
 
-    Seconds are read on the container's own clock, the one that `seconds` of a loaded clip shows. In a video that starts
-    late, 0 may therefore lie before the first frame, and gives that frame.
+    Times are on the clock of the container, as in `seconds` of a loaded clip. A video may start later than 0 on this
+    clock. Times from 0 to the first frame then count as inside of the video, and mean the first frame.
 
     Args:
-        clip: The clip. A place that is None is padding.
-        timeline: The video.
-        choose: Which frame a time means.
-        outside: What happens to places outside of the video, unless the clip says so itself.
+        clip: The clip.
+        timeline: The times of the video.
+        choose: The rule that chooses a frame for a time.
+        outside: The treatment of frames or times outside of the video, unless the clip specifies another.
+
+    Returns:
+        int64 [F], the presentation numbers of the frames, -1 for padding by a constant. bool [F], False for padding.
 
     Raises:
-        PolicyError: A place lies outside of the video and may not, or no place lies in it.
+        PolicyError: A frame or time is outside of the video and `outside` is "error", no frame of the clip is in the
+            video, or the clip consists only of padding.
     """
     places: Sequence[int | Fraction | None] = clip.frames or clip.seconds or ()
     if clip.seconds is None:
@@ -350,23 +379,23 @@ def frames_of(
     beyond = (frames != PAD) & ~inside
     if what == "error" and beyond.any():
         place = places[int(np.argmax(beyond))]
-        error, found = "a frame outside the video", str(place)
+        error, found = "a frame number is outside of the video", str(place)
         if isinstance(place, Fraction):
-            error, found = "a time outside the video", f"{float(place):g} s"
-        remedy = "`outside` says what else happens to such places: pad, edge or drop"
+            error, found = "a time is outside of the video", f"{float(place):g} s"
+        remedy = "set `outside` to pad, edge or drop to allow such frames or times"
         raise PolicyError(error, found=found, allowed=allowed, remedy=remedy)
     if all(place is None for place in places):
-        raise PolicyError("a clip of padding alone", found=f"{len(places)} padded frames")
+        raise PolicyError("a clip consists only of padding", found=f"{len(places)} padded frames")
     if not inside.any():
         found = ", ".join("null" if place is None else f"{float(place):g}" for place in places[:5])
-        raise PolicyError("no frame of the clip lies in the video", found=found, allowed=allowed)
+        raise PolicyError("no frame of the clip is in the video", found=found, allowed=allowed)
     if what == "drop":
         return frames[~beyond], inside[~beyond]
     return (frames if what == "edge" else np.where(inside, frames, PAD)), inside
 
 
 def _timed(places: list[Fraction | None], timeline: Timeline, choose: Choose) -> tuple[NDArray[np.int64], Bools]:
-    """Return the frame for each time, -1 where padded, and whether the time lies in the video."""
+    """Return int64, the frame chosen for each time, -1 for padding. And bool, whether each time is in the video."""
     first, end = _seconds(timeline)
     inside = np.array([place is not None and first <= place < end for place in places], np.bool_)
     numerators, denominator = over_common_denominator([(place or 0) / timeline.time_base for place in places])
@@ -375,6 +404,6 @@ def _timed(places: list[Fraction | None], timeline: Timeline, choose: Choose) ->
 
 
 def _seconds(timeline: Timeline) -> tuple[Fraction, Fraction]:
-    """Return the half-open interval of times that lie in a video. If the video starts late, it begins at zero."""
+    """Return the half-open interval of a video's times, in seconds. It begins at 0 if the first frame is later."""
     first = int(timeline.pts[0]) * timeline.time_base
     return min(first, Fraction(0)), first + timeline.duration_pts * timeline.time_base

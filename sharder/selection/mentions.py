@@ -1,8 +1,8 @@
-"""The input of policies: usable media with the listing's rows that mention them, filtered and split.
+"""Collect the input of policies: usable media, joined with their rows of the listing (mentions), filtered and split.
 
-A grown dataset keeps the splits of its groups of rows (`split: {keep: DATASET}`). A policy must read the ranges that a
-listing has, because it would otherwise make the same clips for all rows of a video. If there would be no clips,
-the error names the filter or the reasons.
+With `split: {keep: DATASET}`, groups of rows keep the splits that they have in an existing dataset. `check_ranges`
+raises an error if the listing has ranges and the policy ignores them, because the policy would then make the same clips
+for all rows of a video. If there would be no clips at all, the error states the filter or the most frequent reasons.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.schema import COLUMNS_NAME, FIELDS, FIELDS_NAME, FORMAT, HEADER, SCHEMA_VERSION
 from framedex.storage.places import Place, place
 
-SPLIT_COLUMN = "split"  # of clips: the user's column of that name, or the result of the policy's split
-REMEDY = "name a dataset that was made with this split, by a version of framedex that records columns (3.5 or later)"
+SPLIT_COLUMN = "split"  # column of clips with the user's column of that name, or with the result of the policy's split
+REMEDY = "use a dataset that was made with this split, by a version of framedex that records columns (3.5 or later)"
 
 
 def kept_splits(split: Split) -> dict[str, str]:
-    """Return the split of each group of rows in the dataset `split.keep`, or {} without such a dataset.
+    """Return the split of each group of rows in the dataset `split.keep`, or {} if `split.keep` is None.
 
     Raises:
-        FormatError: There is no dataset, or it lacks a column.
-        PolicyError: A group has several splits there, or one that the policy's shares lack.
+        FormatError: The dataset does not exist or lacks a column.
+        PolicyError: In the dataset, a group has several splits, or a split that the policy's shares do not contain.
     """
     if split.keep is None:
         return {}
@@ -60,11 +60,11 @@ def kept_splits(split: Split) -> dict[str, str]:
                 "a group has several splits in the dataset whose splits are kept",
                 where=f"split, keep: {split.keep}, {split.by} {group!r}",
                 found=f"{known[group]} and {name}",
-                remedy="split by the column by which that dataset was split",
+                remedy="set `by` to the column by which that dataset was split",
             )
         if name not in shares:
             raise PolicyError(
-                "the dataset whose splits are kept has a split without a share",
+                "the dataset whose splits are kept has a split for which the policy has no share",
                 where=f"split, keep: {split.keep}",
                 found=str(name),
                 allowed=", ".join(shares),
@@ -73,7 +73,7 @@ def kept_splits(split: Split) -> dict[str, str]:
 
 
 def _column(dataset: Place, name: str) -> pa.ChunkedArray:
-    """Return a column of all clips of a dataset."""
+    """Return the values of a column for all clips of a dataset."""
     path = dataset / (FIELDS_NAME if name in FIELDS.names else COLUMNS_NAME)
     if path.exists():
         with reading(str(path), REMEDY):
@@ -86,20 +86,21 @@ def _column(dataset: Place, name: str) -> pa.ChunkedArray:
 
 Row = dict[str, Any]
 
-MEDIA_AT_ONCE = 1024  # number of rows of `videos` that are Python objects at a time
-KEPT_NAMES = (LISTING.names[0], FILE_ROW)  # columns of the listing beside the user's own
+MEDIA_AT_ONCE = 1024  # number of rows of `videos` that are converted to Python objects at a time
+KEPT_NAMES = (LISTING.names[0], FILE_ROW)  # framedex's columns of the listing that are kept with the user's columns
 NO_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
-    """One row of the listing about a usable medium. A medium that the listing lacks has one mention without columns.
+    """One row of the listing for a usable medium. A medium without a row has one mention without columns.
 
     Attributes:
-        number: Its number among all rows that the filter accepts.
-        name: Unique beginning of its clips' names.
-        columns: The user's columns.
-        file_row: The number of the row in the user's listing, or None if it is not known.
+        number: The number of the mention among all mentions that the filter accepts.
+        media_id: The id of the medium.
+        name: The prefix of the names of the mention's clips. Each mention has a different prefix.
+        columns: The values of the user's columns.
+        file_row: The number of the row in the user's listing. None if the number is not known.
     """
 
     number: int
@@ -111,15 +112,16 @@ class Mention:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MentionTable:
-    """All mentions that a filter accepts, in the order of the index.
+    """A table of all mentions that a filter accepts, in the order of the index.
 
     Attributes:
-        media_id: string [mentions], the medium of each.
-        number: int64 [mentions], the mention's place among all mentions of that medium, -1 for the only one.
-        media_row: int64 [mentions], ascending, the number of the medium among all usable ones.
-        facts: The wanted columns of `videos`, one row per mention.
-        columns: One row per mention: `media_id` (null if the listing lacks the medium), `file_row`, and the user's
-            columns.
+        media_id: string [mentions], the id of each mention's medium.
+        number: int64 [mentions], the number of each mention among all mentions of its medium. -1 if the medium has only
+            one mention.
+        media_row: int64 [mentions], ascending: the number of each mention's medium among all usable media.
+        facts: The wanted columns of `videos`, with one row per mention.
+        columns: A table with one row per mention. Its columns are `media_id` (null if the listing has no row for the
+            medium), `file_row`, and the user's columns.
     """
 
     media_id: pa.Array
@@ -132,21 +134,21 @@ class MentionTable:
         return len(self.number)
 
     def fact(self, mention: int) -> Row:
-        """Return the wanted columns of a mention's video."""
+        """Return a mention's row of `facts`, by column."""
         rows: list[Row] = self.facts.slice(mention, 1).to_pylist()
         return rows[0] if rows else {}
 
     def identity(self, mention: int) -> str:
-        """Return the media_id of a mention's medium."""
+        """Return the id of a mention's medium."""
         return str(self.media_id[mention].as_py())
 
     def name(self, mention: int) -> str:
-        """Return the beginning of the names of a mention's clips."""
+        """Return the prefix of the names of a mention's clips."""
         identity, number = self.identity(mention), int(self.number[mention])
         return identity if number < 0 else f"{identity}-row{number}"
 
     def mentions(self, some: Sequence[int]) -> list[Mention]:
-        """Return some mentions by their numbers."""
+        """Return the mentions with the given numbers."""
         chosen = self.columns.take(pa.array(some, pa.int64()))
         rows = zip(some, chosen.drop_columns(list(KEPT_NAMES)).to_pylist(), chosen[FILE_ROW].to_pylist(), strict=True)
         return [
@@ -156,21 +158,25 @@ class MentionTable:
 
 
 def user_columns(index: Index, split: Split | None) -> pa.Schema:
-    """Return the columns that clips get from the listing and from the split. Raises PolicyError if these clash."""
+    """Return the schema of the columns that clips get from the listing and from the policy's split.
+
+    Raises:
+        PolicyError: A column of the listing has a reserved name, or the name of the column of the policy's split.
+    """
     columns = pa.schema([entry for entry in index.listing.schema if entry.name not in LISTING.names])
-    if clash := RESERVED_COLUMNS & set(columns.names):  # an earlier version allowed some of these names
+    if clash := RESERVED_COLUMNS & set(columns.names):  # earlier versions could index listings with some of these names
         raise PolicyError(
-            "a column of the listing has the name of one of framedex's own",
+            "a column of the listing has a name that framedex reserves",
             found=", ".join(sorted(clash)),
-            remedy="rename it, and index again",
+            remedy="rename the column, and index again",
         )
     if split is None:
         return columns
     if SPLIT_COLUMN in columns.names:
         if split.column != SPLIT_COLUMN:
             raise PolicyError(
-                "the listing has a column 'split' already, and the policy makes another",
-                remedy="split by that column, or rename it",
+                "the listing already has a column 'split', and the policy would add a column with this name",
+                remedy="use this column by `split: {column: split}`, or rename the column",
             )
         columns = columns.remove(columns.get_field_index(SPLIT_COLUMN))
     return columns.append(pa.field(SPLIT_COLUMN, pa.string()))
@@ -179,19 +185,19 @@ def user_columns(index: Index, split: Split | None) -> pa.Schema:
 def all_mentions(
     index: Index, filter_: pc.Expression | None, split: Split | None, facts: Sequence[str] = ()
 ) -> MentionTable:
-    """Return all mentions that pass the filter.
+    """Return all mentions that the filter accepts.
 
-    The filter sees the columns of `videos`, MADE_FIELDS and the listing's columns. If a column of the listing
-    shares a name with one of `videos`, the latter is used.
+    The filter can use the columns of `videos`, MADE_FIELDS and the listing's columns. If `videos` and the listing have
+    columns with the same name, the filter uses the column of `videos`.
 
     Args:
         index: The index.
-        filter_: The filter of the policy.
-        split: The split of the policy.
-        facts: The columns of `videos` that are kept.
+        filter_: The filter of the policy. If None, all mentions are returned.
+        split: The split of the policy. If None, mentions are not assigned to splits.
+        facts: The names of the columns of `videos` that the result contains.
 
     Raises:
-        PolicyError: The filter or the split does not fit the columns.
+        PolicyError: The filter or the split requires a column that does not exist or has another type.
     """
     dealt = None
     if split is not None and split.stratify is not None:
@@ -228,25 +234,26 @@ def all_mentions(
 
 
 def _passes(joined: pa.Table, filter_: pc.Expression | None) -> NDArray[np.bool_]:
-    """Return bool [rows]: whether each row of `joined_mentions` passes the filter."""
+    """Return bool [rows]: whether the filter accepts each row of a table of `joined_mentions`."""
     return np.ones(len(joined), np.bool_) if filter_ is None else matches(joined, filter_, "filter")
 
 
 def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[np.int64], pa.Table]]:
-    """Yield all mentions of usable media, of some media at a time, in the order of the index.
+    """Yield all mentions of usable media in batches of media, in the order of the index.
 
     Yields:
-        The rows of `videos`; the listing's columns, one row per mention; int64 [mentions], ascending, the row of each
-            mention's video; and the columns that a filter sees for each mention.
+        For each batch, four values. The rows of `videos`. The listing's columns, with one row per mention.
+            int64 [mentions], ascending: the row of each mention's video in the first table. The columns that a filter
+            can use, with one row per mention.
     """
     unused = [name for name in LISTING.names if name not in KEPT_NAMES]
-    listing = index.listing.drop_columns(unused)  # a table without columns would lose its number of rows
+    listing = index.listing.drop_columns(unused)  # KEPT_NAMES remain, as a table without columns would have no rows
     rows_of: dict[str, list[int]] = {}
     for row, identity in enumerate(index.listing["media_id"].to_pylist()):
         rows_of.setdefault(identity, []).append(row)
     for some in index.some_videos(MEDIA_AT_ONCE):
         videos = some.filter(pc.equal(some["status"], OK))
-        # A row that names one of several media of a file is more specific than one that names the file.
+        # A row for one medium of a file has precedence over a row for the whole file.
         listed = [
             rows_of.get(identity, rows_of.get(media_id(uri), [None]))
             for identity, uri in zip(videos["media_id"].to_pylist(), videos["uri"].to_pylist(), strict=True)
@@ -266,8 +273,8 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
 def check_ranges(index: Index, file: PolicyFile) -> None:
     """Raise PolicyError if a policy ignores ranges of the listing, or reads columns that do not exist.
 
-    A listing has ranges if `range_columns` finds their columns and some row has a value in one of them. A policy with
-    `range: null` means whole videos.
+    A listing has ranges if `range_columns` finds two columns, and at least one row has a value in one of them. A policy
+    with `range: null` samples whole videos on purpose, so there is no error.
     """
     names = _user_names(index.listing)
     ranges = file.policy.ranges(names)
@@ -286,9 +293,9 @@ def check_ranges(index: Index, file: PolicyFile) -> None:
             raise PolicyError(
                 "the listing has ranges, and the policy ignores them",
                 found=f"columns {start!r} and {end!r}: {shown} of {uri}",
-                remedy=f"write `range: {{start: {start}, end: {end}}}` into the policy to sample these ranges (in "
-                "seconds from a video's first frame; add `unit: frames` for frame numbers), or `range: null` to sample "
-                "whole videos",
+                remedy=f"write `range: {{start: {start}, end: {end}}}` into the policy to sample these ranges, in "
+                "seconds from a video's first frame (add `unit: frames` if they are frame numbers); or write "
+                "`range: null` to sample whole videos",
             )
 
 
@@ -296,36 +303,47 @@ def check_there(wanted: Sequence[str], listing: pa.Table, *, where: str, remedy:
     """Raise PolicyError if a listing lacks a column.
 
     Args:
-        wanted: The columns that a policy names.
-        where: The key of the policy that names them.
-        remedy: What to do if the listing has no columns at all.
+        wanted: The names of the columns that a policy reads.
+        listing: The listing.
+        where: The key of the policy that contains these names.
+        remedy: The remedy in the error if the listing has no columns at all.
     """
     names = _user_names(listing)
     for name in wanted:
         if name not in names:
-            raise no_column("listing", name, names, where=where, none=f"it has no columns; {remedy}")
+            raise no_column("listing", name, names, where=where, none=f"the listing has no columns; {remedy}")
 
 
 def _user_names(listing: pa.Table) -> list[str]:
     return [name for name in listing.schema.names if name not in LISTING.names]
 
 
-MAX_REASONS = 3  # kinds of failures in a message
+MAX_REASONS = 3  # maximum number of kinds of failures that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """The usable media without a row that the filter accepts. `examples`: the uris of the first ones."""
+    """The usable media of which the filter accepts no mention.
+
+    Attributes:
+        count: The number of these media.
+        examples: The uris of the first of these media.
+    """
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
 
 def left_out(index: Index, file: PolicyFile, table: MentionTable) -> LeftOut:
-    """Return which media a policy's filter leaves out. Raises PolicyError if it leaves out all media.
+    """Return the media that a policy's filter leaves out.
 
     Args:
-        table: The rows that the filter accepts.
+        index: The index.
+        file: The policy.
+        table: The mentions that the filter accepts.
+
+    Raises:
+        PolicyError: The filter leaves out all usable media.
     """
     if file.filter is None:
         return LeftOut()
@@ -347,32 +365,32 @@ def _matches_nothing(index: Index, file: PolicyFile, usable: int) -> PolicyError
             counts.update(tally(joined[name].chunks))
     return PolicyError(
         f"the filter leaves out {'the only usable medium' if usable == 1 else f'all {usable:,} usable media'}",
-        where=f"filter, asked of {index.path}",
+        where=f"filter, applied to {index.path}",
         found=text,
         allowed=values_text(values),
-        remedy="use values that exist",
+        remedy="compare with values that exist in the columns",
     )
 
 
 def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
-    """Return the error for a dataset without clips, with the most frequent reasons.
+    """Return the error for a dataset that would have no clips, with the most frequent reasons.
 
     Args:
-        index: The index that clips were planned from.
-        failures: Why clips could not be made.
+        index: The index from which clips were planned.
+        failures: The failures of all clips that could not be made.
     """
     every = list(failures)
     rows = [asdict(one) for one in every]
     kinds, first = Counter(one.kind for one in every), {one.kind: one for one in reversed(every)}
     if len(index) == index.unusable:
-        found, remedy = _unusable(index), "framedex audit shows the media of the index and what is wrong with them"
+        found, remedy = _unusable(index), "run framedex audit to see the media of the index and their errors"
     else:
         reasons = [
             f"{count:,} × {kind}, such as {first[kind].uri}: {first[kind].message}"
             for kind, count in kinds.most_common(MAX_REASONS)
         ]
         usable = counted(len(index) - index.unusable, "usable medium", "usable media")
-        found = "\n".join(reasons) or f"{usable}, of which the policy asks for no clip"
+        found = "\n".join(reasons) or f"{usable}, of which the policy wants no clips"
         remedy = "change the policy or the list of clips"
     if INTERNAL_ERROR in first:
         remedy = PLEASE_REPORT
@@ -383,7 +401,7 @@ def no_clips(index: Index, failures: Iterable[Failure]) -> NoClipsError:
 
 
 def _unusable(index: Index) -> str:
-    """Describe the media of an index without usable media: their number, and why they are not usable."""
+    """Describe the media of an index that has no usable media: the number of media, and why they are not usable."""
     rows = index.columns(["status", "error_kind", "error_message", "uri"]).to_pylist()
     kinds = Counter((row["status"], row["error_kind"]) for row in rows if row["status"] != OK)
     reasons = ", ".join(f"{count:,} {status} ({kind})" for (status, kind), count in kinds.most_common(MAX_REASONS))

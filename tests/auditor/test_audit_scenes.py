@@ -41,7 +41,10 @@ def test_a_view_that_is_missing_is_named(scenes: Path) -> None:
     assert finding["count"] == 1
     assert finding["examples"][0]["scene"] == "lacks"
     assert finding["examples"][0]["view"] == "wrist"
-    assert finding["examples"][0]["problem"] == "view 'wrist' is missing: no usable row of the listing names it"
+    assert (
+        finding["examples"][0]["problem"]
+        == "view 'wrist' is missing: no usable row of the listing belongs to this view"
+    )
 
 
 def test_a_view_that_ends_early_has_the_rate_that_would_mend_it(scenes: Path) -> None:

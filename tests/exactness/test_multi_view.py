@@ -115,7 +115,7 @@ def test_what_a_view_lacks_is_left_out_or_masked(
     planned = MultiViewDataset(ClipDataset.from_index(indexed, policy))
     assert [planned[number]["multiview_id"] for number in range(len(planned))] == names
     messages = [failure["message"] for failure in report.failures]
-    assert "view 'wrist' is missing: no usable row of the listing names it" in messages
+    assert "view 'wrist' is missing: no usable row of the listing belongs to this view" in messages
     assert [failure.message for failure in planned.clips.failures()] == messages
     assert {failure["kind"] for failure in report.failures} == {"view"}
 

@@ -17,7 +17,7 @@ from tests.support.media import Recipe, encode
 from tests.support.packed import samples
 
 MEDIA = ("a.avi", "b.mp4")
-WARNING = "counted frames by packets"
+WARNING = "counted packets as frames"
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_an_episode_beyond_its_files_end_is_a_failure(copied: Path, tmp_path: Pa
     change(copied / EPISODES, beyond)
     found = failures(copied, tmp_path)
     assert len(found) == 2
-    assert "9 frames, of a video of 49" in found[0]["message"]
+    assert "9 frames, in a video of 49" in found[0]["message"]
 
 
 def test_a_table_of_another_length_is_a_failure(copied: Path, tmp_path: Path) -> None:

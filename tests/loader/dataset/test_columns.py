@@ -196,7 +196,7 @@ def test_a_choice_or_a_name_of_a_wrong_type_says_what_is_allowed(listed: Path) -
         ClipDataset(listed / "D", where=3)  # type: ignore[arg-type]
     with pytest.raises(FramedexError, match=r"never has such a value(.|\n)*allowed:\s+values of type string"):
         ClipDataset(listed / "D", where={"label": 3})
-    with pytest.raises(FramedexError, match=r"name of a column is a text(.|\n)*found:\s+3"):
+    with pytest.raises(FramedexError, match=r"name of a column must be a text(.|\n)*found:\s+3"):
         ClipDataset(listed / "D").column(3)  # type: ignore[call-overload]
 
 

@@ -158,20 +158,20 @@ def test_a_clip_without_a_label_is_refused_unless_it_is_left_out(gaps: Path, tmp
         ({"walk": 0, "run": 2}, "without a gap"),
         ({"walk": -1, "run": 0}, "without a gap"),
         ({"walk": "0"}, "without a gap"),
-        ({}, "labels is a column"),
-        (["label"], "labels is a column"),
-        ({"label": {}}, "labels is a column"),
+        ({}, "labels must be the name of a column"),
+        (["label"], "labels must be the name of a column"),
+        ({"label": {}}, "labels must be the name of a column"),
         ({"a": {"x": 0}, "b": {"y": 0}}, "without a gap"),
         ({1: 0, 2: 1}, "of another type"),
-        ({float("nan"): 0, "run": 1}, r"(?s)labels are texts or whole numbers.*found: +nan"),
-        ({None: 0, "run": 1}, r"(?s)labels are texts or whole numbers.*found: +None.*leave out clips without a label"),
-        ({2**70: 0}, "labels are texts or whole numbers"),
-        ({"\ud800": 0}, "labels are texts or whole numbers"),
-        (np.array(["run", "walk"]), "labels is a column"),
-        ("nothing", r"(?s)no such column for labels.*your columns: label, kind"),
-        ("codec", r"(?s)no such column for labels.*your columns: label, kind"),
-        ("view_name", r"(?s)no such column for labels.*your columns: label, kind"),
-        ("kind", "labels are texts or whole numbers"),
+        ({float("nan"): 0, "run": 1}, r"(?s)texts or whole numbers.*found: +nan"),
+        ({None: 0, "run": 1}, r"(?s)texts or whole numbers.*found: +None.*leave out clips without a label"),
+        ({2**70: 0}, "texts or whole numbers"),
+        ({"\ud800": 0}, "texts or whole numbers"),
+        (np.array(["run", "walk"]), "labels must be the name of a column"),
+        ("nothing", r"(?s)the column for labels does not exist.*your columns: label, kind"),
+        ("codec", r"(?s)the column for labels does not exist.*your columns: label, kind"),
+        ("view_name", r"(?s)the column for labels does not exist.*your columns: label, kind"),
+        ("kind", "texts or whole numbers"),
     ],
 )
 def test_wrong_labels_are_refused(gaps: Path, labels: Any, message: str) -> None:
@@ -190,7 +190,7 @@ def test_labels_of_numpy_are_those_of_python(folder: Path) -> None:
 
 def test_a_name_column_that_is_taken_is_refused(medium: Callable[[str], Path], tmp_path: Path) -> None:
     index = write_index(tmp_path, medium, [{"label": "a", "label_name": "b"}] * 3)
-    with pytest.raises(FramedexError, match="would replace a column that clips already have"):
+    with pytest.raises(FramedexError, match="already have the column to which the values"):
         ClipDataset.from_index(index, POLICY, labels="label")
 
 

@@ -236,7 +236,7 @@ def test_what_cannot_be_delivered_so_is_refused(home: Path) -> None:
     with pytest.raises(FramedexError, match="unknown dtype"):
         ClipDataset(home / "D", dtype="float32")  # type: ignore[arg-type]
     raw = ClipDataset(home / "D", dtype="raw")
-    with pytest.raises(FramedexError, match="do not fit one array of samples") as raised:
+    with pytest.raises(FramedexError, match="one array cannot contain the planes") as raised:
         raw[clip_of(raw, "main10.mov")]
     assert raised.value.found == "yuv420p10le"
     with pytest.raises(FramedexError, match="normalize is for RGB"):

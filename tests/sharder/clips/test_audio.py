@@ -151,7 +151,7 @@ def test_an_interval_that_ends_before_it_begins_is_refused() -> None:
 @pytest.mark.parametrize("codec", ["adpcm_ms", "wmav2", "unheard_of"])
 def test_codecs_that_were_not_measured_are_refused(codec: str) -> None:
     packets = AudioPackets(sample=np.zeros(1, np.int64), offset=None, size=np.ones(1, np.int64))
-    with pytest.raises(PolicyError, match="not measured"):
+    with pytest.raises(PolicyError, match="not tested"):
         plan_audio(packets, facts_of(codec, 8000, 0, 1024), Fraction(0), Fraction(1))
 
 

@@ -84,7 +84,7 @@ def test_a_columns_own_values_are_names() -> None:
         ({"column": "fold"}, {"fold": ["a/b"]}, "letters, digits"),
         ({"column": "fold"}, {"fold": [[1]]}, "cannot be split by a column"),
         ({"column": "fold", "names": {0: "train"}}, {"fold": [0, 2]}, "found:   2"),
-        ({"column": "fold", "names": {0: "train"}}, {"fold": [float("nan")]}, "has no split"),
+        ({"column": "fold", "names": {0: "train"}}, {"fold": [float("nan")]}, "names lacks a value"),
         ({"shares": {"train": 1}}, {"fold": [0]}, "no such column"),
     ],
 )
@@ -100,16 +100,16 @@ def test_a_row_without_a_split_is_an_error(content: dict[str, Any], columns: dic
         ("train", "mapping"),
         ({}, "either column or shares"),
         ({"column": "a", "shares": {"b": 1}}, "either column or shares"),
-        ({"shares": {"b": 1}, "names": {0: "b"}}, "names belong"),
+        ({"shares": {"b": 1}, "names": {0: "b"}}, "names requires column"),
         ({"shares": {}}, "train: 8"),
         ({"shares": {"a": 0}}, "above zero"),
         ({"shares": {"a": -1}}, "not be negative"),
         ({"shares": {"a b": 1}}, "letters, digits"),
-        ({"shares": {1: 1, "1": 2}}, "named twice"),
-        ({"column": "a", "names": {0: "x", "0": "y"}}, "once"),
+        ({"shares": {1: 1, "1": 2}}, "has two shares"),
+        ({"column": "a", "names": {0: "x", "0": "y"}}, "without repetition"),
         ({"column": "a", "names": {None: "x"}}, "value of the column"),
         ({"column": ""}, "name of a column"),
-        ({"shares": {"a": 1}, "keep": "D"}, "keep belongs to stratify"),
+        ({"shares": {"a": 1}, "keep": "D"}, "keep requires stratify"),
         ({"shares": {"a": 1}, "stratify": "b", "keep": 5}, "name of a folder"),
         ({"shares": {"a": 1}, "sead": 1}, "did you mean 'seed'"),
     ],
@@ -203,7 +203,7 @@ def test_a_group_of_several_labels_is_named() -> None:
 
 
 def test_stratify_needs_shares_and_a_column() -> None:
-    with pytest.raises(PolicyError, match="stratify belongs to shares"):
+    with pytest.raises(PolicyError, match="stratify requires shares"):
         record(Split, {"column": "fold", "stratify": "label"}, "test")
     with pytest.raises(PolicyError, match="no such column"):
         stratified(STRATIFIED, label=["a"], persons=["p"])

@@ -78,9 +78,9 @@ def test_any_policy_samples_the_ranges_between_cuts(video: Video, cuts: list[int
         ({"start": True, "end": 1}, "must be a number"),
         ({"start": math.inf, "end": 1}, "must be a number"),
         ({"start": 1, "end": 1}, "must end after it starts"),
-        ({"start": -0.5, "end": 1}, "before the video"),
-        ({"start": 10, "end": 11}, "no frame lies in the range"),
-        ({"start": 0.001, "end": 0.002}, "no frame lies in the range"),
+        ({"start": -0.5, "end": 1}, "before the start of the video"),
+        ({"start": 10, "end": 11}, "the range contains no frame"),
+        ({"start": 0.001, "end": 0.002}, "the range contains no frame"),
     ],
 )
 def test_a_row_of_nonsense_is_a_failure_with_its_reason(row: Document, says: str) -> None:

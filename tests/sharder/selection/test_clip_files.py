@@ -115,11 +115,15 @@ def test_times_of_sql_are_times_of_clips(index: Path, tmp_path: Path, ending: st
     [
         ("c.csv", "uri,frames\nh264_default.mp4,0 7 3\n", 'a JSON list in the cell: "[0, 7, 3]"'),
         ("c.csv", "uri,frames\nh264_default.mp4,7\n", "c.csv, row 1: frames must be a non-empty list"),
-        ("c.csv", "uri,frames,frames\nh264_default.mp4,[7],[7]\n", "two columns of one name"),
+        ("c.csv", "uri,frames,frames\nh264_default.mp4,[7],[7]\n", "two columns with the same name"),
         ("c.csv", "uri\nh264_default.mp4\n", "either frames or seconds"),
         ("c.csv", "", "cannot be read"),
-        ("c.csv", "uri,frames\nh264_default.mp4,[7]\nh264_default.mp4\n", "c.csv, row 2: a row needs a cell for each"),
-        ("c.json", '[{"uri": "h264_default.mp4", "frames": [0]}, 7]', "c.json, row 2: a clip is an object"),
+        (
+            "c.csv",
+            "uri,frames\nh264_default.mp4,[7]\nh264_default.mp4\n",
+            "c.csv, row 2: a row must have a cell for each",
+        ),
+        ("c.json", '[{"uri": "h264_default.mp4", "frames": [0]}, 7]', "c.json, row 2: a clip must be an object"),
         ("c.json", '[{"uri": "h264_default.mp4", "frames": [0]}', "is not JSON"),
         ("c.json", '[{"uri": "h264_default.mp4", "frames": [0], "x": "\\ud800"}]', "lone surrogate"),
         ("c.parquet", "PAR1", "cannot be read"),

@@ -91,9 +91,9 @@ def test_an_empty_end_is_the_end_of_the_video_and_an_empty_start_its_start(empty
     [
         ({"from": 1}, "no such column"),
         ({"from": "soon", "to": 2}, "must be a number"),
-        ({"from": -1, "to": 2}, "lies before the video"),
+        ({"from": -1, "to": 2}, "is before the start of the video"),
         ({"from": 2, "to": 2}, "must end after it starts"),
-        ({"from": 11, "to": 12}, "no frame lies in the range"),
+        ({"from": 11, "to": 12}, "the range contains no frame"),
     ],
 )
 def test_a_row_that_names_no_stretch_is_a_failure_with_its_reason(row: Document, said: str) -> None:
@@ -110,8 +110,8 @@ def test_a_row_that_names_no_stretch_is_a_failure_with_its_reason(row: Document,
         ({"range": "start"}, "must be a mapping"),
         ({"range": {"begin": "a"}}, "unknown key"),
         ({"range": {"start": "a", "unit": "hours"}}, "unknown value"),
-        ({"range": {"start": "a", "end": "b", "include_end": True}}, "include_end is for an end in frames"),
-        ({"policy": "per_row", "range": {"start": "a"}}, "its own keys for ranges"),
+        ({"range": {"start": "a", "end": "b", "include_end": True}}, "include_end requires a column end, in frames"),
+        ({"policy": "per_row", "range": {"start": "a"}}, "has other keys for ranges"),
     ],
 )
 def test_what_is_no_range_is_refused(wrong: Document, said: str) -> None:
@@ -282,7 +282,7 @@ def test_per_row_finds_columns_that_look_like_start_and_end(seconds_listed: Path
     [
         ({"start": "begin"}, ["'begin'", "start_sec"]),
         ({"cuts": "shots"}, ["'shots'", "start_sec"]),
-        ({"unit": "frames"}, ["seconds, by the names of their columns"]),
+        ({"unit": "frames"}, ["columns show that the ranges are in seconds"]),
     ],
 )
 def test_columns_that_are_not_there_are_one_error_and_nothing_is_written(
@@ -303,8 +303,8 @@ def test_columns_that_are_not_there_are_one_error_and_nothing_is_written(
     ("start", "end", "unit", "said"),
     [
         ("start_frame", "end_frame", "frames", None),
-        ("start_frame", "end_frame", "seconds", "frames, by"),
-        ("begin_ms", "end_ms", "seconds", "milliseconds, by"),
+        ("start_frame", "end_frame", "seconds", "ranges are in frames"),
+        ("begin_ms", "end_ms", "seconds", "ranges are in milliseconds"),
         ("start_time", "stop_time", "seconds", None),
     ],
 )

@@ -251,7 +251,7 @@ def test_a_grown_dataset_keeps_the_splits_of_its_clips(labelled: Path) -> None:
 @pytest.mark.parametrize(
     ("split", "says"),
     [
-        ({"shares": {"train": 8, "val": 2}}, "a split without a share"),
+        ({"shares": {"train": 8, "val": 2}}, "a split for which the policy has no share"),
         ({"by": "label"}, "a group has several splits"),
         ({"by": "uri"}, "a group has several splits"),
         ({"keep": "NOWHERE"}, "is not a framedex dataset"),

@@ -154,7 +154,8 @@ def test_a_clip_that_a_view_lacks_is_left_out_masked_or_an_error() -> None:
     view, missed = skipped.missed[0]
     assert (view, missed.kind, missed.number, missed.counts) == ("b", "view", 1, False)
     assert (
-        "view 'b' has no frame within 0.1 s of 2 of the times that it wants; the farthest lies 0.4 s" in missed.message
+        "view 'b' has no frame within 0.1 s of 2 of the wanted times; the greatest distance of a frame is 0.4 s"
+        in missed.message
     )
     masked = sampled(policy_with({}), scene).clips[1]
     assert list(masked.views) == ["a"]  # it has none of the times of clip 1
@@ -207,7 +208,7 @@ def test_an_offset_and_a_rate_of_the_clock_count_too() -> None:
 def test_a_clock_that_counts_too_much_is_an_error() -> None:
     scene = {"a": timeline([0, 3, 6], 30), "b": timeline([0, 3, 6], 30)}
     views = {"clock": None, "clock_fps": 1000, "each": {"b": {"offset_seconds": -1_764_000_000}}}
-    with pytest.raises(PolicyError, match="the clock counts too many frames"):
+    with pytest.raises(PolicyError, match="the clock would have too many frames"):
         sampled(policy_with(views), scene)
 
 
@@ -224,7 +225,7 @@ def test_ranges_of_per_row_are_those_of_each_view() -> None:
     found = sampled(policy, scene, {"a": {"start": 0.5, "end": 1.5}, "b": {"start": 1.0, "end": 2.0}})
     assert found.clips[0].views["a"].sampled.frames.tolist() == [5, 7, 9]
     assert found.clips[0].views["b"].sampled.frames.tolist() == [10, 12, 14]
-    with pytest.raises(PolicyError, match="this policy goes by the frames of a view"):
+    with pytest.raises(PolicyError, match="this policy needs a view as the clock"):
         policy_with({"clock": None, "clock_fps": 5}, policy="per_row", stride=2, frames=3)
 
 
@@ -255,15 +256,18 @@ def test_each_view_may_want_its_own_times() -> None:
 
 
 WRONG = {
-    "clock": ({"clock": None}, "the time of views is that of the view clock, or counted by clock_fps"),
-    "both": ({"clock_fps": 5}, "clock, or counted by clock_fps"),
-    "names": ({"names": ["b", "c"]}, "clock must be a view"),
-    "twice": ({"names": ["a", "b", "b"]}, "a value of the column, once"),
-    "moved": ({"each": {"a": {"rate": 2}}}, "the clock counts its own time"),
-    "offsets": ({"offset_column": "o", "each": {"b": {"offset_seconds": 1}}}, "offsets are given by column or by view"),
-    "rates": ({"rate_column": "o", "each": {"b": {"rate": 2}}}, "rates are given by column or by view"),
+    "clock": ({"clock": None}, "views need either clock or clock_fps"),
+    "both": ({"clock_fps": 5}, "views need either clock or clock_fps"),
+    "names": ({"names": ["b", "c"]}, "clock must be one of names"),
+    "twice": ({"names": ["a", "b", "b"]}, "a value of the column, without repetition"),
+    "moved": ({"each": {"a": {"rate": 2}}}, "cannot have an offset or a rate"),
+    "offsets": (
+        {"offset_column": "o", "each": {"b": {"offset_seconds": 1}}},
+        "either by offset_column or by offset_seconds",
+    ),
+    "rates": ({"rate_column": "o", "each": {"b": {"rate": 2}}}, "either by rate_column or by rate"),
     "stranger": ({"names": ["a", "b"], "each": {"c": {"rate": 2}}}, "no view has this name"),
-    "seconds": ({"each": {"b": {"seconds": [0]}}}, "seconds of a view are for the policy around"),
+    "seconds": ({"each": {"b": {"seconds": [0]}}}, "seconds of a view can only be used"),
     "key": ({"cameras": 3}, "unknown key"),
     "rate": ({"each": {"b": {"rate": 0}}}, "a rate must be above zero"),
 }
@@ -278,7 +282,7 @@ def test_views_that_contradict_themselves_are_refused(name: str) -> None:
 
 
 def test_keyframes_need_a_view_as_clock() -> None:
-    with pytest.raises(PolicyError, match="this policy goes by the frames of a view"):
+    with pytest.raises(PolicyError, match="this policy needs a view as the clock"):
         policy_with({"clock": None, "clock_fps": 5}, policy="keyframes", frames=3)
 
 

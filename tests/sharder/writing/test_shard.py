@@ -78,7 +78,7 @@ def test_requests_that_cannot_be_met_become_rows_and_the_rest_is_written(index: 
     assert "allowed: 0 to 0" in rows["past the end"]
     assert "found:   1" in rows["past the end"]
     assert "no such medium" in rows["unknown"]
-    assert "outside the video" in rows["too late"]
+    assert "outside of the video" in rows["too late"]
     assert "padding alone" in rows["only padding"]
     assert [clip["clip_id"] for clip in ClipDataset(dataset)] == ["good"]  # type: ignore[attr-defined]
 
@@ -98,7 +98,10 @@ def test_requests_that_cannot_be_met_become_rows_and_the_rest_is_written(index: 
         ('{"uri": "a", "seconds": [NaN]}', "finite"),
         ('{"uri": "a", "frames": [0], "pts": 1}', "reserved name"),
         ('{"uri": "a", "frames": [0], "clip_id": 7}', "non-empty string"),
-        ('{"uri": "a", "frames": [0], "clip_id": "x"}\n{"uri": "a", "frames": [0], "clip_id": "x"}', "used twice"),
+        (
+            '{"uri": "a", "frames": [0], "clip_id": "x"}\n{"uri": "a", "frames": [0], "clip_id": "x"}',
+            "the same clip_id",
+        ),
     ],
 )
 def test_a_malformed_line_stops_before_anything_is_written(index: Index, tmp_path: Path, line: str, says: str) -> None:
