@@ -1,7 +1,7 @@
-"""Framing: the size to which frames are scaled when they are loaded, and the part of them that is delivered.
+"""Framing: how frames are scaled when they are loaded, and which part of the scaled frames is delivered.
 
-This includes the sizes of vision-language models, which are multiples of a patch with a bounded number of pixels.
-Delivered sizes follow from the sizes of pictures, without reading clips. Random draws depend only on the clip.
+This includes the frame sizes of vision-language models, which are multiples of a patch size with a limited number of
+pixels. The size of delivered frames is computed from the size of the pictures, without reading clips.
 """
 
 import math
@@ -18,29 +18,32 @@ from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.sampling import below, draws
 
 # These constants are from qwen-vl-utils 0.0.14. A token has `factor` × `factor` pixels.
-MIN_TOKENS, MAX_TOKENS = 128, 768  # per frame
+MIN_TOKENS, MAX_TOKENS = 128, 768  # tokens per frame
+# The number of tokens of the model's context, and the share of them that a video may use.
 MAX_TOKENS_OF_CLIP, SHARE_FOR_VIDEO = 128_000, 0.9
-MIN_ROOM = 1.05  # the limit of a frame is at least this many times `min_pixels`
-MAX_RATIO = 200  # the longer side divided by the shorter one
+MIN_ROOM = 1.05  # the upper limit of pixels per frame is at least this many times `min_pixels`
+MAX_RATIO = 200  # maximum of longer side / shorter side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmartResize:
-    """The frame sizes of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. They keep proportions as far as the multiples allow.
+    """The frame sizes of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
 
-    Both sides are multiples of `factor`. The number of pixels of a frame has a lower and an upper limit, and the upper
-    one decreases for long clips. The sizes equal those of `qwen_vl_utils.fetch_video` (0.0.14), except for long, thin
-    pictures: that function scales them to 0 rows, and here they keep a side of `factor` and may exceed the limit.
+    Both sides are rounded to multiples of `factor`, so proportions change slightly. The number of pixels of a frame has
+    a lower and an upper limit. The upper limit decreases with the number of frames of a clip. The sizes equal those of
+    `qwen_vl_utils.fetch_video` (0.0.14), except for long, thin pictures. That function scales such pictures to 0 rows.
+    Here their shorter side becomes `factor`, and they may exceed the upper limit.
 
     Attributes:
-        factor: The number of which sides are multiples: the size of a patch times the number of patches that are merged
-            along a side. 28 for Qwen2-VL and Qwen2.5-VL, 32 for Qwen3-VL, 14 for patches that are not merged.
-        min_pixels: The minimum of pixels per frame. Defaults to 128 × factor².
-        max_pixels: The maximum of pixels per frame. Defaults to 768 × factor². The limit that follows from
+        factor: The number of pixels of which both sides are multiples. It is the size of a patch times the number of
+            patches that the model merges along each side: 28 for Qwen2-VL and Qwen2.5-VL, 32 for Qwen3-VL, and 14 for
+            patches of 14 pixels that are not merged.
+        min_pixels: The minimum number of pixels per frame. Defaults to 128 × factor².
+        max_pixels: The maximum number of pixels per frame. Defaults to 768 × factor². The limit that is computed from
             `total_pixels` applies as well.
-        total_pixels: The maximum of pixels per clip, where `frames_merged` frames count as one. Defaults to
-            115,200 × factor². A frame may always have 1.05 × `min_pixels`, so long clips may have more.
-        frames_merged: The number of consecutive frames that the model merges.
+        total_pixels: The maximum number of pixels per clip, where `frames_merged` frames count as one frame. Defaults
+            to 115,200 × factor². Long clips may exceed it, because each frame may have 1.05 × `min_pixels`.
+        frames_merged: The number of consecutive frames that the model merges into one.
 
     Raises:
         FramedexError: A value is not allowed.
@@ -64,16 +67,16 @@ class SmartResize:
                 "max_pixels is below min_pixels",
                 found=most,
                 allowed=f"{least} or more",
-                remedy="set min_pixels, too; its default is 128 × factor²",
+                remedy="also set min_pixels, which is 128 × factor² by default",
             )
 
     @property
     def least_pixels(self) -> int:
-        """The minimum of pixels per frame."""
+        """The minimum number of pixels per frame."""
         return MIN_TOKENS * self.factor**2 if self.min_pixels is None else self.min_pixels
 
     def most_pixels(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return float64 [clips]: the maximum of pixels per frame for clips with the given numbers of frames."""
+        """Return float64 [clips], the maximum number of pixels per frame for clips with the given numbers of frames."""
         area = self.factor**2
         total = MAX_TOKENS_OF_CLIP * area * SHARE_FOR_VIDEO if self.total_pixels is None else self.total_pixels
         limit = np.minimum(float(MAX_TOKENS * area), total / frames * self.frames_merged)
@@ -85,15 +88,15 @@ Sides = NDArray[np.int64]
 
 
 def smart_sizes(rule: SmartResize, heights: Sides, widths: Sides, frames: Sides) -> tuple[Sides, Sides]:
-    """Return (heights, widths), int64 [clips] each, to which the frames of clips are scaled.
+    """Return (heights, widths), int64 [clips] each, to which `SmartResize` scales the frames of clips.
 
     Args:
-        rule: The limits.
+        rule: The user's limits.
         heights, widths: int64 [clips], the sizes of the pictures.
-        frames: int64 [clips], the number of frames of each clip, with padding.
+        frames: int64 [clips], the number of frames of each clip, including padding.
 
     Raises:
-        FramedexError: A picture is more than 200 times as long as it is wide.
+        FramedexError: The longer side of a picture is more than 200 times as long as the shorter side.
     """
     longer, shorter = np.maximum(heights, widths), np.minimum(heights, widths)
     too_thin = np.flatnonzero(longer > MAX_RATIO * shorter)
@@ -120,39 +123,41 @@ def smart_sizes(rule: SmartResize, heights: Sides, widths: Sides, frames: Sides)
 
 Resize = Literal["stretch", "fit", "crop"]
 Position = Literal["center", "random", "three", "five", "ten"]
-CROPS: dict[str, int] = {"three": 3, "five": 5, "ten": 10}  # the number of crops by position
+CROPS: dict[str, int] = {"three": 3, "five": 5, "ten": 10}  # number of crops by `position`
 RATIO = (3 / 4, 4 / 3)  # torchvision's default for random-resized crops
-SIZES = ("size", "short_side", "long_side", "smart_resize")  # at most one is given
+SIZES = ("size", "short_side", "long_side", "smart_resize")  # arguments of which at most one may be set
 MAX_SIDE = 1 << 16  # pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Framing:
-    """The size to which frames are scaled, and the part of them that is delivered.
+    """How frames are scaled, and which part of the scaled frames is delivered.
 
-    `size` alone changes proportions (`resize="stretch"`). All other options keep them. Whole frames are scaled first,
-    and then cropped. All frames of a clip, and all views of a clip of several views, are cropped and mirrored in the
-    same way. Random draws depend only on the dataset's seed, the epoch and the clip's name, not on workers, ranks or
-    the device.
+    If only `size` is set, frames are stretched, so that their proportions change (`resize="stretch"`). All other
+    options keep proportions. Frames are scaled first and cropped afterwards. All frames and all views of a clip are
+    cropped and mirrored in the same way. Random values depend only on the dataset's seed, the epoch and the clip's
+    name, not on workers, ranks or the device.
 
     Attributes:
         size: (height, width) of the delivered frames.
-        resize: How frames reach `size`. "stretch" scales both sides, and changes proportions. "fit" scales the frame
-            until it fits, and pads it with zeros on both sides. "crop" scales the frame until it covers the size, and
-            crops it on both sides.
-        short_side: The length of the shorter side in pixels. The longer side follows, rounded down as in torchvision.
-            With (least, most), the length is drawn for each clip from that range, with both ends; this needs `crop`.
-        long_side: The length of the longer side in pixels. The shorter side follows, rounded down.
-        smart_resize: Sizes for vision-language models, which depend on the clip's proportions and length.
-        crop: (height, width) of a crop of the scaled frames. Without any of the sizes above, it is cut out of the
-            frames as they are stored, before they are converted to RGB.
-        position: The position of `crop`. "center" is the middle, and "random" is drawn for each clip. "three" stands
-            for three crops, at both ends and in the middle of the longer side. "five" stands for the corners and the
-            center, and "ten" for "five" and its mirror image. These three add an axis in front: [crops, F, …].
-        scale: (least, most) share of the area of a random-resized crop, such as (0.08, 1.0). A part of the frame is
-            drawn and scaled to `size`.
-        ratio: (least, most) ratio of width to height of a random-resized crop. Defaults to (3/4, 4/3).
-        flip: The probability that a clip is mirrored left to right.
+        resize: How a frame is brought to `size`. "stretch" scales each side on its own, and changes proportions. "fit"
+            scales the frame so that it just fits into `size`, and pads it with zeros. "crop" scales the frame so that
+            it just covers `size`, and cuts off the rest. The scaled frame is centered in both cases.
+        short_side: The length of the shorter side in pixels. The longer side keeps the proportions and is rounded
+            down, as in torchvision. If (least, most), the length is drawn at random from this range for each clip,
+            including both ends. This needs `crop`.
+        long_side: The length of the longer side in pixels. The shorter side keeps the proportions and is rounded down.
+        smart_resize: The sizes for vision-language models, which depend on the proportions and the length of a clip.
+        crop: (height, width) of the part that is cut out of the scaled frames. If no option scales frames, the part is
+            cut out of the stored frames before they are converted to RGB.
+        position: The position of `crop`. "center" is the middle of the frame. "random" is a random position for each
+            clip. "three" makes three crops, at both ends and in the middle of the longer side. "five" makes crops of
+            the four corners and the center. "ten" makes the crops of "five" and their mirror images. With "three",
+            "five" and "ten", frames have an additional first axis: [crops, F, …].
+        scale: The minimum and maximum share of the frame's area for random-resized crops, such as (0.08, 1.0). A random
+            part of the frame is scaled to `size`.
+        ratio: The minimum and maximum ratio of width to height of a random-resized crop. Defaults to (3/4, 4/3).
+        flip: The probability that a clip is mirrored horizontally.
 
     Raises:
         FramedexError: A value is not allowed, or values contradict each other.
@@ -242,17 +247,17 @@ class Framing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether frames are at most stretched to a size, and not cropped, padded, mirrored or drawn."""
+        """Whether frames are delivered whole and unchanged, or only stretched to `size`."""
         return self == Framing(size=self.size)
 
     @property
     def fixed_size(self) -> Size | None:
-        """(height, width) of all delivered frames, or None if clips differ."""
+        """(height, width) of all delivered frames, or None if the size may differ between clips."""
         return self.crop or self.size
 
 
 def framing_of(size: Size | None, framing: Framing | None) -> Framing:
-    """Return the framing that the arguments `size` and `framing` mean. Raises FramedexError if both are given."""
+    """Return `framing`, or a Framing that stretches to `size`. Raises FramedexError if both arguments are given."""
     if framing is None:
         return Framing(size=size)
     if not isinstance(framing, Framing):
@@ -285,9 +290,9 @@ def delivered_sizes(framing: Framing, heights: Sides, widths: Sides, frames: Sid
     """Return (heights, widths), int64 [clips] each, of the frames that are delivered.
 
     Args:
-        framing: The user's choice.
-        heights, widths: int64 [clips], the sizes of the pictures, upright if they are delivered upright.
-        frames: int64 [clips], the number of frames of each clip, with padding.
+        framing: The user's framing.
+        heights, widths: int64 [clips], the sizes of the pictures, after rotation if they are delivered upright.
+        frames: int64 [clips], the number of frames of each clip, including padding.
 
     Raises:
         FramedexError: `smart_resize` does not support the proportions of a picture.
@@ -304,9 +309,9 @@ def scaled_sizes(
     """Return (heights, widths), int64 [clips] each, to which whole frames are scaled before they are cut.
 
     Args:
-        framing: The user's choice, without random-resized crops.
+        framing: The user's framing. It must not have random-resized crops.
         heights, widths, frames: See `delivered_sizes`.
-        short_side: The drawn length, if `framing` has a range of lengths.
+        short_side: The length that was drawn at random, if `framing.short_side` is a range.
 
     Raises:
         FramedexError: See `delivered_sizes`.
@@ -326,19 +331,19 @@ def scaled_sizes(
     side = short_side or framing.short_side or framing.long_side
     if side is None:
         return heights, widths
-    assert isinstance(side, int)  # the caller passes the drawn length for a range
+    assert isinstance(side, int)  # if `framing.short_side` is a range, the caller passes the drawn length
     reference = np.maximum(heights, widths) if framing.long_side is not None else np.minimum(heights, widths)
     return np.maximum(1, heights * side // reference), np.maximum(1, widths * side // reference)
 
 
 def _rounded(numerator: Sides, denominator: Sides) -> Sides:
-    """Return quotients of whole numbers, rounded to the nearest one, halves up."""
+    """Return the quotients of two integer arrays, rounded to the nearest integer. Halves are rounded up."""
     return (2 * numerator + denominator) // (2 * denominator)
 
 
-TRIES = 10  # attempts to draw a random-resized crop that fits, as in torchvision
-MAX_PIXELS, MAX_SCALED_SIDE = 1 << 28, 1 << 15  # libswscale refuses to scale to larger pictures
-UNIT = 2.0**-53  # float64 has 53 bits, so that these are all multiples that it represents below 1
+TRIES = 10  # number of attempts to draw a random-resized crop that fits into the frame, as in torchvision
+MAX_PIXELS, MAX_SCALED_SIDE = 1 << 28, 1 << 15  # limits in pixels. libswscale does not scale to larger pictures
+UNIT = 2.0**-53  # 53 bits is the precision of float64, so all multiples of this number below 1 are exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +353,7 @@ class Draw:
     Attributes:
         seed: The seed of the dataset.
         epoch: The epoch.
-        name: The name of the clip, which all of its views share.
+        name: The name of the clip. The views of one clip have the same name.
     """
 
     seed: int
@@ -356,16 +361,16 @@ class Draw:
     name: str
 
     def numbers(self, purpose: str, count: int) -> list[int]:
-        """Return whole numbers from 0 to below 2**64."""
+        """Return `count` random integers, from 0 to 2**64 - 1."""
         found: list[int] = draws(self.seed, self.name, purpose, first=0, count=count, epoch=self.epoch).tolist()
         return found
 
     def uniform(self, purpose: str, count: int) -> list[float]:
-        """Return numbers from 0 to below 1."""
+        """Return `count` random numbers, at least 0 and less than 1."""
         return [(number >> 11) * UNIT for number in self.numbers(purpose, count)]
 
     def up_to(self, purpose: str, *most: int) -> list[int]:
-        """Return a whole number for each limit, from 0 to the limit, with both ends."""
+        """Return one random integer for each limit, from 0 up to and including the limit."""
         drawn = draws(self.seed, self.name, purpose, first=0, count=len(most), epoch=self.epoch)
         return [int(below(drawn[place : place + 1], limit + 1)[0]) for place, limit in enumerate(most)]
 
@@ -374,9 +379,9 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     """Return how the frames of a clip are scaled and cut.
 
     Args:
-        framing: The user's choice.
-        size: (height, width) of the clip's pictures, upright if they are delivered upright.
-        frames: The number of frames of the clip, with padding.
+        framing: The user's framing.
+        size: (height, width) of the clip's pictures, after rotation if they are delivered upright.
+        frames: The number of frames of the clip, including padding.
         draw: The source of random numbers.
 
     Raises:
@@ -416,7 +421,10 @@ def _cutout(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
 
 
 def _middle(full: Size, part: Size) -> tuple[int, int]:
-    """Return (top, left) of a part in the middle of a frame, rounded as in torchvision's `center_crop` and padding."""
+    """Return (top, left) of a centered part of a frame, rounded as torchvision's `center_crop` does.
+
+    If the part is larger than the frame, the result is negative: minus the number of padded pixels.
+    """
     top, left = (
         round((whole - side) / 2) if whole >= side else -((side - whole) // 2)
         for whole, side in zip(full, part, strict=True)
@@ -425,7 +433,7 @@ def _middle(full: Size, part: Size) -> tuple[int, int]:
 
 
 def _places(framing: Framing, full: Size, part: Size, draw: Draw) -> list[tuple[int, int, bool]]:
-    """Return (top, left, is_mirrored) of each crop. Raises FramedexError if the frame is too small."""
+    """Return (top, left, is_mirrored) for each crop. Raises FramedexError if the frame is smaller than the crop."""
     down, right = full[0] - part[0], full[1] - part[1]
     if down < 0 or right < 0:
         raise FramedexError(
@@ -448,7 +456,14 @@ def _places(framing: Framing, full: Size, part: Size, draw: Draw) -> list[tuple[
 
 
 def _resized_part(part: tuple[tuple[int, int], Size], out: Size, size: Size, *, is_flipped: bool) -> Cutout:
-    """Return the cutout that scales a part of a picture, ((top, left), (height, width)), to `out`."""
+    """Return the cutout that scales a part of a picture to the size `out`.
+
+    Args:
+        part: ((top, left), (height, width)) of the part.
+        out: (height, width) of the delivered frames.
+        size: (height, width) of the picture.
+        is_flipped: Whether the part is mirrored horizontally.
+    """
     sides = [
         (round(full * to / own), round(at * to / own), to)
         for full, to, at, own in zip(size, out, part[0], part[1], strict=True)
@@ -460,7 +475,11 @@ def _resized_part(part: tuple[tuple[int, int], Size], out: Size, size: Size, *, 
 def _random_part(
     scale: tuple[float, float], ratio: tuple[float, float], size: Size, draw: Draw
 ) -> tuple[tuple[int, int], Size]:
-    """Draw a part of a picture as torchvision's RandomResizedCrop does. Return ((top, left), (height, width))."""
+    """Choose a part of a picture at random, as torchvision's RandomResizedCrop does.
+
+    Returns:
+        ((top, left), (height, width)) of the part.
+    """
     height, width = size
     numbers = draw.uniform("resized crop", 2 * TRIES)
     for share, shape in zip(numbers[::2], numbers[1::2], strict=True):
@@ -470,7 +489,7 @@ def _random_part(
         if 0 < part[0] <= height and 0 < part[1] <= width:
             top, left = draw.up_to("place of the resized crop", height - part[0], width - part[1])
             return (top, left), part
-    # All attempts failed, so take the largest part with an allowed ratio from the middle.
+    # All attempts failed. As in torchvision, take the largest centered part with an allowed ratio.
     proportion = min(max(width / height, ratio[0]), ratio[1])
     part = min(height, max(1, round(width / proportion))), min(width, max(1, round(height * proportion)))
     return ((height - part[0]) // 2, (width - part[1]) // 2), part
