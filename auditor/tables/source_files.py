@@ -198,7 +198,7 @@ def add_scene_views(database: Database, policy: PolicyLike) -> None:
             continue
         for facts in facts_of(file.policy, unit.views(timeline_of), unit.view_names):
             row, medium = unit.scene.rows.get(facts.view), {}
-            if isinstance(row, int):  # exactly one row of the listing belongs to this view
+            if isinstance(row, int):  # the number of a mention; a text would be the problem of the view
                 uri = units.table.facts["uri"][row].as_py()
                 medium = {"media_id": unit.mentions[row].media_id, "uri": uri}
             rows.append({"scene": unit.scene.name} | asdict(facts) | medium)

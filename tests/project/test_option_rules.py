@@ -69,7 +69,7 @@ OF_DATASETS = {
     ("bench", "--compare", "--peer", "torchcodec"): "--compare has no effect beside --peer: that names what to run",
     ("audit", "--check", "list", "--root", "x"): "--root has no effect beside --check list",
     ("audit", "--check", "list", "--overwrite", "--json"): "--json and --overwrite have no effect beside --check list",
-    ("audit", "--check", "list", "--check", "empty"): "takes no other one",
+    ("audit", "--check", "list", "--check", "empty"): "cannot be combined with other checks",
     ("audit", "--check", "empty", "--files"): "--files has no effect beside a --check that does not look at files",
     ("audit", "--sql", "SELECT 1", "--check", "empty"): "--check has no effect beside --sql, --ask and --duckdb",
     ("audit", "--duckdb", "views.duckdb", "--fail-on", "note"): "--fail-on has no effect beside --sql",
