@@ -61,7 +61,7 @@ RULES = (
         options=["names", "fail_on", "look", "policy"],
         when=_asks_checks,
         beside="--sql, --ask and --duckdb",
-        why="no checks are asked",
+        why="no checks are run",
     ),
     options.OptionRule(
         options=["look"],

@@ -230,7 +230,7 @@ def missing(columns_of: Callable[[str], Collection[str]], question: Question) ->
         view, _, column = need.partition(".")
         columns = [name.lower() for name in columns_of(view)]  # column names in SQL are case-insensitive
         if not columns or (column and column not in columns):
-            return OPTION_OF.get(view, f"a column {column!r}, which a listing or a policy may give")
+            return OPTION_OF.get(view, f"a column {column!r}, which a listing or a policy can define")
     return None
 
 
@@ -309,7 +309,7 @@ def lines(audit: Audit) -> Iterator[str]:
         yield f"{total}; {len(audit.passed)} checks found nothing" if audit.passed else total
     for lack in sorted({lack for _, lack in audit.unasked}):
         names = ", ".join(check.name for check, its_lack in audit.unasked if its_lack == lack)
-        yield f"not asked without {lack}: {names}"
+        yield f"not run without {lack}: {names}"
 
 
 def _answer_section(section: Section) -> Iterator[str]:
@@ -322,12 +322,12 @@ def _answer_section(section: Section) -> Iterator[str]:
     yield f"{title}:"
     yield from (f"  {line}" for line in table(section.names, section.rows[:ROWS]))
     if len(section.rows) > ROWS:
-        yield f"  … and {len(section.rows) - ROWS:,} more rows (--json has all)"
+        yield f"  … and {len(section.rows) - ROWS:,} more rows (--json prints all)"
 
 
 def _spreads(sections: Sequence[Section]) -> Iterator[str]:
     """Yield the lines of one table for all sections that describe distributions."""
-    yield "How they are spread:"
+    yield "Distributions of numbers:"
     rows = []
     for section in sections:
         places = [section.names.index(name) for name in SPREAD]
@@ -414,7 +414,7 @@ def print_table(answer: Result) -> None:
     for line in _lines(answer.names, answer.rows[:SHOWN]):
         echo(line)
     if answer.cut or len(answer.rows) > SHOWN:
-        echo("… and more rows (--format csv, or --out FILE, has all)")
+        echo("… and more rows (for all rows, use --format csv or --out FILE)")
 
 
 def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:

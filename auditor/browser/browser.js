@@ -571,7 +571,7 @@
     }
     at("column").value = subject.first_column;
     const rows = subject.kind === "dataset" ? "clip or clip_id" : "media_id";
-    at("sql-help").textContent = `One query that reads, in DuckDB's SQL; docs/audit.md lists the views. Rows with ${rows} can be shown. Ctrl-Enter runs it.`;
+    at("sql-help").textContent = `Enter one SELECT statement in DuckDB's SQL. docs/audit.md lists the views. Rows with ${rows} can be shown. Ctrl-Enter runs the query.`;
     at("sql").value = subject.kind === "dataset"
       ? "SELECT clip_id, uri, padded_frames, bytes_read FROM clips ORDER BY bytes_read DESC LIMIT 20"
       : "SELECT media_id, uri, codec, duration_seconds FROM videos ORDER BY duration_seconds DESC LIMIT 20";

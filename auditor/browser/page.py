@@ -46,7 +46,8 @@ def page(*, kind: Kind, name: str, place: str, counts: str, settings: str | None
             element(
                 "footer",
                 element(
-                    "p", f"framedex {__version__} · this page is on this machine only · Ctrl-C in the terminal ends it"
+                    "p",
+                    f"framedex {__version__} · only this machine can open it · Ctrl-C in the terminal ends it",
                 ),
                 class_="soft",
             ),

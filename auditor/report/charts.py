@@ -158,7 +158,7 @@ def frames_timeline(shown: FramesTimeline) -> Element:
     tick = max(0.6, min(7.0, 0.7 * (LONG_RIGHT - LONG_LEFT) / len(x)))  # the width of a frame's bar
     parts = [
         _text(LONG_LEFT - 8, 18, "bytes", "end name"),
-        _text(LONG_LEFT, 18, "a frame; heights are square roots", "name"),
+        _text(LONG_LEFT, 18, "per frame (square-root scale)", "name"),
         *_long_gaps(shown, x),
         *_sizes(shown, x, tick),
         *_starts(shown, x + tick / 2),
@@ -230,7 +230,7 @@ def _gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
     parts = [
         _path(f"M{LONG_LEFT} {GAPS_BOTTOM}H{LONG_RIGHT}", "axis"),
         _text(LONG_LEFT - 8, GAPS_TOP - 14, "ms", "end name"),
-        _text(LONG_LEFT, GAPS_TOP - 14, "since the frame before", "name"),
+        _text(LONG_LEFT, GAPS_TOP - 14, "since the previous frame", "name"),
     ]
     if not known.any():
         return parts

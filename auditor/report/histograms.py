@@ -111,8 +111,8 @@ SIZE = "width || ' × ' || height"
 USABLE = "videos WHERE status = 'ok'"
 VIDEOS = f"{USABLE} AND kind = 'video'"
 TIMED = f"{VIDEOS} AND pts_source <> 'counted'"  # counted timestamps have no unit
-RATE, GOP = "frames a second, on average", "packets from one start point to the next"
-SPAN, COST = "seconds from a clip's first frame to its last", "packets decoded for each frame that is wanted"
+RATE, GOP = "average frames per second", "packets from one random access point to the next"
+SPAN, COST = "seconds from a clip's first frame to its last", "decoded packets per wanted frame"
 COSTLY = "clips WHERE kind = 'video' AND distinct_frames > 0"
 CHARTS: dict[Kind, tuple[Counted, ...]] = {
     "index": (
@@ -121,7 +121,7 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
         _numbers("gops", "Mean GOP lengths", GOP, f"mean_gop AS v FROM {VIDEOS}"),
         _numbers("longest_gops", "Longest GOPs", "packets of a medium's longest GOP", f"max_gop AS v FROM {VIDEOS}"),
         _numbers(
-            "decode_cost", "Decode cost", "packets to a frame drawn at random", f"seek_packets AS v FROM {VIDEOS}"
+            "decode_cost", "Decode cost", "packets needed for one random frame", f"seek_packets AS v FROM {VIDEOS}"
         ),
         _numbers(
             "bit_rates",
@@ -134,7 +134,7 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
         _numbers("file_sizes", "File sizes", "megabytes", f"size_bytes / 1e6 AS v FROM {USABLE}"),
     ),
     "dataset": (
-        _of_clips("clip_lengths", "Clip lengths", "frames a clip", "wanted_frames AS v FROM clips", form="values"),
+        _of_clips("clip_lengths", "Clip lengths", "frames per clip", "wanted_frames AS v FROM clips", form="values"),
         _of_clips("spans", "Spans", SPAN, "end_seconds - begin_seconds AS v FROM clips WHERE pts_source <> 'counted'"),
         _of_clips(
             "padding",
@@ -143,10 +143,10 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
             "100 * padded_frames / wanted_frames AS v FROM clips WHERE wanted_frames > 0",
         ),
         _of_clips("decode_cost", "Decode cost", COST, f"decoded_packets / distinct_frames AS v FROM {COSTLY}"),
-        _of_clips("bytes", "Bytes read", "megabytes a clip", "bytes_read / 1e6 AS v FROM clips"),
+        _of_clips("bytes", "Bytes read", "megabytes per clip", "bytes_read / 1e6 AS v FROM clips"),
         _numbers(
             "clips_per_video",
-            "Clips a video",
+            "Clips per video",
             "clips of one medium",
             "count(*) AS v FROM clips GROUP BY media_id",
             form="values",

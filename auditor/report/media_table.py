@@ -124,17 +124,17 @@ def _media_columns(values: Values, names: list[str]) -> list[Column]:
 
 
 def _clip_columns(values: Values, names: list[str], own: list[str]) -> list[Column]:
-    cost_help = "packets decoded for each frame that is wanted"
+    cost_help = "decoded packets per wanted frame"
     return [
         _text("clip", "Clip", values["clip_id"]),
         _text("name", "Name", names),
         _text("codec", "Codec", values["codec"]),
-        _number("begin", "Begins", values["begin_seconds"], help="its first frame, in seconds"),
+        _number("begin", "Begins", values["begin_seconds"], help="time of the first frame, in seconds"),
         _number("seconds", "Seconds", values["seconds"]),
         _number("frames", "Frames", values["wanted_frames"]),
         _number("padded", "Padded", values["padded_frames"]),
         _number("cost", "Cost", values["cost"], digits=4, help=cost_help),
-        _number("kb", "kB", values["kilobytes"], digits=4, help="read of the medium"),
+        _number("kb", "kB", values["kilobytes"], digits=4, help="kilobytes read per clip"),
         *[_text(name, name.capitalize(), values[name]) for name in own],
     ]
 

@@ -74,7 +74,7 @@ def _spreads(parts: Sequence[Section]) -> Element:
     for part in parts:
         facts = dict(zip(part.names, part.rows[0], strict=True))
         rows.append([part.question.title, part.rows[0][0], *map(facts.get, names)])
-    caption = "How numbers are spread"
+    caption = "Minimum, median, maximum and mean"
     return element("div", element("h3", caption), table(["", "count", *names], rows, caption=caption, class_="spread"))
 
 
@@ -85,7 +85,7 @@ def _table(part: Section) -> Element:
     if rest:
         left = len(part.rows) - MAX_SUMMARY_ROWS
         more = counted(len(part.rows) - SUMMARY_ROWS, "more row")
-        note = _soft(f"… and {left:,} more; the .json beside this page has all") if left > 0 else None
+        note = _soft(f"… and {left:,} more, which are in the .json file beside this page") if left > 0 else None
         made.append(folded(more, table(part.names, rest, caption=f"{title}, more"), note))
     return made
 
@@ -131,7 +131,7 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
     rows = [[example[name] for name in names] for example in finding.examples]
     left = count - len(rows)
     shown_of = f"{len(rows)} of {count:,}" if left else f"{count:,}"
-    more = f"… and {left:,} more, which the SQL behind it gives"
+    more = f"… and {left:,} more, which the SQL query returns"
     badge = element(
         "span",
         element("span", f"{MARKS[check.severity]} ", aria_hidden="true"),
@@ -146,7 +146,7 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
         table(names, rows, caption=f"Examples, {shown_of}: {check.title}"),
         element("p", more, class_="soft more") if left else None,
         _sheet(finding, strips),
-        folded("SQL behind it", element("pre", element("code", check.sql))),
+        folded("SQL query", element("pre", element("code", check.sql))),
         id=f"check-{check.name}",
         class_=f"finding {check.severity}",
         aria_labelledby=f"check-{check.name}-title",
@@ -216,7 +216,7 @@ def _others(found: Audit) -> Element | None:
     return element(
         "div",
         folded(f"{counted(len(passed), 'check')} found nothing", element("ul", *passed)) if passed else None,
-        folded(f"{counted(len(unasked), 'check')} not asked", element("ul", *unasked)) if unasked else None,
+        folded(f"{counted(len(unasked), 'check')} not run", element("ul", *unasked)) if unasked else None,
         class_="others",
     )
 
@@ -262,7 +262,7 @@ def page(shown: Shown, rows: MediaTable) -> bytes:
     ]
     sections = [part for part in parts if part is not None]
     links = [element("li", element("a", part[0].text or "", href=f"#{part.get('id')}")) for part in sections]
-    same = f"framedex {__version__} · the .json beside this page has the same findings, and the numbers of the charts"
+    same = f"framedex {__version__} · the .json file beside this page has the findings and the numbers of the charts"
     folder = files("framedex.auditor") / "page"
     document = Document(
         title=f"{name}: audit",
@@ -327,7 +327,7 @@ def _timeline(shown: Timeline) -> Element:
         part = f"All {count:,} frames."
         if count < shown.total:
             last = shown.first + count - 1
-            part = f"Frames {shown.first:,} to {last:,} of {shown.total:,}, those around its longest gap."
+            part = f"Frames {shown.first:,} to {last:,} of {shown.total:,}, around the longest gap."
     else:
         title, drawn = "Clips of a video over time", clips_timeline(shown)
         if len(shown.clips) < shown.total:
@@ -361,11 +361,11 @@ def _legend(shown: Timeline) -> Element:
             ("start", "△", "open"),
         ]
         if (shown.start[shown.is_start] == NOT_KNOWN).any():
-            entries.append(("start", "|", "not looked at"))
+            entries.append(("start", "|", "not known whether open"))
         if shown.is_damaged.any():
             entries.append(("harmed", "▤", "in a damaged GOP"))
         if shown.long_gaps.any():
-            entries.append(("gap", "▒", "no frame for three times as long as usual"))
+            entries.append(("gap", "▒", "a gap of more than three times the median"))
     items = [
         element("li", element("span", mark, class_=f"key {class_}", aria_hidden="true"), f" {text}")
         for class_, mark, text in entries
@@ -383,8 +383,8 @@ def _rows(rows: MediaTable) -> Element:
     if len(rows) < rows.total:
         shown += ", those with findings first; framedex audit --sql gives all"
     help_text = (
-        f"Words match names, codecs, findings and the like; {EXAMPLES[rows.of]} and so on compare a column:"
-        f" {', '.join(column.key for column in rows.columns if column.form == 'number')}."
+        f"Type words to find names, codecs, findings and so on, or conditions such as {EXAMPLES[rows.of]}."
+        f" Columns with numbers are {', '.join(column.key for column in rows.columns if column.form == 'number')}."
     )
     text_only = {"autocomplete": "off", "spellcheck": "false", "aria_describedby": "filter-help"}
     controls = element(

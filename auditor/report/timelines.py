@@ -163,7 +163,7 @@ NULLS LAST,
         media_id,
         f"among the examples of {count} finding{'s' * (count > 1)}"
         if count
-        else "no finding names a medium: this one varies most",
+        else "no finding has examples; this video has the most variable frame rate",
     )
 
 
@@ -227,7 +227,7 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
     return ClipsTimeline(
         uri=uri,
         media_id=media_id,
-        why=f"it has more clips than any other, {total}" if total > 1 else "its clip spans more time than any other",
+        why=f"the video with the most clips ({total})" if total > 1 else "the video with the longest clip",
         total=total,
         begin_seconds=float(begin),
         end_seconds=max([float(begin + length), *ends]),

@@ -345,7 +345,7 @@ def clip_text(clip: Clip) -> str:
         same = rates.max() <= SAME_RATE * rates.min()
         parts.append(rate_text(*(2 * [float(np.median(rates))] if same else [rates.min(), rates.max()])))
     if clip.recipe.damaged:
-        parts.append("out of damaged GOPs")
+        parts.append("frames of damaged GOPs")
     return " · ".join(parts)
 
 
@@ -466,7 +466,7 @@ def _figure(clip: ShownClip, frame: ShownFrame) -> Element:
         caption.append(element("span", f"{frame.seconds:.3f} s", class_="time"))
     if frame.gap_seconds is not None:
         gap = f"{frame.gap_seconds:+.3f} s"
-        caption.append(element("span", gap, class_="soft gap", title="since the frame before"))
+        caption.append(element("span", gap, class_="soft gap", title="since the previous frame"))
     return element("figure", picture, caption)
 
 

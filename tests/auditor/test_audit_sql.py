@@ -285,7 +285,7 @@ def test_names_of_columns_cannot_act_on_a_terminal(synthetic: Path) -> None:
 def test_a_long_answer_is_cut_on_a_terminal_alone(synthetic: Path) -> None:
     ask = ("audit", synthetic / "INDEX", "--sql", "SELECT frame FROM frames LIMIT 1500")
     lines = run(*ask).output.splitlines()
-    assert (len(lines), lines[-1]) == (1002, "… and more rows (--format csv, or --out FILE, has all)")
+    assert (len(lines), lines[-1]) == (1002, "… and more rows (for all rows, use --format csv or --out FILE)")
     assert len(run(*ask, "--format", "csv").output.splitlines()) == 1501
 
 
