@@ -76,7 +76,7 @@ def checks_of(kind: Kind) -> list[Check]:
 
 
 def questions(folder: Literal["summary", "questions"], kind: Kind) -> list[Question]:
-    """Return the queries of a summary or of the cookbook, in the order of their file names."""
+    """Return the queries of the summary or of the cookbook, in the order of their file names."""
     return [Question(**query) for query in _read_queries(folder, kind)]
 
 
@@ -86,7 +86,7 @@ def words(queries: Iterable[str]) -> set[str]:
 
 
 def _read_queries(folder: str, kind: Kind) -> list[dict[str, Any]]:
-    """Return the attributes of each query of a folder, in the order of the file names."""
+    """Read the .sql files of a folder in the order of their names. Return the attributes of each query."""
     found: list[dict[str, Any]] = []
     for file in sorted((files("framedex.auditor") / folder / kind).iterdir(), key=lambda file: file.name):
         if file.name.endswith(".sql"):

@@ -399,7 +399,7 @@ def _whole(query: Mapping[str, str], name: str) -> int:
 
 
 def _page_of(body: Any) -> tuple[dict[str, Any], int]:
-    """Return the selection and the page number of a request. Raises FramedexError."""
+    """Return the selection and the page number in the body of a request. Raises FramedexError."""
     if not isinstance(body, dict) or not isinstance(body.get("wanted"), dict) or type(body.get("page")) is not int:
         raise FramedexError("the request has wrong keys or types", allowed="wanted, page")
     if not 0 <= body["page"] < 1 << 40:

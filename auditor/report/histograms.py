@@ -159,7 +159,7 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
 
 
 def histograms(db: Database) -> list[Histogram]:
-    """Return the charts of an index or a dataset that are not empty."""
+    """Query the data of all charts of an index or a dataset, and return the charts that are not empty."""
     made = []
     for counted in CHARTS[db.audited.kind]:
         if counted.needs is not None:
@@ -271,7 +271,7 @@ def round_step(least: float, *, whole: bool = False) -> float:
 
     Args:
         least: The lower bound.
-        whole: Whether the number must be a whole number.
+        whole: Whether the result must be an integer.
     """
     least = max(least, 1.0) if whole else least
     power = 10.0 ** np.floor(np.log10(least))

@@ -62,7 +62,7 @@ class MediaTable:
         return len(self.columns[0].values)
 
     def first(self, rows: int) -> MediaTable:
-        """Return the table with only its first rows."""
+        """Return a table with only the first `rows` rows."""
         columns = [replace(column, values=column.values[:rows]) for column in self.columns]
         return replace(self, columns=columns)
 
@@ -157,7 +157,7 @@ def _findings_sql(found: Audit, kind: Kind) -> str:
 
 
 def title_of(uri: str, member: str | None) -> str:
-    """Return the name of a medium as the report shows it."""
+    """Return the name under which the report shows a medium."""
     return uri if member is None else f"{uri} › {member}"
 
 

@@ -245,7 +245,7 @@ class Shown:
 
 
 def page(shown: Shown, rows: MediaTable) -> bytes:
-    """Return the page of an audit as HTML."""
+    """Return the HTML page of a report."""
     found = shown.found
     name = PurePosixPath(found.place.rstrip("/")).name or found.place
     strips = {

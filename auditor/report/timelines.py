@@ -64,7 +64,7 @@ class FramesTimeline:
         return np.nan_to_num(self.gap_seconds) > max(LONG_GAP * self.median_gap, 1e-9)
 
     def as_json(self) -> dict[str, Any]:
-        """Return its facts as JSON values."""
+        """Return a description of the timeline as JSON values."""
         return {
             "media_id": self.media_id,
             "uri": self.uri,
@@ -118,7 +118,7 @@ class ClipsTimeline:
     clips: list[TimelineClip]
 
     def as_json(self) -> dict[str, Any]:
-        """Return its facts as JSON values."""
+        """Return a description of the timeline as JSON values."""
         return {
             "media_id": self.media_id,
             "uri": self.uri,

@@ -158,7 +158,7 @@ class Heading:
     settings: str
 
     def counts(self) -> str:
-        """Return the counts as one line."""
+        """Return one line of text with the numbers of clips, media and clips that could not be made."""
         clips = counted(self.clips, "clip")
         parts = [clips if self.shown is None else f"{self.shown:,} of {clips}", counted(self.media, "medium", "media")]
         if self.failures:
@@ -258,7 +258,7 @@ def heading_of(dataset: ClipDataset, shown: int | None) -> Heading:
 
 
 def has_audio(item: dict[str, Any]) -> bool:
-    """Return whether an item of a dataset has decoded audio. A user's column may also have the name `audio`."""
+    """Return whether an item of a dataset has decoded audio, and not only a user's column with the name `audio`."""
     return "audio_rate" in item and isinstance(item.get("audio"), np.ndarray) and item["audio"].ndim == 2
 
 

@@ -230,14 +230,14 @@ class Framing:
             raise FramedexError("flip is a probability", found=repr(self.flip), allowed="0 to 1")
 
     def __repr__(self) -> str:
-        """Return the arguments that differ from their defaults."""
+        """Return a constructor call with the arguments that differ from their defaults."""
         values = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
         shown = [f"{name}={value!r}" for name, value, default in values if value != default]
         return f"Framing({', '.join(shown)})"
 
     @property
     def scales(self) -> bool:
-        """Whether frames are scaled at all."""
+        """Whether any option scales frames."""
         return any(getattr(self, name) is not None for name in SIZES)
 
     @property

@@ -168,7 +168,7 @@ class PixelOptions:
 
     @classmethod
     def of(cls, size: Size | None = None, framing: Framing | None = None, **others: Any) -> PixelOptions:
-        """Return the options for the arguments of a dataset. Raises FramedexError."""
+        """Return the options that correspond to the arguments of ClipDataset. Raises FramedexError."""
         return cls(framing=framing_of(size, framing), **others)
 
     @property

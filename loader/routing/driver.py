@@ -1,4 +1,4 @@
-"""The formats that an NVIDIA GPU decodes, queried from the driver through libcuda and libnvcuvid (NVDECODE API)."""
+"""Queries of the video formats that an NVIDIA GPU decodes, through libcuda and libnvcuvid (NVDECODE API)."""
 
 import ctypes
 import functools

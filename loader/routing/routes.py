@@ -71,7 +71,7 @@ def gpu_obstacle(
 
 
 def nvjpeg_obstacle(clip: Clip) -> str | None:
-    """Return the reason why nvJPEG must not decode a clip of images, or None if it may."""
+    """Return the reason why nvJPEG must not decode a clip of images, or None if nvJPEG may decode it."""
     medium = clip.medium
     if medium.codec != "mjpeg":
         return f"codec: {medium.codec}"

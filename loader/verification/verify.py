@@ -126,7 +126,7 @@ def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Che
 
 
 def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
-    """Return the verdicts on some clips of one medium."""
+    """Return the verdicts on some clips of one medium, whose rows in the manifest are undamaged."""
     sources = SourceFiles()
     if manifest.header.encode is not None:
         return verify_encoded(clips, manifest.header.encode, sources)
