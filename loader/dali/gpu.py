@@ -151,12 +151,12 @@ def check_cuda(device_id: int) -> None:
     if torch.version.cuda is None:
         raise _unusable(
             f"torch {torch.__version__}, a build without CUDA",
-            "install a build of torch with CUDA, or take device='cpu'",
+            "install a build of torch with CUDA, or use device='cpu'",
         )
     if not torch.cuda.is_available():
         hidden = f"{VISIBLE}={os.environ[VISIBLE]!r}" if VISIBLE in os.environ else None
         reason = driver_support(0).reason or hidden or "no GPU that torch can use"
-        raise _unusable(reason, "check that nvidia-smi lists a GPU, or take device='cpu'")
+        raise _unusable(reason, "check that nvidia-smi lists a GPU, or use device='cpu'")
     count = torch.cuda.device_count()
     if device_id >= count:
         raise FramedexError(

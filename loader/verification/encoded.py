@@ -260,7 +260,7 @@ def _unlike_pictures(near: Nearness, frames: list[int], candidates: list[int]) -
     if not wrong.any():
         return None
     place = int(np.argmax(wrong))
-    loss = f"{near.psnr[place]:.1f} dB from its own"
+    loss = f"PSNR against the expected picture {near.psnr[place]:.1f} dB"
     if near.other[place] >= 0:
         return f"frame {frames[place]} is the picture of frame {candidates[near.other[place]]}; {loss}"
     return f"frame {frames[place]} differs from its source by more than encoding explains; {loss}"

@@ -255,7 +255,7 @@ def compare(
         worst = like.psnr if worst is None else min(worst, like.psnr)
         undecided += like.is_own is None
         if like.is_own is False and reason is None:
-            reason = f"frame {number} (place {place}) is nearer to a neighbour; {like.psnr:.1f} dB from its own"
+            reason = f"frame {number} (place {place}) is nearer to a neighbour; PSNR against its own {like.psnr:.1f} dB"
     return _verdict(clip, decoder, "differs" if reason else "nearest", reason, worst=worst, undecided=undecided)
 
 
