@@ -1,4 +1,4 @@
-"""`framedex.audit` and `framedex.query`: the command `framedex audit` as Python functions.
+"""The functions `framedex.audit` and `framedex.query`, which correspond to the command `framedex audit`.
 
 An audit opens an index or a dataset, adds the tables that its checks need, runs the checks and writes the report.
 """
@@ -21,13 +21,13 @@ from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.storage.places import OWN_STORE, Access, Place, place
 
 LIMITS = QueryLimits()
-MORE = "timeout=, memory= and spill= give it more; a LIMIT or a WHERE makes it less"
-# Nearly every check uses this view, so it is loaded into memory once.
+MORE = "raise the limits timeout=, memory= and spill=, or reduce the result with LIMIT or WHERE"
+# The view that nearly every check uses. It is loaded into memory once.
 KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}
 
 
 def uses_frames(sql: str) -> bool:
-    """Return whether a query may use the views of single frames, which take longer to open."""
+    """Return whether a query may use the table of packets, which takes longer to open."""
     return re.search(r"\b(frames|packets|gops|frames_parts)\b", sql, re.IGNORECASE) is not None
 
 
@@ -41,7 +41,17 @@ def run(
     report: Path | None = None,
     pictures: bool = True,
 ) -> findings.Audit:
-    """Run all checks, or the named ones, and write a report if `report` is given. `look`: also check the files."""
+    """Run checks, and write a report if `report` is given.
+
+    Args:
+        what: The index or dataset.
+        names: The names of the checks to run. If empty, all checks are run.
+        look: Whether to check that media and tars still exist and are unchanged.
+        policy: The policy for the checks that need one.
+        access: The rules for which sources may be read.
+        report: The .html file of the report.
+        pictures: Whether the report shows frames of examples.
+    """
     with opened(what, frames=report is not None) as audited:
         asked = _select_checks(audited.kind, names)
         queries = [question.sql for question in [*asked, *findings.questions("summary", audited.kind)]]
@@ -55,9 +65,7 @@ def run(
             found = findings.ask_all(db, asked, summary=not names)
             if names and found.unasked:
                 check, lack = found.unasked[0]
-                raise FramedexError(
-                    "a check that is named cannot be asked", found=check.name, remedy=f"it needs {lack}"
-                )
+                raise FramedexError("the requested check cannot be run", found=check.name, remedy=f"it needs {lack}")
             if report is not None:
                 page.write_report(db, found, report, access=access, pictures=pictures)
             return found
@@ -68,11 +76,13 @@ def _add_tables(
 ) -> None:
     """Add the tables that checks need and that an index or a dataset does not contain.
 
-    Looking at every source takes long, so `files` is added only on request, or if a check is named that needs it.
+    Looking at all sources takes long. So `files` is added only if `look` is set, or if a check that needs it was
+    requested by name.
     """
     if policy is not None and db.audited.kind != "index":
         raise FramedexError(
-            "--policy asks an index; a dataset's failures say what its own policy missed", found=db.audited.kind
+            "--policy is for an index; a dataset lists the clips that its policy could not make in its failures",
+            found=db.audited.kind,
         )
     needed = {need for check in asked for need in check.needs}
     if "files" in needed and (look or named):
@@ -86,7 +96,7 @@ def _add_tables(
 
 
 def _select_checks(kind: Kind, names: tuple[str, ...]) -> list[findings.Check]:
-    """Return the checks with these names, or all if there are no names. Raises FramedexError for an unknown name."""
+    """Return the checks with these names, or all checks if `names` is empty. Raises FramedexError."""
     known = {check.name: check for check in findings.checks_of(kind)}
     for name in names:
         if name not in known:
@@ -111,30 +121,30 @@ def audit(
     pictures: bool = True,
     overwrite: bool = False,
 ) -> findings.Audit:
-    """Report the contents of an index or a dataset and its problems, as `framedex audit` does.
+    """Summarize the contents of an index or a dataset, and report its problems, like `framedex audit`.
 
     Args:
-        what: An index or a dataset: a folder, or a uri of object storage.
+        what: The folder of an index or a dataset, or its uri in object storage.
         checks: The names of the checks to run. If empty, all checks are run.
         files: Whether to check that the media still exist and are unchanged.
-        policy: For an index, also report the media that are too short for this policy, and the problems of the views
-            of its scenes.
-        root: The current root of the sources, if they moved.
-        allow_remote: Whether sources may lie in another store than the index or dataset: as for ClipDataset.
-        report: An .html file to write, with a .json file beside it.
+        policy: A policy, for an index only. Media that are too short for it are also reported, and, if it has views,
+            the problems of the views.
+        root: The current root folder of the sources, if they were moved.
+        allow_remote: Whether sources may be in another object store than the index or dataset, as for ClipDataset.
+        report: The .html file to which a report is written. A .json file with the same name is written beside it.
         pictures: Whether the report shows frames of examples.
         overwrite: Whether an existing report is replaced.
 
     Returns:
-        The summary in sections, and the findings, the most severe first.
+        The sections of the summary, and the findings, the most severe ones first.
 
     Raises:
-        FramedexError: An argument is wrong, the index or dataset does not exist, or the report exists already.
+        FramedexError: An argument is invalid, the index or dataset does not exist, or the report already exists.
     """
     page = None if report is None else Path(report)
     if page is not None:
         if page.suffix != ".html":
-            raise FramedexError("the report is an .html file", found=str(page))
+            raise FramedexError("the file name of a report must end in .html", found=str(page))
         for path in (page, page.with_suffix(".json")):
             check_free(path, overwrite)
     access = Access(root=root, allow_remote=allow_remote)
@@ -150,19 +160,19 @@ def query(
     memory: float = LIMITS.memory_bytes / GIBIBYTE,
     spill: float = LIMITS.spill_bytes / GIBIBYTE,
 ) -> pa.Table:
-    """Return the rows of an SQL query over the views of an index or a dataset, as `framedex audit --sql` does.
+    """Return the rows of an SQL query on the views of an index or a dataset, like `framedex audit --sql`.
 
     docs/audit.md lists the views and their columns.
 
     Args:
-        what: An index or a dataset: a folder, or a uri of object storage.
-        sql: One statement that only reads, in DuckDB's SQL.
-        timeout: The most seconds that the query may take.
-        memory: The most GiB of memory that the query or its answer may take.
-        spill: The most GiB that the query may write to the temporary folder if memory is too small.
+        what: The folder of an index or a dataset, or its uri in object storage.
+        sql: A single statement that only reads, in DuckDB's SQL.
+        timeout: The time limit of the query in seconds.
+        memory: The memory limit of the query and of its result in GiB.
+        spill: The size limit in GiB of the temporary files that the query writes if memory is too small.
 
     Raises:
-        FramedexError: The index or dataset does not exist, the query is wrong, or it reaches a limit.
+        FramedexError: The index or dataset does not exist, the query is invalid, or the query exceeds a limit.
     """
     check_reads(sql)
     limits = QueryLimits(seconds=timeout, memory_bytes=int(memory * GIBIBYTE), spill_bytes=int(spill * GIBIBYTE))

@@ -22,7 +22,7 @@ from framedex.files.outputs import check_free
 from framedex.sharder.cli_options import POLICY
 from framedex.storage.places import Access, Place
 
-FAILED = 3  # the exit code if a finding is as severe as --fail-on
+FAILED = 3  # the exit code if a finding is at least as severe as --fail-on
 
 EXAMPLE = """\b
 Example:
@@ -38,7 +38,7 @@ def _asks_checks(values: options.Values) -> bool:
 
 
 def _some_check_needs(values: options.Values, *tables: str) -> bool:
-    """Return whether one of the requested checks needs one of these tables."""
+    """Return whether any of the checks that will run needs any of these tables."""
     names = values["names"]
     return not names or any(
         check.name in names and set(tables) & set(check.needs) for kind in get_args(Kind) for check in checks_of(kind)
@@ -46,7 +46,7 @@ def _some_check_needs(values: options.Values, *tables: str) -> bool:
 
 
 def _reads_media(values: options.Values) -> bool:
-    """Return whether the command reads the media themselves, in addition to the tables."""
+    """Return whether the command reads media files, and not only the tables of the index or dataset."""
     reads_files = (values["look"] or bool(values["names"])) and _some_check_needs(values, "files")
     return _asks_checks(values) and (reads_files or (values["report"] is not None and values["pictures"]))
 
@@ -61,7 +61,7 @@ RULES = (
         options=["names", "fail_on", "look", "policy"],
         when=_asks_checks,
         beside="--sql, --ask and --duckdb",
-        why="no checks are asked",
+        why="no checks are run",
     ),
     options.OptionRule(
         options=["look"],
@@ -107,48 +107,50 @@ RULES = (
 @click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
-    help="Exit with 3 if a finding has this severity or a worse one.",
+    help="Exit with code 3 if any finding has this severity or a worse one.",
 )
-@options.json_option("Print one JSON object; with --sql or --ask, a list of rows, as --format json does.")
+@options.json_option("Print one JSON object. With --sql or --ask, print a list of rows, like --format json.")
 @click.option("--files", "look", is_flag=True, help="Also check whether the media still exist and are unchanged.")
 @click.option(
     "--policy",
     type=POLICY,
     metavar="POLICY",
     help=(
-        "Also list the media of an index that are too short for this policy, and what is wrong with the views of its "
-        "scenes, if it has views: a YAML file, a name such as fps, or YAML itself."
+        "Also report the media of an index that are too short for this policy. If the policy has views, also report "
+        "problems of the views. POLICY is a YAML file, the name of a built-in policy such as fps, or YAML text."
     ),
 )
 @options.access_options(beside="--files or --report")
 @click.option(
-    "--sql", metavar="QUERY", help="Run this query instead: one SELECT over the views. `-` reads it from stdin."
+    "--sql", metavar="QUERY", help="Run this SELECT statement instead of the checks. If `-`, it is read from stdin."
 )
 @click.option(
-    "--ask", metavar="NAME", help="Run this query of the cookbook (docs/audit.md) instead. `list` lists the queries."
+    "--ask",
+    metavar="NAME",
+    help="Run this query of the cookbook (docs/audit.md) instead of the checks. `list` lists the queries.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(findings.FORMATS),
-    help="Format of the answer to --sql or --ask.  [default: as --out ends: .csv, .json or .parquet; else table]",
+    help="Output format of --sql and --ask.  [default: the one that matches the ending of --out, else table]",
 )
-@click.option("--out", type=options.FILE_TO_WRITE, help="Write the answer to --sql or --ask to a new file.")
+@click.option("--out", type=options.FILE_TO_WRITE, help="Write the result of --sql or --ask to a new file.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
-    help=f"Seconds that --sql or --ask may take.  [default: {LIMITS.seconds:g}]",
+    help=f"Time limit of --sql and --ask in seconds.  [default: {LIMITS.seconds:g}]",
 )
 @click.option(
     "--memory",
     type=click.FloatRange(0.1),
-    help=f"GiB of memory that --sql or --ask may take.  [default: {LIMITS.memory_bytes // GIBIBYTE}]",
+    help=f"Memory limit of --sql and --ask in GiB.  [default: {LIMITS.memory_bytes // GIBIBYTE}]",
 )
 @click.option(
     "--spill",
     type=click.FloatRange(0),
     help=(
-        "GiB that --sql or --ask may write into the temporary folder if memory is too small."
+        "Size limit in GiB of the temporary files that --sql and --ask write if memory is too small."
         f"  [default: {LIMITS.spill_bytes // GIBIBYTE}]"
     ),
 )
@@ -156,12 +158,12 @@ RULES = (
     "--duckdb",
     "duckdb_file",
     type=options.FILE_TO_WRITE,
-    help="Write a DuckDB database of the views instead, for queries with DuckDB itself.",
+    help="Instead of running checks, write a DuckDB database with the views, which can be queried without framedex.",
 )
 @click.option(
     "--report",
     type=options.FILE_TO_WRITE,
-    help="Write a page (.html) that needs no other file and no network, and a .json beside it.",
+    help="Write a self-contained HTML page, and a .json file with the same name beside it.",
 )
 @click.option(
     "--pictures/--no-pictures", default=True, show_default=True, help="Show frames of examples in the report."
@@ -187,20 +189,20 @@ def audit(
     pictures: bool,
     overwrite: bool,
 ) -> None:
-    """Report the contents of an index or a dataset and its problems, before anything is trained on it.
+    """Summarize the contents of an index or a dataset, and report its problems before anything is trained on it.
 
-    Findings have a severity: error (frames are missing or would be wrong), warning (likely not what you want), note
-    (good to know). Each comes with examples and with the SQL behind it, which --sql takes, changed or not.
+    A finding is an error (frames are missing or would be wrong), a warning (probably not intended) or a note (useful to
+    know). --json and --report show the SQL query of each finding, which can be changed and run with --sql.
 
-    Exit codes: 0 done, 1 failed, 2 usage, 3 done and --fail-on was met.
+    Exit codes: 0 done, 1 failed, 2 usage error, 3 done, with a finding at least as severe as --fail-on.
     """
     if sum(option is not None for option in (sql, ask, duckdb_file, report)) > 1:
         raise click.UsageError("give one of --sql, --ask, --duckdb and --report")
     if report is not None and report.suffix != ".html":
         raise click.UsageError("--report takes the name of an .html file")
-    beside = None if report is None else report.with_suffix(".json")  # written with the page
+    beside = None if report is None else report.with_suffix(".json")  # this file is written in addition to the page
     if "list" in names and len(names) > 1:
-        raise click.UsageError("--check list lists the checks, and takes no other one")
+        raise click.UsageError("--check list cannot be combined with other checks")
     for path in (out, duckdb_file, report, beside):
         check_free(path, overwrite)
     if sql == "-":
@@ -238,7 +240,7 @@ def audit(
 def _answer(
     what: Place, sql: str | None, ask: str | None, form: findings.Format, out: Path | None, limits: QueryLimits
 ) -> None:
-    """Print or write the answer to a query, `sql`, or to the question of the cookbook with the name `ask`."""
+    """Run a query, and print or write its result. The query is `sql`, or the query of the cookbook named `ask`."""
     with opened(what, frames=sql is None or uses_frames(sql)) as audited:
         known = {question.name: question for question in questions("questions", audited.kind)}
         if ask == "list":
@@ -252,27 +254,27 @@ def _answer(
                 sql = known[ask].sql
                 lack = missing(queries.types, known[ask])
                 if lack is not None:
-                    raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
+                    raise FramedexError("the query of the cookbook cannot be run", found=ask, remedy=f"it needs {lack}")
                 if limit := re.search(r"LIMIT (\d+)$", sql):
                     most = counted(int(limit[1]), "row")
-                    echo(f"at most {most}; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
+                    echo(f"at most {most}; for more, run the query in docs/audit.md with another LIMIT", err=True)
             assert sql is not None  # either `sql` or `ask` was given
             if out is not None:
                 rows = findings.write_answer(queries.reader(sql, plain=form != "parquet"), form, out)
                 echo(f"{counted(rows, 'row')} → {printable(str(out))}")
             elif form == "table":
-                # One row more than is shown, so that the table can end with a line about more rows.
+                # Read one row more than is shown, to know whether there are more rows.
                 findings.print_table(queries.rows(sql, findings.SHOWN + 1, most_bytes=findings.MAX_SHOWN_BYTES))
             else:
                 findings.print_answer(queries.reader(sql, plain=form != "parquet"), form)
 
 
 def _write_database(what: Place, path: Path) -> None:
-    """Write a DuckDB database of the views. They name the Parquet files, which must therefore be on this machine."""
+    """Write a DuckDB database with the views. The views contain paths of Parquet files, which must be local files."""
     with opened(what) as audited:
         if audited.folder != audited.place.absolute():
             raise OutputError(
-                "views cannot name a folder of object storage",
+                "a DuckDB database of views cannot refer to object storage",
                 where=str(what),
                 remedy="copy the index or dataset to this machine; its Parquet files are small",
             )

@@ -1,8 +1,8 @@
-"""The queries that come with framedex, and the output of their answers.
+"""The built-in queries of an audit, and the output of their results.
 
-Each .sql file contains a title, the meaning of the answer, and the query itself. An audit runs the queries of the
-summary and of the checks, and is printed as lines of text. The answer to a single query, also to a user's, is printed
-or written as a table, CSV, JSON or Parquet.
+Each .sql file contains a title, the meaning of the result, and the query. An audit runs the queries of the summary and
+of the checks, and prints their results as lines of text. The result of a single query, built-in or from the user, is
+printed or written as a table, CSV, JSON or Parquet.
 """
 
 import contextlib
@@ -32,19 +32,20 @@ from framedex.errors import FramedexError, printable
 from framedex.files.outputs import ASIDE
 
 Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # the worst one first
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # in descending order of severity
 FIELD = re.compile(r"(severity|needs|means|remedy): (.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A query with a title.
+    """A built-in query with a title.
 
     Attributes:
         name: The name of the query.
-        title: The question in words.
+        title: A sentence or phrase that says what the query finds out.
         sql: The query.
-        needs: Views that exist only on request, or columns (`view.column`) that only some indexes or datasets have.
+        needs: The optional tables and columns (`view.column`) that the query needs. Tables are optional if an option
+            adds them, and columns if only some indexes or datasets have them.
     """
 
     name: str
@@ -58,9 +59,9 @@ class Check(Question):
     """A query that returns one row for each problem.
 
     Attributes:
-        severity: How bad a problem is.
-        means: Why it matters.
-        remedy: How to fix or avoid it.
+        severity: The severity of the problem.
+        means: A text that explains the problem and its consequences.
+        remedy: A text that says how to fix or avoid the problem.
     """
 
     severity: Severity
@@ -69,57 +70,57 @@ class Check(Question):
 
 
 def checks_of(kind: Kind) -> list[Check]:
-    """Return all checks of an index or a dataset, the most severe first."""
+    """Return all checks of an index or a dataset, in descending order of severity."""
     found = [Check(**query) for query in _read_queries("checks", kind)]
     return sorted(found, key=lambda check: (SEVERITIES.index(check.severity), check.name))
 
 
 def questions(folder: Literal["summary", "questions"], kind: Kind) -> list[Question]:
-    """Return the queries of a summary or of the cookbook, in the order of their file names."""
+    """Return the queries of the summary or of the cookbook, in the order of their file names."""
     return [Question(**query) for query in _read_queries(folder, kind)]
 
 
 def words(queries: Iterable[str]) -> set[str]:
-    """Return all words in some queries. They include the names of all columns that the queries need."""
+    """Return all words in some queries, which include the names of all columns that the queries use."""
     return {word for query in queries for word in re.findall(r"\w+", query)}
 
 
 def _read_queries(folder: str, kind: Kind) -> list[dict[str, Any]]:
-    """Return the attributes of each query of a folder, in the order of the file names."""
+    """Read the .sql files of a folder in the order of their names. Return the attributes of each query."""
     found: list[dict[str, Any]] = []
     for file in sorted((files("framedex.auditor") / folder / kind).iterdir(), key=lambda file: file.name):
         if file.name.endswith(".sql"):
             lines = file.read_text(encoding="utf-8").splitlines()
             comment = list(takewhile(lambda line: line.startswith("--"), lines))
-            # A line that continues the one before is indented further.
+            # A continuation line has more spaces after the `--`.
             joined = re.sub(r"\n--   +", " ", "\n".join(comment))
             title, *rest = (line.removeprefix("--").strip() for line in joined.splitlines())
             fields = {match[1]: match[2] for line in rest if (match := FIELD.fullmatch(line))}
             needs = tuple(re.split(r",\s*", fields["needs"])) if "needs" in fields else ()
-            # A number at the beginning of a name only sets the order.
+            # A number at the beginning of a file name defines only the order of queries.
             name = re.sub(r"^\d+_", "", file.name.removesuffix(".sql"))
             sql = "\n".join(lines[len(comment) :]).strip()
             found.append(fields | {"name": name, "title": title, "sql": sql, "needs": needs})
     return found
 
 
-EXAMPLES = 5  # rows of a finding that are shown; its SQL gives the others
-# Finds whether some file has several media. Only then a uri does not identify a medium.
+EXAMPLES = 5  # maximum number of rows of a finding that are shown
+# A query that returns a row if any file has several media, so that a uri does not identify a medium.
 SHARED = "SELECT 1 FROM videos WHERE member IS NOT NULL OR video_streams > 1 LIMIT 1"
 PARTS_OF_FILES = "SELECT media_id, member, CASE WHEN video_streams > 1 THEN stream_index END AS stream FROM videos"
-AT_ONCE = 2  # parallel queries: one runs while another is planned
-# The option that adds a view that a check needs.
+AT_ONCE = 2  # number of parallel queries, so that one runs while another is planned
+# The options that add the optional tables, by table.
 OPTION_OF = {"files": "--files", "policy_misses": "--policy", "scene_views": "--policy, of a policy with views"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The rows that a check found.
+    """The problems that a check found.
 
     Attributes:
         check: The check.
-        count: The number of rows of its query.
-        examples: The first rows, by column.
+        count: The number of rows that the check's query returns, one per problem.
+        examples: The first rows, as values by column.
     """
 
     check: Check
@@ -129,7 +130,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of the summary."""
+    """A section of the summary, which is the result of one query.
+
+    Attributes:
+        question: The query.
+        names: The names of the columns.
+        rows: The rows.
+    """
 
     question: Question
     names: list[str]
@@ -144,9 +151,9 @@ class Audit:
         kind: `index` or `dataset`.
         place: The path or uri that was audited.
         sections: The sections of the summary.
-        findings: The findings of the checks, the most severe first.
-        passed: The checks without a finding.
-        unasked: The checks that could not run, each with the option or column that it needs.
+        findings: The findings of the checks, in descending order of severity.
+        passed: The checks that found no problem.
+        unasked: The checks that could not be run, and the option or column that each of them needs.
     """
 
     kind: str
@@ -184,7 +191,13 @@ class Audit:
 
 
 def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True) -> Audit:
-    """Run the queries of the summary and all given checks."""
+    """Run the queries of the summary and the given checks.
+
+    Args:
+        database: The database of the index or dataset.
+        asked: The checks.
+        summary: Whether to run the queries of the summary.
+    """
     audited = database.audited
     first = questions("summary", audited.kind) if summary else []
     lacks = {question: missing(database.types, question) for question in [*first, *asked]}
@@ -207,18 +220,23 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
 
 
 def missing(columns_of: Callable[[str], Collection[str]], question: Question) -> str | None:
-    """Return the option or the column that a question needs and the views lack, or None if the views have all."""
+    """Return a text about the option or column that a query needs and that is missing, or None if nothing is missing.
+
+    Args:
+        columns_of: A function that returns the names of a view's columns, or no names if there is no such view.
+        question: The query.
+    """
     for need in question.needs:
         view, _, column = need.partition(".")
-        columns = [name.lower() for name in columns_of(view)]  # as queries compare them
+        columns = [name.lower() for name in columns_of(view)]  # column names in SQL are case-insensitive
         if not columns or (column and column not in columns):
-            return OPTION_OF.get(view, f"a column {column!r}, which a listing or a policy may give")
+            return OPTION_OF.get(view, f"a column {column!r}, which a listing or a policy can define")
     return None
 
 
 def find(database: Database, check: Check) -> Finding | None:
-    """Return the finding of a check, or None if it found nothing. Raises FramedexError if its query fails."""
-    if "GROUP BY" in check.sql:  # counting such a query costs as much as running it, so it runs once
+    """Run a check, and return its finding, or None if there is no problem. Raises FramedexError if its query fails."""
+    if "GROUP BY" in check.sql:  # counting the rows takes as long as the query, so both are done in one query
         found = f"WITH found AS MATERIALIZED ({check.sql}) SELECT (SELECT count(*) FROM found) AS _count, * FROM found"
         examples = database.ask(f"{found} LIMIT {EXAMPLES}").records()
         counts = [example.pop("_count") for example in examples]
@@ -230,7 +248,7 @@ def find(database: Database, check: Check) -> Finding | None:
 
 
 def _name_parts(database: Database, finding: Finding) -> Finding:
-    """Return a finding whose examples also name the member or stream of a file that has several media."""
+    """Add columns for the member and the stream of a file to a finding's examples, if a file has several media."""
     ids = ", ".join(literal(row["media_id"]) for row in finding.examples if row.get("media_id"))
     if not ids:
         return finding
@@ -248,15 +266,16 @@ def _section(database: Database, question: Question) -> Section:
     return Section(question=question, names=answer.names, rows=answer.rows)
 
 
-WIDTH = 118  # characters of a line, which fit a wide terminal and a diff of two audits
-ROWS = 8  # a summary shows the first rows of a table; --json has all
-NAMES = ("media_id",)  # columns that only programs read
-# Names of files differ at their end, so the end of a long name is shown. Other long texts are cut at their end.
+WIDTH = 118  # maximum number of characters per line
+ROWS = 8  # maximum number of rows of a table in the printed summary
+NAMES = ("media_id",)  # columns for programs, which are not printed
+# Columns with file names and similar names. A long name is cut at its beginning, since names mostly differ at their
+# ends. Other long texts are cut at their ends.
 NAMING = {"uri", "member", "name", "clip_id", "first", "video", "folder", "file", "listed_uri"}
-LONGEST, LONGEST_SENTENCE = 48, 80  # characters of a cell with a name, and of one with another text
-LONGEST_TITLE = 64  # the titles of distributions are names that must not be cut
+LONGEST, LONGEST_SENTENCE = 48, 80  # maximum number of characters of cells with names and of cells with other texts
+LONGEST_TITLE = 64  # maximum number of characters of titles of distributions. No title is longer
 SENTENCES = ("totals", "traits")  # sections that are printed as one sentence
-# For each unit of a fact, a smaller unit and its factor.
+# Column names that contain a unit. Each has the name with the next smaller unit, and the factor between both.
 SMALLER = {
     "hours": ("minutes", 60),
     "minutes": ("seconds", 60),
@@ -265,12 +284,12 @@ SMALLER = {
     "gigabytes_read": ("megabytes_read", 1000),
     "megabytes_read": ("kilobytes_read", 1000),
 }
-# The columns of a section about the distribution of a number.
+# The columns of a section that describes the distribution of a number.
 SPREAD = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
 
 
 def lines(audit: Audit) -> Iterator[str]:
-    """Yield the lines of an audit."""
+    """Yield the lines of text that `framedex audit` prints."""
     spreads = [section for section in audit.sections if {*section.names} >= {*SPREAD}]
     for section in audit.sections:
         if section in spreads:
@@ -290,7 +309,7 @@ def lines(audit: Audit) -> Iterator[str]:
         yield f"{total}; {len(audit.passed)} checks found nothing" if audit.passed else total
     for lack in sorted({lack for _, lack in audit.unasked}):
         names = ", ".join(check.name for check, its_lack in audit.unasked if its_lack == lack)
-        yield f"not asked without {lack}: {names}"
+        yield f"not run without {lack}: {names}"
 
 
 def _answer_section(section: Section) -> Iterator[str]:
@@ -303,12 +322,12 @@ def _answer_section(section: Section) -> Iterator[str]:
     yield f"{title}:"
     yield from (f"  {line}" for line in table(section.names, section.rows[:ROWS]))
     if len(section.rows) > ROWS:
-        yield f"  … and {len(section.rows) - ROWS:,} more rows (--json has all)"
+        yield f"  … and {len(section.rows) - ROWS:,} more rows (--json prints all)"
 
 
 def _spreads(sections: Sequence[Section]) -> Iterator[str]:
-    """Yield one table for all sections about the distribution of a number."""
-    yield "How they are spread:"
+    """Yield the lines of one table for all sections that describe distributions."""
+    yield "Distributions of numbers:"
     rows = []
     for section in sections:
         places = [section.names.index(name) for name in SPREAD]
@@ -318,7 +337,7 @@ def _spreads(sections: Sequence[Section]) -> Iterator[str]:
 
 
 def legible(name: str, value: object) -> tuple[str, object]:
-    """Return a fact's name and value, in a smaller unit if the value is less than 1 in its own unit."""
+    """Convert a value below 1 to a smaller unit. Return its name, which contains the unit, and the value."""
     while name in SMALLER and isinstance(value, float) and 0 < value < 1:
         name, times = SMALLER[name]
         value = float(f"{value * times:.3g}")
@@ -339,12 +358,12 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LONGEST) -> Iterator[str]:
-    """Yield the lines of a table, with numbers aligned right and all else left.
+    """Yield the lines of a table. Numbers are aligned right, and other values left.
 
     Args:
         names: The names of the columns.
         rows: The values of each row.
-        longest: The maximum length of a name.
+        longest: The maximum length of values in columns with names (NAMING).
     """
     columns = []
     for place, name in enumerate(names):
@@ -359,12 +378,12 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LO
 
 
 def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
-    """Return a value as one short line without control characters.
+    """Return a value as one short line of text without control characters.
 
     Args:
-        value: Any value.
-        longest: The maximum length of a text.
-        ends: Whether the end of a long text is shown. If False, its first line or the beginning of that line is shown.
+        value: The value.
+        longest: The maximum length of the result.
+        ends: Whether a long text is cut at its beginning. If False, only the first line is shown, cut at its end.
     """
     if value is None:
         return "-"
@@ -377,7 +396,7 @@ def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
     if isinstance(value, bytes):
         return value.hex() if len(value) <= longest // 2 else f"{value[: longest // 2 - 1].hex()}…"
     whole = str(value) if ends else str(value).split("\n", 1)[0]
-    text = printable(whole[-longest - 1 :] if ends else whole[: longest + 1])  # more is not shown
+    text = printable(whole[-longest - 1 :] if ends else whole[: longest + 1])  # one more character than is shown
     if len(text) <= longest:
         return text
     return "…" + text[1 - longest :] if ends else text[: longest - 1] + "…"
@@ -385,39 +404,40 @@ def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
 
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-SHOWN = 1000  # a terminal shows at most this many rows of a table
-MAX_SHOWN_BYTES = 16_000_000  # all rows are in memory at once, since the widths of columns depend on all of them
+SHOWN = 1000  # maximum number of rows of a printed table
+# Maximum size of the rows of a printed table, which are in memory together, since column widths depend on all rows.
+MAX_SHOWN_BYTES = 16_000_000
 
 
 def print_table(answer: Result) -> None:
-    """Print the first rows of an answer as a table, and whether there are more."""
+    """Print the first rows of a result as a table, and a line that says whether there are more rows."""
     for line in _lines(answer.names, answer.rows[:SHOWN]):
         echo(line)
     if answer.cut or len(answer.rows) > SHOWN:
-        echo("… and more rows (--format csv, or --out FILE, has all)")
+        echo("… and more rows (for all rows, use --format csv or --out FILE)")
 
 
 def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
-    """Print the answer to a query as CSV, JSON or Parquet.
+    """Print the result of a query as CSV, JSON or Parquet.
 
     Raises:
-        FramedexError: The answer contains a value that the format cannot hold, or is Parquet for a terminal.
+        FramedexError: The format cannot represent a value, or the format is Parquet and stdout is a terminal.
     """
     if form == "parquet" and sys.stdout.isatty():
-        raise FramedexError("Parquet is not for terminals", remedy="name a file with --out")
+        raise FramedexError("Parquet cannot be printed to a terminal", remedy="write a file with --out")
     with _held_by(form):
         _write(answer, form, stdout_bytes())
 
 
 def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
-    """Write an answer to a file, completely or not at all. Return the number of rows. Raises FramedexError."""
+    """Write the result of a query to a file atomically, and return the number of rows. Raises FramedexError."""
     target = out.resolve()  # a symbolic link is kept
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(ASIDE + target.name)
     try:
         with open(aside, "wb") as file, _held_by(form):
             if form == "table":
-                # Not by name, since columns of a query may share a name.
+                # Columns are addressed by position, since several may have the same name.
                 shown = [row for batch in answer for row in zip(*map(pa.Array.to_pylist, batch.columns), strict=True)]
                 file.writelines(f"{line}\n".encode() for line in _lines(answer.schema.names, shown))
                 rows = len(shown)
@@ -430,7 +450,7 @@ def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
 
 
 def _lines(names: list[str], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
-    """Yield the lines of a table. An answer to EXPLAIN is a drawing of several lines and not a table."""
+    """Yield the lines of a table. For EXPLAIN, yield the lines of DuckDB's drawing instead."""
     if names == EXPLANATION:
         yield from (line for _, text in rows for line in printable(str(text), lines=True).splitlines())
     else:
@@ -439,24 +459,24 @@ def _lines(names: list[str], rows: Sequence[tuple[object, ...]]) -> Iterator[str
 
 @contextlib.contextmanager
 def _held_by(form: Format) -> Iterator[None]:
-    """Raise FramedexError for values that a format cannot hold."""
+    """Convert errors about values that a format cannot represent to FramedexError."""
     try:
         yield
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise FramedexError(
-            f"the answer holds a value that {form} cannot", found=error, remedy="cast it to VARCHAR in the query"
+            f"{form} cannot represent a value of the result", found=error, remedy="cast it to VARCHAR in the query"
         ) from error
 
 
 def _write(answer: pa.RecordBatchReader, form: Format, file: BinaryIO | TerminalBytes) -> int:
-    """Write an answer as CSV, JSON or Parquet, batch by batch, and return the number of rows."""
+    """Write the result of a query as CSV, JSON or Parquet, batch by batch, and return the number of rows."""
     rows = 0
     if form == "json":
         names = answer.schema.names
         keys = [f"{name}_{n}" if (n := names[:place].count(name)) else name for place, name in enumerate(names)]
         file.write(b"[")
         for batch in answer:
-            for row in batch.rename_columns(keys).to_pylist():  # else one of two columns with the same name is lost
+            for row in batch.rename_columns(keys).to_pylist():  # renamed, since several columns may have one name
                 text = orjson.dumps(row, default=plain, option=orjson.OPT_NON_STR_KEYS).decode()
                 file.write((b",\n" if rows else b"\n") + escaped_json(text).encode())
                 rows += 1
@@ -476,7 +496,7 @@ def _write(answer: pa.RecordBatchReader, form: Format, file: BinaryIO | Terminal
 
 
 def _flatten(column: pa.Array) -> pa.Array:
-    """Return a column that CSV can hold: lists as JSON texts, and bytes as hexadecimal texts."""
+    """Return a column that can be written to CSV. Lists become JSON texts, and bytes become hexadecimal texts."""
     if not _is_nested(column.type):
         return column
 
@@ -491,7 +511,7 @@ def _is_nested(kind: pa.DataType) -> bool:
 
 
 def plain(value: object, *, bits: int = 63) -> object:
-    """Return a JSON value for a value whose type JSON lacks. Whole numbers of more bits become floats."""
-    if isinstance(value, Decimal):  # the type of sums of whole numbers
+    """Convert a value of a type that JSON lacks to a JSON value. Integers that need more than `bits` become floats."""
+    if isinstance(value, Decimal):  # DuckDB's sums of integers have this type
         return int(value) if value == value.to_integral_value() and abs(value) < 1 << bits else float(value)
     return value.hex() if isinstance(value, bytes) else str(value)

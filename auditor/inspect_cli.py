@@ -19,9 +19,9 @@ from framedex.loader.contact_sheets.sheet_pictures import check_animation, png_s
 from framedex.storage.places import Access, Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet, ".webp": webp_sheet}
-# Environment variables of a screen. Without a screen, only a browser of the terminal could open a page.
+# Environment variables that are set if the machine has a screen. Without one, only a text browser could open the page.
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
-SHEET_SIDE = 160  # default of --size for sheets
+SHEET_SIDE = 160  # default of --size for sheets, in pixels
 
 RULES = (
     options.OptionRule(
@@ -49,15 +49,15 @@ Example:
     "clip_ids",
     multiple=True,
     metavar="ID",
-    help="Show the clip of this name, or the views that share it; may be repeated.",
+    help="Show the clip with this name, or all views of a multi-view clip. May be repeated.",
 )
 @options.sample_options("Show this many clips, chosen at random.")
 @click.option(
     "--out",
     type=options.FILE_TO_WRITE,
     help=(
-        "File of the sheet: a .html page that needs no other file and no network, a .png picture, or a .webp animation "
-        "in which the clips play."
+        "Write the sheet to this file. The ending selects the format: .html is a self-contained page, .png a picture, "
+        "and .webp an animation in which all clips play."
     ),
 )
 @options.access_options()
@@ -65,27 +65,27 @@ Example:
     "--size",
     type=click.IntRange(16, 1024),
     metavar="PIXELS",
-    help=f"Longer side of each picture.  [default: {SHEET_SIDE}; with --serve, as it is stored]",
+    help=f"Maximum length of a picture's longer side.  [default: {SHEET_SIDE}; with --serve, no limit]",
 )
 @click.option(
     "--columns",
     type=click.IntRange(1, 100),
-    help="Frames per line; in a .webp, clips.  [default: as many as fit; 8 in a .png]",
+    help="Maximum number of frames per line, or of clips in a .webp.  [default: as many as fit; 8 in a .png]",
 )
 @options.overwrite_option("a file that is")
 @click.option(
     "--serve",
     is_flag=True,
     help=(
-        "Open a page in the web browser instead: clips that play, filters by column and by audit finding, SQL. Also "
-        "shows the media of an index. The page is on this machine only; Ctrl-C ends it."
+        "Instead of a sheet, serve a page for the web browser that plays clips, or shows the media of an index. They "
+        "can be filtered by columns, audit findings and SQL. Only this machine can open the page. Ctrl-C ends it."
     ),
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="With --serve: the port, which a tunnel needs to know.  [default: any free port]",
+    help="With --serve: listen on this port. A fixed port is useful for an SSH tunnel.  [default: any free port]",
 )
 @click.option(
     "--open/--no-open",
@@ -108,12 +108,12 @@ def inspect(
     port: int,
     opens: bool,
 ) -> None:
-    """Draw the contents of clips: every frame with its number and time, padding, labels, and the cost of reading it.
+    """Draw a contact sheet of clips, with the number and time of each frame, padding, labels and the decoding cost.
 
-    The same dataset and options give the same sheet; --sample N shows the clips that `framedex verify --sample N`
-    checks, each view with the other views that belong to it. A clip that cannot be decoded is shown with the reason.
+    The same dataset and options always give the same sheet. --sample N shows the clips that `framedex verify --sample
+    N` checks, and all views of multi-view clips. If a clip cannot be decoded, the reason is shown.
 
-    Exit codes: 0 done, 1 failed, 2 usage, 3 done but some clip could not be decoded.
+    Exit codes: 0 done, 1 failed, 2 usage error, 3 done, but a clip could not be decoded.
     """
     if serve:
         _serve(what, port=port, opens=opens, access=access, longest_side=size)
@@ -122,12 +122,10 @@ def inspect(
         raise click.UsageError("give --out for a sheet, or --serve for a page in the web browser")
     if bool(clip_ids) == (sample is not None):
         raise click.UsageError("give either --clip or --sample")
-    # Everything that can be wrong with the output is checked before anything is decoded.
+    # The options for the output are checked before anything is decoded.
     draw = SHEETS.get(out.suffix.lower())
     if draw is None:
-        raise FramedexError(
-            "the ending of --out says what to draw, and this is none", found=out.name, allowed=", ".join(SHEETS)
-        )
+        raise FramedexError("the ending of --out is not a known format", found=out.name, allowed=", ".join(SHEETS))
     check_free(out, overwrite)
     inspector = Inspector(what, longest_side=size or SHEET_SIDE, access=access)
     numbers = inspector.find(clip_ids) if sample is None else inspector.sample(sample, seed)
@@ -168,10 +166,10 @@ def _serve(what: Place, *, port: int, opens: bool, access: Access, longest_side:
         has_screen = any(os.environ.get(name) for name in SCREENS)
         if not has_screen:
             number = urlsplit(url).port
-            echo(f"to see it on another machine, run there: ssh -L {number}:127.0.0.1:{number} THIS_MACHINE")
+            echo(f"to open it on another machine, first run there: ssh -L {number}:127.0.0.1:{number} THIS_MACHINE")
         echo("Ctrl-C ends it")
         if opens and has_screen and not webbrowser.open(url):
-            echo("no web browser was found: open the address yourself", err=True)
+            echo("no web browser was found; open the address manually", err=True)
 
     serve(what, port=port, access=access, longest_side=longest_side, ready=ready)
     echo("\nended", err=True)

@@ -1,10 +1,10 @@
 "use strict";
 (() => {
-  const AHEAD = 24; // pictures fetched beyond the one that is shown
-  const AT_ONCE = 4; // requests for pictures
-  const MOST_BITMAPS = 96; // decoded pictures in memory
+  const AHEAD = 24; // number of pictures that are fetched ahead of the shown one
+  const AT_ONCE = 4; // maximum number of parallel requests for pictures
+  const MOST_BITMAPS = 96; // maximum number of decoded pictures in memory
   const MARKS = { error: "✕", warning: "▲", note: "●" };
-  const POLL = 700; // ms between two looks at the audit
+  const POLL = 700; // interval in ms at which the state of the audit is requested
 
   const at = (identity) => document.getElementById(identity);
   const number = new Intl.NumberFormat("en-US");
@@ -12,10 +12,10 @@
   let wanted = { filters: [], finding: null, sql: null, sort: null, descending: false };
   let page = 0, pages = 1, total = 0, cards = [];
   let audit = { state: "running", findings: [] };
-  let turn = 0; // of the list: answers to earlier requests are dropped
+  let turn = 0; // number of the last request for the list. Answers to earlier requests are dropped
   let drawing = new AbortController();
 
-  // What the server answers --------------------------------------------------------------------------------------
+  // Requests to the server ---------------------------------------------------------------------------------------
 
   async function ask(path, options = {}) {
     let answer;
@@ -54,7 +54,7 @@
 
   const firstLine = (text) => text.split("\n", 1)[0];
 
-  const NOT_FINITE = ["NaN", "inf", "-inf"]; // numbers that JSON lacks
+  const NOT_FINITE = ["NaN", "inf", "-inf"]; // texts for numbers that JSON cannot represent
   const isNumber = (value) => typeof value === "number" || NOT_FINITE.includes(value);
 
   function table(columns, rows) {
@@ -159,7 +159,7 @@
     }
   }
 
-  // What is wanted -------------------------------------------------------------------------------------------------
+  // The selection --------------------------------------------------------------------------------------------------
 
   function change(changes) {
     wanted = { ...wanted, ...changes };
@@ -245,7 +245,7 @@
     } catch { /* the filter works without suggestions */ }
   }
 
-  let answered = null; // the query whose answer is shown
+  let answered = null; // the query whose result is shown
   async function run() {
     const sql = at("sql").value;
     at("run").disabled = true;
@@ -277,9 +277,9 @@
   const player = at("player");
   const canvas = at("canvas");
   const context = canvas.getContext("2d");
-  let clip = null; // the one that is open
-  let place = 0; // of its frames
-  let playing = false, began = 0, clock = 0; // the clock is in seconds of the clip
+  let clip = null; // the clip that the player shows
+  let place = 0; // index of the shown frame
+  let playing = false, began = 0, clock = 0; // `clock` is the playback position in seconds
   let sound = null;
 
   async function open(index, first = null) {
@@ -334,7 +334,7 @@
 
   const address = (one) => query(one.first === null ? { key: one.key } : { key: one.key, first: one.first });
 
-  // As a whole, since a player can jump only in what it has.
+  // Fetch the audio as a whole, since an audio element can seek only in data that it has received.
   async function fetchSound(one, audio) {
     try {
       const answer = await ask(`sound?${address(one)}`, { signal: one.stop.signal });
@@ -432,7 +432,7 @@
     if (hears() && playing) {
       sound.playbackRate = speed();
       sound.currentTime = Math.min(clock, clip.sound);
-      sound.play().catch(() => { /* the browser refuses this speed, or sound as a whole: pictures play on */ });
+      sound.play().catch(() => { /* the web browser does not support this speed, or does not allow audio. Pictures continue to play */ });
     }
   }
 
@@ -461,7 +461,7 @@
     const ready = clip.bitmaps.has(next) || clip.frames[next].frame === null;
     if (ready) {
       if (next !== place) show(next);
-    } else { // the clock waits for the picture, so that no frame is left out
+    } else { // the clock waits until the picture has arrived, so that no frame is skipped
       clock = clip.begins[place];
       restart();
       const following = (place + 1) % clip.frames.length;
@@ -571,7 +571,7 @@
     }
     at("column").value = subject.first_column;
     const rows = subject.kind === "dataset" ? "clip or clip_id" : "media_id";
-    at("sql-help").textContent = `One query that reads, in DuckDB's SQL; docs/audit.md lists the views. Rows with ${rows} can be shown. Ctrl-Enter runs it.`;
+    at("sql-help").textContent = `Enter one SELECT statement in DuckDB's SQL. docs/audit.md lists the views. Rows with ${rows} can be shown. Ctrl-Enter runs the query.`;
     at("sql").value = subject.kind === "dataset"
       ? "SELECT clip_id, uri, padded_frames, bytes_read FROM clips ORDER BY bytes_read DESC LIMIT 20"
       : "SELECT media_id, uri, codec, duration_seconds FROM videos ORDER BY duration_seconds DESC LIMIT 20";

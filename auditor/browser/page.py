@@ -1,6 +1,6 @@
-"""The browser's page: controls, an empty list, and a player.
+"""The HTML page of `framedex inspect --serve`, with controls, an empty list and a player.
 
-The page's script fills them with the answers of the server.
+The script of the page (browser.js) fills them with data from the server.
 """
 
 from importlib.resources import files
@@ -20,10 +20,10 @@ def page(*, kind: Kind, name: str, place: str, counts: str, settings: str | None
     Args:
         kind: `index` or `dataset`.
         name: The name of the index or dataset.
-        place: Its path or uri.
-        counts: The number of its clips or media, as one line.
-        settings: The settings of a dataset's policy that differ from the defaults, or None for an index.
-        policy: The policy as YAML, or None for an index.
+        place: The path or uri of the index or dataset.
+        counts: A text with the number of clips or media.
+        settings: The settings of a dataset's policy that differ from their defaults. None for an index.
+        policy: The policy of a dataset as YAML. None for an index.
     """
     what = "clips" if kind == "dataset" else "media"
     document = Document(
@@ -46,7 +46,8 @@ def page(*, kind: Kind, name: str, place: str, counts: str, settings: str | None
             element(
                 "footer",
                 element(
-                    "p", f"framedex {__version__} · this page is on this machine only · Ctrl-C in the terminal ends it"
+                    "p",
+                    f"framedex {__version__} · only this machine can open it · Ctrl-C in the terminal ends it",
                 ),
                 class_="soft",
             ),

@@ -1,7 +1,7 @@
-"""The resources of the browser's server. Each is a function of the parameters of a request.
+"""The resources of the server of `framedex inspect --serve`. A resource is a function that answers a request.
 
-All checks of the audit run once, in another process, while the page is already open. Decoded clips are kept in memory
-within a limit, and their pictures are encoded when the page asks for them.
+All checks of the audit are run once, in another process, while the page is already open. Decoded clips are kept in
+memory up to a limit. Pictures are encoded as PNG or JPEG when the page requests them.
 """
 
 import json
@@ -30,17 +30,18 @@ from framedex.storage.places import Place
 
 State = Literal["running", "done", "failed"]
 
-KEPT = ("title", "severity", "count", "means", "remedy")  # the page does not show the other attributes of a finding
+KEPT = ("title", "severity", "count", "means", "remedy")  # attributes of a finding that are sent to the page
 
 
 class Findings:
-    """The findings of `framedex audit`. `start` begins to run it.
+    """The findings of `framedex audit`, which `start` runs in a separate process.
 
-    A process of its own can be killed at any time, and leaves its memory and its processor to the page afterwards.
+    A separate process can be killed at any time, and its memory is freed when it ends.
 
     Args:
         place: The index or dataset.
-        link: Returns the column of a finding's rows that identifies clips or media, if there is one.
+        link: A function that takes the names of columns, and returns the name of the column that identifies clips or
+            media, or None.
     """
 
     def __init__(self, place: Place, link: Callable[[Sequence[str]], str | None]) -> None:
@@ -52,7 +53,7 @@ class Findings:
         self._thread = threading.Thread(target=self._wait, name="audit", daemon=True)
 
     def start(self) -> None:
-        """Start the process."""
+        """Start `framedex audit` in a separate process."""
         command = [sys.executable, "-m", "framedex", "audit", "--json", "--", str(self._place)]
         self._process = subprocess.Popen(
             command,
@@ -60,18 +61,18 @@ class Findings:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=python_environment(),
-            start_new_session=True,  # Ctrl-C is for the page
+            start_new_session=True,  # so that Ctrl-C does not reach the process
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Kill the process if it still runs."""
+        """Kill the process if it is still running."""
         if self._process is not None:
             self._process.kill()
             self._thread.join()
 
     def _wait(self) -> None:
-        assert self._process is not None  # `start` made it
+        assert self._process is not None  # `start` assigns it before it starts this thread
         out, err = self._process.communicate()
         if self._process.returncode == 0:
             self._found = orjson.loads(out)
@@ -82,7 +83,7 @@ class Findings:
             self._state = "failed"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the progress of the checks and their findings."""
+        """Return the state of the audit and its findings, as JSON values."""
         return {
             "state": self._state,
             "message": self._message,
@@ -98,37 +99,41 @@ class Findings:
         }
 
 
-MAX_BYTES = MAX_CLIP_BYTES + (256 << 20)  # the largest clip and some others fit into memory together
+MAX_BYTES = MAX_CLIP_BYTES + (256 << 20)  # memory limit in bytes for decoded clips, for the largest clip and some more
 POSTER_SIDE = 320
 POSTER_QUALITY = 82
 
-Key = tuple[str, int | None]  # the key of a clip or medium, and the first frame of the part that is shown
+Key = tuple[str, int | None]  # the key of a clip or medium, and `first` of `Items.show`
 
 
 class Items(Protocol):
-    """The clips of a dataset or the media of an index. `spans`: whether a part of them can be shown."""
+    """The interface of `Clips` and `Media`.
+
+    Attributes:
+        spans: Whether the user can choose a range of frames.
+    """
 
     spans: bool
 
     def first_column(self) -> str:
-        """Return the column that a filter begins with."""
+        """Return the column that is preselected for filters."""
         ...
 
     def card(self, key: Any) -> dict[str, Any]:
-        """Return the entry of an item in the list."""
+        """Return the content of an item's entry in the list."""
         ...
 
     def describe(self, key: Any) -> dict[str, Any]:
-        """Return all facts about an item except its pictures."""
+        """Return the metadata of an item that the player shows."""
         ...
 
     def show(self, key: Any, first: int | None) -> Shown:
-        """Return an item with its pictures."""
+        """Decode an item. `first` is the number of the first frame of a range of frames, or None."""
         ...
 
 
 class Pictures:
-    """The pictures of clips or media. Each is decoded once, as long as it is kept. Threads may share this object."""
+    """A cache of decoded clips or media. Thread-safe."""
 
     def __init__(self, items: Items) -> None:
         self._items = items
@@ -138,20 +143,20 @@ class Pictures:
         self._decoders = threading.BoundedSemaphore(os.cpu_count() or 1)
 
     def shown(self, key: str, first: int | None, wanted: Callable[[], bool]) -> Shown:
-        """Return a clip with its pictures.
+        """Return a decoded clip or medium.
 
         Args:
-            key: The clip or medium.
-            first: The first frame of the part of a medium.
-            wanted: Returns whether the page still waits for it. Called before it is decoded.
+            key: The key of the clip or medium.
+            first: The number of the first frame of a range of frames of a medium, or None.
+            wanted: A function that returns whether the page still waits for the result. It is called before decoding.
 
         Raises:
-            FramedexError: It cannot be decoded, or the page no longer waits for it.
+            FramedexError: The clip or medium cannot be decoded, or the page no longer waits for it.
         """
         name = (key, first)
         with self._lock:
             own = self._being_decoded.setdefault(name, threading.Lock())
-        with own:  # requests for the same clip wait until the first one has decoded it
+        with own:  # if several requests need the same clip, the first one decodes it, and the others wait
             with self._lock:
                 if name in self._kept:
                     self._kept.move_to_end(name)
@@ -171,24 +176,24 @@ class Pictures:
             return found
 
 
-PAGE = 24  # clips or media on a page of the list: 2, 3, 4 or 6 columns fill all rows
-ROWS = 1000  # the page shows at most this many rows of an answer
-MAX_TEXT_BYTES = 4 * ANSWER_BYTES  # JSON is longer than the values, mostly by less than this
-FINDING_ROWS = 50  # rows of a finding on one page
-NOT_FINITE = {math.inf: "inf", -math.inf: "-inf"}  # numbers that JSON lacks, beside NaN
-EXACT_DIGITS = 15  # JavaScript represents decimal numbers of up to 15 digits exactly
-VALUES = 50  # values of a column that the page suggests
+PAGE = 24  # number of clips or media per page of the list. It fills all rows of 2, 3, 4 or 6 columns
+ROWS = 1000  # maximum number of rows of a query's result on the page
+MAX_TEXT_BYTES = 4 * ANSWER_BYTES  # maximum size of a result as JSON, which is longer than the values in memory
+FINDING_ROWS = 50  # number of rows of a finding per page
+NOT_FINITE = {math.inf: "inf", -math.inf: "-inf"}  # texts for numbers that JSON cannot represent, except NaN
+EXACT_DIGITS = 15  # number of decimal digits that JavaScript represents exactly
+VALUES = 50  # number of values of a column that the page suggests for a filter
 
 JSON, PNG, JPEG, WAV = "application/json", "image/png", "image/jpeg", "audio/wav"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A successful answer.
+    """An HTTP response.
 
     Attributes:
         content: The body.
-        type_: Its media type.
+        type_: The media type of the body.
     """
 
     content: bytes
@@ -196,13 +201,18 @@ class Answer:
 
 
 class Request(Protocol):
-    """The parameters of a request, and whether the page still waits for its answer."""
+    """The interface of a request.
+
+    Attributes:
+        query: The parameters in the address.
+        body: The JSON value of the body, or None for GET.
+    """
 
     query: Mapping[str, str]
     body: Any
 
     def is_waiting(self) -> bool:
-        """Return whether the page still waits."""
+        """Return whether the page still waits for the answer."""
         ...
 
 
@@ -210,7 +220,7 @@ Resource = Callable[[Request], Answer]
 
 
 def as_json(value: object) -> Answer:
-    """Return an answer in JSON. Values without a JSON form become text."""
+    """Return an answer whose body is a value as JSON. Values of types that JSON lacks become text."""
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
     return Answer(content=orjson.dumps(value, default=_plain, option=options), type_=JSON)
 
@@ -222,11 +232,11 @@ def _plain(value: object) -> object:
 
 
 def _cell(value: object, *, lines: bool = False) -> object:
-    """Return a value of a table. Numbers that JavaScript cannot represent exactly become text.
+    """Return a value of a query's result as a JSON value. Numbers that JavaScript cannot represent exactly become text.
 
     Args:
         value: The value.
-        lines: Whether the line ends of a text are kept. Other control characters become escapes.
+        lines: Whether the line ends of a text are kept. All other control characters are escaped.
     """
     if isinstance(value, str):
         return printable(value, lines=lines)
@@ -242,24 +252,27 @@ def _cell(value: object, *, lines: bool = False) -> object:
 
 
 def _bounded(answer: Answer) -> Answer:
-    """Return an answer. Raises FramedexError if its text is too large: lists of booleans are longer as text."""
+    """Raise FramedexError if the body of an answer is too large, and return the answer otherwise.
+
+    JSON can be much larger than the values in memory, for example for lists of booleans.
+    """
     if len(answer.content) > MAX_TEXT_BYTES:
         raise FramedexError(
-            "the answer is too large to show",
+            "the result is too large to show",
             found=size_text(len(answer.content)),
             allowed=f"up to {size_text(MAX_TEXT_BYTES)}",
-            remedy="choose fewer columns, or a part of a list: list[:100]",
+            remedy="select fewer columns, or parts of lists with list[:100]",
         )
     return answer
 
 
 class Resources:
-    """The resources of a browser over an index or a dataset.
+    """The resources of the page of an index or a dataset.
 
     Args:
-        selections: The keys of the clips or media that a request selects.
-        items: The facts and pictures of each of them.
-        findings: The findings of an audit.
+        selections: Queries for the keys of the clips or media that a request selects.
+        items: The metadata and pictures of the clips or media.
+        findings: The findings of the audit.
     """
 
     def __init__(self, selections: Selections, items: Items, findings: Findings) -> None:
@@ -305,7 +318,7 @@ class Resources:
     def _card(self, key: Any) -> dict[str, Any]:
         try:
             return self._items.card(key)
-        except FramedexError as error:  # one damaged row does not hide the others
+        except FramedexError as error:  # a damaged row does not prevent the list from showing the others
             return {"key": str(key), "name": str(key), "source": "", "text": "", "columns": [], "error": error.text()}
 
     def _rows(self, request: Request) -> Answer:
@@ -322,8 +335,8 @@ class Resources:
         return _bounded(as_json(self._table(answer) | {"more": more}))
 
     def _table(self, answer: Result) -> dict[str, Any]:
-        is_drawing = answer.names == EXPLANATION  # of a query plan, in several lines
-        cut = f"the answer is cut after {size_text(ANSWER_BYTES)}; choose fewer columns or shorter texts"
+        is_drawing = answer.names == EXPLANATION  # EXPLAIN returns a drawing of several lines
+        cut = f"the result is cut off after {size_text(ANSWER_BYTES)}; select fewer columns or shorter texts"
         return {
             "columns": [printable(name) for name in answer.names],
             "rows": [[_cell(value, lines=is_drawing) for value in row] for row in answer.rows[:ROWS]],
@@ -346,22 +359,22 @@ class Resources:
         return as_json(item)
 
     def _shown(self, request: Request) -> Shown:
-        """Return the clip or medium of a request, decoded. Raises FramedexError."""
+        """Return the decoded clip or medium of a request. Raises FramedexError."""
         return self._pictures.shown(*_key_of(request), request.is_waiting)
 
     def _picture(self, request: Request) -> Answer:
-        """Return the picture at a place of a clip as a PNG file, which keeps each pixel exactly."""
+        """Return the picture of a frame of a clip as a PNG file, which is lossless."""
         place = _whole(request.query, "place")
         shown = self._shown(request)
         if not 0 <= place < len(shown.frames):
-            raise FramedexError("the clip has no such place", found=place, allowed=f"0 to {len(shown.frames) - 1}")
+            raise FramedexError("the clip has no such frame", found=place, allowed=f"0 to {len(shown.frames) - 1}")
         return Answer(content=png(shown.pictures[place]), type_=PNG)
 
     def _poster(self, request: Request) -> Answer:
-        """Return a small picture of the first frame of a clip."""
+        """Return a small picture of the first frame of a clip as a JPEG file."""
         poster = self._shown(request).poster()
         if poster is None:
-            raise FramedexError("every place of the clip is padding")
+            raise FramedexError("all frames of the clip are padding")
         return Answer(content=jpeg(reduced(poster, POSTER_SIDE), POSTER_QUALITY), type_=JPEG)
 
     def _sound(self, request: Request) -> Answer:
@@ -372,23 +385,23 @@ class Resources:
 
 
 def _key_of(request: Request) -> tuple[str, int | None]:
-    """Return the key of a clip or medium, and the first frame of the part that is shown."""
+    """Return the key of the requested clip or medium, and the first frame of the requested range, or None."""
     return request.query.get("key", ""), _whole(request.query, "first") if "first" in request.query else None
 
 
 def _whole(query: Mapping[str, str], name: str) -> int:
-    """Return a parameter that is a whole number. Raises FramedexError."""
+    """Return an integer parameter. Raises FramedexError if it is missing or not an integer."""
     text = query.get(name, "")
     number = whole_number(text)
     if number is None:
-        raise FramedexError(f"{name} is a whole number", found=repr(text)[:80])
+        raise FramedexError(f"{name} must be a whole number", found=repr(text)[:80])
     return number
 
 
 def _page_of(body: Any) -> tuple[dict[str, Any], int]:
-    """Return the selection and the page number of a request. Raises FramedexError."""
+    """Return the selection and the page number in the body of a request. Raises FramedexError."""
     if not isinstance(body, dict) or not isinstance(body.get("wanted"), dict) or type(body.get("page")) is not int:
-        raise FramedexError("a page of a selection has other keys or types", allowed="wanted, page")
+        raise FramedexError("the request has wrong keys or types", allowed="wanted, page")
     if not 0 <= body["page"] < 1 << 40:
         raise FramedexError("there is no such page", found=body["page"])
     return body["wanted"], body["page"]

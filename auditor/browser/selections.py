@@ -1,4 +1,7 @@
-"""The clips or media that the browser shows: filters, a finding or a query select their keys, in order."""
+"""The selection of the clips or media that the page of `framedex inspect --serve` shows.
+
+Filters, a finding of the audit and an SQL query select an ordered list of keys.
+"""
 
 import threading
 from collections import OrderedDict
@@ -15,7 +18,8 @@ from framedex.auditor.tables.subject import Kind, literal, quoted
 from framedex.errors import FramedexError
 
 WHOLE = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "", "BIG", "HUGE")} | {"INTEGER"}
-COMPARED = WHOLE | {"UINTEGER", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "TIME", "TIMESTAMP"}  # by value, not by text
+# Types whose values are compared as values. Values of other types are compared as texts.
+COMPARED = WHOLE | {"UINTEGER", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "TIME", "TIMESTAMP"}
 
 
 def _text(column: str) -> str:
@@ -42,7 +46,7 @@ def _equal(column: str, type_: str, value: str) -> str:
     return f"{column if _is_compared(type_) else _text(column)} = {wanted}"
 
 
-# The condition of each operation: column, its type and a value → SQL.
+# Functions that return the SQL condition of each operation, for a quoted column name, the column's type and a value.
 OPERATIONS: dict[str, Callable[[str, str, str], str]] = {
     "=": _equal,
     "≠": lambda column, type_, value: f"({_equal(column, type_, value)}) IS NOT TRUE",
@@ -62,9 +66,9 @@ class Filter:
     """A condition on one column.
 
     Attributes:
-        column: The column's name.
-        operation: One of OPERATIONS.
-        value: The value as text.
+        column: The name of the column.
+        operation: A key of OPERATIONS.
+        value: The value with which the column is compared, as text.
     """
 
     column: str
@@ -75,10 +79,10 @@ class Filter:
         """Return the condition as SQL.
 
         Args:
-            types: The type of each column.
+            types: The DuckDB type of each column.
 
         Raises:
-            FramedexError: The column or the operation does not exist, or the column's values have no order.
+            FramedexError: The column or the operation does not exist, or the values of the column cannot be ordered.
         """
         operation = OPERATIONS.get(self.operation)
         if operation is None:
@@ -87,14 +91,14 @@ class Filter:
 
 
 def checked_column(column: str, types: Mapping[str, str]) -> str:
-    """Return the name of a column. Raises FramedexError if there is no such column."""
+    """Return the name `column`, or raise FramedexError if there is no such column."""
     if column not in types:
         raise FramedexError("there is no such column", found=repr(column), allowed=", ".join(types))
     return column
 
 
 def filter_of(value: Any) -> Filter:
-    """Return a filter from its JSON object. Raises FramedexError if it is not a filter."""
+    """Return the filter that a JSON value describes. Raises FramedexError if the value is malformed."""
     names = ("column", "operation", "value")
     if not isinstance(value, dict) or set(value) != set(names) or not all(isinstance(value[n], str) for n in names):
         raise FramedexError("a filter is an object of three texts", found=repr(value)[:200], allowed=", ".join(names))
@@ -103,17 +107,17 @@ def filter_of(value: Any) -> Filter:
 
 VIEWS: dict[Kind, str] = {"index": "videos", "dataset": "clips"}
 KEYS: dict[Kind, str] = {"index": "media_id", "dataset": "clip"}
-# Columns of a query by which its rows name clips or media, the most exact one first.
+# Columns by which the rows of a query can identify clips or media, in descending order of preference.
 LINKS: dict[Kind, tuple[str, ...]] = {
     "index": ("media_id", "uri"),
     "dataset": ("clip", "clip_id", "media_id", "uri"),
 }
 ORDERS: dict[Kind, tuple[str, ...]] = {"index": ("uri", "media_id"), "dataset": ("clip",)}
-KEPT = 8  # selections in memory, for a user who goes back and forth between some of them
-LIMITS = QueryLimits(seconds=120.0)  # shorter than on the command line, since the page waits
-ANSWER_BYTES = 16_000_000  # the page would show more values only slowly
-STOP_SECONDS = 0.05  # between two stops, since a query may begin after the first one
-LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql has options for more"
+KEPT = 8  # number of selections that are cached, for users who switch between several
+LIMITS = QueryLimits(seconds=120.0)  # the time limit is shorter than on the command line, since the user waits
+ANSWER_BYTES = 16_000_000  # maximum size of a query's result, since the page is slow with larger ones
+STOP_SECONDS = 0.05  # interval between attempts to stop queries, since another query may start after the first attempt
+LESS = "reduce the result with LIMIT or WHERE, or use framedex audit --sql, whose limits can be raised"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +125,11 @@ class Wanted:
     """A selection of clips or media.
 
     Attributes:
-        filters: Conditions that all hold.
-        finding: The name of a check, to select only what it found. If None, all are selected.
-        sql: A query whose rows name the clips or media to select. If None, all are selected.
-        sort: The column to sort by. If None, the order of the query or of the dataset is kept.
-        descending: Whether the order is reversed.
+        filters: Conditions that must all be true.
+        finding: The name of a check. Only clips or media that it found are selected. If None, there is no such limit.
+        sql: A query. Only clips or media that its rows identify are selected. If None, there is no such limit.
+        sort: The column to sort by. If None, the order of the query, or else of the index or dataset, is kept.
+        descending: Whether `sort` is in descending order.
     """
 
     filters: tuple[Filter, ...] = ()
@@ -136,12 +140,12 @@ class Wanted:
 
 
 def wanted_of(value: Any) -> Wanted:
-    """Return the selection that a request's JSON object describes. Raises FramedexError if it is malformed."""
+    """Return the selection that a JSON value describes. Raises FramedexError if the value is malformed."""
     known = {"filters": list, "finding": str, "sql": str, "sort": str, "descending": bool}
     if not isinstance(value, dict) or not all(
         name in known and (part is None or isinstance(part, known[name])) for name, part in value.items()
     ):
-        raise FramedexError("a selection has other keys or types", found=repr(value)[:200], allowed=", ".join(known))
+        raise FramedexError("a selection has wrong keys or types", found=repr(value)[:200], allowed=", ".join(known))
     return Wanted(
         **value
         | {
@@ -152,7 +156,14 @@ def wanted_of(value: Any) -> Wanted:
 
 
 class Selections:
-    """The selections of an open index or dataset. Threads may share it; its queries run one after the other."""
+    """A cache of selections of an index or dataset. Thread-safe. Queries are run one after the other.
+
+    Attributes:
+        kind: `index` or `dataset`.
+        types: The DuckDB type of each column of the media or clips.
+        total: The number of media or clips.
+        checks: The checks by name.
+    """
 
     def __init__(self, queries: QueryProcess) -> None:
         self.kind = queries.audited.kind
@@ -163,10 +174,10 @@ class Selections:
         self._kept: OrderedDict[Wanted, Sequence[Any]] = OrderedDict()
 
     def keys(self, wanted: Wanted) -> Sequence[Any]:
-        """Return the keys of the selected clips or media, in order, as a range or an array.
+        """Return the keys of the selected clips or media in order, as a range or an array.
 
         Raises:
-            FramedexError: A column, a check or the query is wrong, or the query takes too long.
+            FramedexError: A column or a check does not exist, or the query fails or exceeds a limit.
             KeyboardInterrupt: `stop` was called.
         """
         if wanted == Wanted() and self.kind == "dataset":
@@ -180,29 +191,36 @@ class Selections:
             return found
 
     def page(self, wanted: Wanted, first: int, count: int) -> tuple[int, list[Any]]:
-        """Return the number of selected clips or media, and the keys of one page of them. Raises as `keys` does."""
+        """Return the number of selected clips or media, and `count` of their keys, from the index `first` on.
+
+        Raises the same errors as `keys`.
+        """
         keys = self.keys(wanted)
         some = keys[first : first + count]
         return len(keys), some.to_pylist() if isinstance(some, pa.Array) else list(some)
 
     def query(self, sql: str, most: int) -> Result:
-        """Return the columns and the first rows of a query, up to ANSWER_BYTES. Raises as `keys` does."""
+        """Return the first `most` rows of a query, up to ANSWER_BYTES. Raises the same errors as `keys`."""
         with self._lock:
             return self._queries.rows(sql, most, most_bytes=ANSWER_BYTES)
 
     def finding(self, name: str) -> Check:
-        """Return a check by its name. Raises FramedexError."""
+        """Return the check with a name. Raises FramedexError."""
         if name not in self.checks:
             raise FramedexError("there is no such check", found=repr(name), allowed=", ".join(self.checks))
         return self.checks[name]
 
     def link(self, names: Sequence[str]) -> str | None:
-        """Return the column by which rows name clips or media, or None if they name none."""
+        """Return the column by which rows identify clips or media, or None if there is no such column.
+
+        Args:
+            names: The names of the rows' columns.
+        """
         lower = [name.lower() for name in names]
         return next((name for name in LINKS[self.kind] if name in lower), None)
 
     def values(self, column: str, most: int) -> list[tuple[str | None, int]]:
-        """Return the most frequent values of a column as text, with their counts. Raises FramedexError."""
+        """Return the `most` most frequent values of a column as text, and their counts. Raises FramedexError."""
         name = quoted(checked_column(column, self.types))
         sql = f"SELECT CAST({name} AS VARCHAR), count(*) FROM {VIEWS[self.kind]} GROUP BY 1 ORDER BY 2 DESC, 1"
         return self.query(f"{sql} LIMIT {most}", most).rows
@@ -212,7 +230,7 @@ class Selections:
         self._queries.stop()
 
     def close(self) -> None:
-        """Stop the running query and all waiting queries. No query runs afterwards."""
+        """Stop the running query and all waiting queries, and prevent further queries."""
         while not self._lock.acquire(timeout=STOP_SECONDS):
             self._queries.stop()
 
@@ -222,7 +240,12 @@ class Selections:
         return self._queries.table(self._sql(wanted, bases)).column(0).combine_chunks()
 
     def _sql(self, wanted: Wanted, bases: Mapping[str, str]) -> str:
-        """Return the query of the selected keys. `bases`: the linking column of each query."""
+        """Return the query that selects the keys.
+
+        Args:
+            wanted: The selection.
+            bases: The queries that limit the selection, with the column by which the rows of each identify items.
+        """
         conditions = [one.condition(self.types) for one in wanted.filters]
         order = [quoted(name) for name in ORDERS[self.kind]]
         if wanted.sort is not None:
@@ -247,12 +270,12 @@ class Selections:
         )
 
     def _link_of(self, sql: str) -> str:
-        """Return the column by which the rows of a query name clips or media. Raises FramedexError."""
+        """Return the column by which the rows of a query identify clips or media. Raises FramedexError."""
         names = self._queries.rows(f"SELECT * FROM ({bare(sql)}\n) LIMIT 0", 1).names
         link = self.link(names)
         if link is None:
             raise FramedexError(
-                f"the rows of the query name no {'clips' if self.kind == 'dataset' else 'media'}",
+                f"the rows of the query do not identify {'clips' if self.kind == 'dataset' else 'media'}",
                 found=", ".join(names),
                 allowed=f"a column {' or '.join(LINKS[self.kind])}",
             )
@@ -267,5 +290,5 @@ def _total(queries: QueryProcess) -> int:
 
 
 def bare(sql: str) -> str:
-    """Return a query without the semicolon at its end, so that it can stand in parentheses."""
+    """Return a query without semicolons at its end, so that it can be put in parentheses."""
     return sql.rstrip().rstrip(";")

@@ -1,6 +1,6 @@
-"""The HTTP server of the browser. It listens on this machine only, requires a token, and serves no files of the disk.
+"""The HTTP server of `framedex inspect --serve`, which shows an index or a dataset in the web browser.
 
-It serves the page of an index or a dataset until the process is interrupted.
+The server listens on the loopback interface only, requires a secret token in each request, and does not serve files.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ from framedex.storage.places import OWN_STORE, Access, Place
 LOG = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 1 << 18
-IDLE_SECONDS = 60.0  # of a connection
+IDLE_SECONDS = 60.0  # time after which an idle connection is closed
 HEADERS = {
-    "Content-Security-Policy": "frame-ancestors 'none'",  # the page itself has the other rules
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the other directives are in a meta element of the page
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -46,15 +46,15 @@ HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 
 class Server(ThreadingHTTPServer):
-    """A server of one page and its resources.
+    """An HTTP server of one page and the resources that the page requests.
 
     Args:
-        port: The port, or 0 for any free port.
+        port: The port. If 0, any free port is used.
         page: The page as HTML.
         resources: The resources that the page requests.
 
     Raises:
-        FramedexError: The port is taken.
+        FramedexError: The port cannot be used.
     """
 
     daemon_threads = True
@@ -74,12 +74,12 @@ class Server(ThreadingHTTPServer):
         self.resources = resources
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log an error that no resource raised. Usually, a connection has ended."""
+        """Log an error outside of resources. Usually, the client has closed the connection."""
         LOG.info("a connection ended", exc_info=True)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection: its requests, one after the other."""
+    """The handler of one connection, which answers its requests one after the other."""
 
     server: Server
     server_version, sys_version = "framedex", ""
@@ -90,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
     body: Any
 
     def do_GET(self) -> None:
-        """Answer with the page or a resource."""
+        """Answer a GET request with the page or a resource."""
         name = self._admitted()
         self.body = None
         if name == "":
@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(self.server.resources.get, name)
 
     def do_POST(self) -> None:
-        """Answer with a resource whose parameters are JSON."""
+        """Answer a POST request, whose body contains the parameters as JSON, with a resource."""
         name = self._admitted()
         if name is None:
             return
@@ -108,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.BAD_REQUEST, "Content-Length is missing or is not a whole number of bytes")
             return
         if length > MAX_BODY_BYTES:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MAX_BODY_BYTES} bytes")
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {MAX_BODY_BYTES} bytes")
             return
         try:
             self.body = orjson.loads(self.rfile.read(length))
@@ -118,7 +118,10 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(self.server.resources.post, name)
 
     def _admitted(self) -> str | None:
-        """Return the name of the resource, with its parameters in `query`, or None if the request was refused."""
+        """Return the name of the requested resource, or None if the request was refused.
+
+        The parameters of the resource are assigned to `query`.
+        """
         parts = urlsplit(self.path)
         host, origin, site = (self.headers.get(name) for name in ("Host", "Origin", "Sec-Fetch-Site"))
         refusal = self.server.address.refusal(host=host, origin=origin, site=site)
@@ -126,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         if refusal is not None:
             self._refuse(HTTPStatus.FORBIDDEN, refusal)
         elif name is None:
-            self._refuse(HTTPStatus.FORBIDDEN, "the address lacks its token: use the one that framedex printed")
+            self._refuse(HTTPStatus.FORBIDDEN, "the token in the address is wrong; use the address framedex printed")
         else:
             self.query = dict(parse_qsl(parts.query, keep_blank_values=True))
             return name
@@ -139,12 +142,12 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
 
     def _made(self, resource: Resource) -> tuple[HTTPStatus, Answer]:
-        """Return the answer of a resource, or an error as text."""
+        """Return the status and the answer of a resource. If the resource raises an error, the answer is its text."""
         try:
             return HTTPStatus.OK, resource(self)
         except FramedexError as error:
             return HTTPStatus.UNPROCESSABLE_ENTITY, _text(error.text())
-        except KeyboardInterrupt:  # a query was stopped; the signal itself goes to the main thread
+        except KeyboardInterrupt:  # raised if a query was stopped. Ctrl-C raises it only in the main thread
             return HTTPStatus.UNPROCESSABLE_ENTITY, _text("stopped")
         except Exception as error:
             found = internal_error(error)
@@ -152,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
             return HTTPStatus.INTERNAL_SERVER_ERROR, _text(found.text())
 
     def is_waiting(self) -> bool:
-        """Return whether the page still waits for the answer. It closes the connection if it does not."""
+        """Return whether the page still waits for the answer, which means that it has not closed the connection."""
         ready, _, _ = select.select([self.connection], [], [], 0)
         try:
             return not ready or bool(self.connection.recv(1, socket.MSG_PEEK))
@@ -175,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer.content)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Log a request without its path, which has the token."""
+        """Log a request without its path, since the path contains the token."""
         LOG.debug("%s %s", self.command, arguments[1] if len(arguments) > 1 else "")
 
 
@@ -187,18 +190,18 @@ def _text(text: str) -> Answer:
 def bound(
     place: Place, *, port: int, access: Access = OWN_STORE, longest_side: int | None, limits: QueryLimits = LIMITS
 ) -> Iterator[Server]:
-    """Provide the server of an index or a dataset. It has its port, but does not answer requests yet.
+    """Provide the server of an index or a dataset. The server listens on its port, but does not answer requests yet.
 
     Args:
         place: The index or dataset.
-        port: The port, or 0 for any free port.
-        access: Which sources may be read.
-        longest_side: Limit of a picture's longer side, in pixels. If None, pictures have their stored size.
+        port: The port. If 0, any free port is used.
+        access: The rules for which sources may be read.
+        longest_side: The maximum length of a picture's longer side in pixels. If None, pictures have their stored size.
         limits: The limits of each query.
 
     Raises:
         FormatError: The index or dataset does not exist or is damaged.
-        FramedexError: The port is taken.
+        FramedexError: The port cannot be used.
     """
     with contextlib.ExitStack() as stack:
         audited = stack.enter_context(opened(place))
@@ -230,15 +233,15 @@ def bound(
 
 
 def serve(place: Place, *, port: int, access: Access, longest_side: int | None, ready: Callable[[str], None]) -> None:
-    """Serve a browser until the process is interrupted, and close it then.
+    """Run the server of an index or a dataset until the process is interrupted.
 
     Args:
-        place: As for `bound`, as are `port`, `access` and `longest_side`.
-        ready: Called with the address when the server has its port.
+        place, port, access, longest_side: See `bound`.
+        ready: A function that is called with the address of the page when the server listens.
 
     Raises:
         FormatError: The index or dataset does not exist or is damaged.
-        FramedexError: The port is taken.
+        FramedexError: The port cannot be used.
     """
     with bound(place, port=port, access=access, longest_side=longest_side) as server:
         ready(server.address.url)
@@ -247,7 +250,7 @@ def serve(place: Place, *, port: int, access: Access, longest_side: int | None, 
 
 
 def _media_counts(queries: QueryProcess, total: int) -> str:
-    """Return the number of an index's media as one line."""
+    """Return a text with the number of media of an index, and the numbers of unusable media by status."""
     states = dict(queries.rows("SELECT status, count(*) FROM videos GROUP BY ALL").rows)
     bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
     return " · ".join([counted(total, "medium", "media"), *bad])

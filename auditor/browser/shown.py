@@ -1,8 +1,8 @@
-"""The clips and media that the browser shows, and the address of the browser.
+"""The clips and media on the page of `framedex inspect --serve`, and the address of the page.
 
-Clips of a dataset are shown as ClipDataset returns them. For a medium, the page shows frames that
-are spread over it, or consecutive frames. A request is refused unless it has the token of the address and comes from
-the page itself.
+Clips of a dataset are shown as ClipDataset returns them. For a medium of an index, the page shows frames that are
+spread evenly over the medium, or consecutive frames. A request is refused unless it contains the token of the address
+and comes from the page itself.
 """
 
 import hmac
@@ -30,7 +30,7 @@ from framedex.sharder.planning.steps import Spools
 from framedex.sharder.reading import SourceFiles
 from framedex.storage.places import Access, Place
 
-MAX_CLIP_BYTES = 512 << 20  # the pictures of a larger clip are scaled down, so that they fit into memory
+MAX_CLIP_BYTES = 512 << 20  # limit in bytes for the pictures of a clip. Larger pictures are scaled down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class Sound:
     """The audio of a clip.
 
     Attributes:
-        samples: float32 [channels, samples], full scale 1.
-        rate: In Hz.
+        samples: float32 [channels, samples], with values from -1 to 1.
+        rate: The sample rate in Hz.
     """
 
     samples: NDArray[np.float32]
@@ -63,9 +63,9 @@ class Shown:
 
     Attributes:
         clip: The clip.
-        pictures: uint8 [F, h, w, 3], zeros where padded by a constant.
-        frames: One record per place.
-        sound: Its audio, if it has any.
+        pictures: uint8 [F, h, w, 3], the frames. Constant padding is black.
+        frames: The metadata of each frame.
+        sound: The audio of the clip. None if it has no audio.
     """
 
     clip: Clip
@@ -75,15 +75,15 @@ class Shown:
 
     @property
     def size_bytes(self) -> int:
-        """The memory that it takes."""
+        """The memory of the pictures and the audio in bytes."""
         return self.pictures.nbytes + (0 if self.sound is None else self.sound.samples.nbytes)
 
     def poster(self) -> NDArray[np.uint8] | None:
-        """Return the picture of the first place that has a frame, or None if every place is padding."""
+        """Return the first picture that is not constant padding, or None if there is none."""
         return next((frame.picture for frame in self.frames if frame.picture is not None), None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the facts that the page needs to play it."""
+        """Return the properties that the page needs to play the clip, as JSON values."""
         height, width = self.pictures.shape[1:3]
         medium = self.clip.medium
         times = sheet.begins(self.frames).tolist()
@@ -104,12 +104,12 @@ class Shown:
 
 
 def fitting_size(medium: Medium, frames: int, longest_side: int | None) -> Size | None:
-    """Return the (height, width) at which a clip is decoded, or None for its stored size.
+    """Return the (height, width) to which a clip is scaled when it is decoded, or None for its stored size.
 
     Args:
         medium: The medium of the clip.
-        frames: The number of places of the clip.
-        longest_side: The limit of a picture's longer side, in pixels, if there is one.
+        frames: The number of frames of the clip, including padding.
+        longest_side: The maximum length of a picture's longer side in pixels. If None, it is not limited.
     """
     height, width = medium.height, medium.width
     scale = min(1.0, (MAX_CLIP_BYTES / max(1, 3 * height * width * frames)) ** 0.5)
@@ -119,26 +119,26 @@ def fitting_size(medium: Medium, frames: int, longest_side: int | None) -> Size 
 
 
 def facts_of(pairs: list[tuple[str, str]]) -> list[list[str]]:
-    """Return pairs of names and texts, without control characters."""
+    """Return (name, text) pairs in which control characters are escaped."""
     return [[printable(name), printable(text)] for name, text in pairs]
 
 
-SPREAD = 16  # the number of frames that show a medium as a whole
-CONSECUTIVE = 64  # the number of frames from a chosen one on
-MAX_COPIED_BYTES = 1 << 30  # demuxing all packets of a larger medium would take long
+SPREAD = 16  # number of frames shown if they are spread evenly over a medium
+CONSECUTIVE = 64  # number of frames shown if they are consecutive
+MAX_COPIED_BYTES = 1 << 30  # maximum size in bytes of a medium whose packets must all be demuxed
 
 
 class Media:
-    """The media of an index. A medium's key is its media_id. Threads may share it.
+    """The media of an index. The key of a medium is its media_id. Thread-safe.
 
     Args:
         place: The index.
-        access: Which sources may be read.
-        longest_side: Limit of a picture's longer side, in pixels. If None, pictures have their stored size.
-        folder: A folder for packets of media whose packets are not byte ranges.
+        access: The rules for which sources may be read.
+        longest_side: The maximum length of a picture's longer side in pixels. If None, pictures have their stored size.
+        folder: A folder for copies of packets that are not byte ranges of their file.
     """
 
-    spans = True  # whether a part can be chosen
+    spans = True  # whether the user can choose a range of frames
 
     def __init__(self, place: Place, *, access: Access, longest_side: int | None, folder: str) -> None:
         self._index = Index(place, access=access)
@@ -148,11 +148,11 @@ class Media:
         self._spools = Spools(Path(folder), needed=True, settle=lambda: None)
 
     def first_column(self) -> str:
-        """Return the column that a filter begins with."""
+        """Return the column that is preselected for filters."""
         return "uri"
 
     def card(self, key: Any) -> dict[str, Any]:
-        """Return the entry of a medium in the list of media. Raises FramedexError for a damaged row."""
+        """Return the content of a medium's entry in the list. Raises FramedexError if the medium's row is damaged."""
         video = self._video(key)
         error = None if video["status"] == OK else f"{video['status']}: {video['error_message']}"
         seconds = None
@@ -175,7 +175,7 @@ class Media:
         }
 
     def describe(self, key: Any) -> dict[str, Any]:
-        """Return all facts about a medium except its pictures. Raises FramedexError."""
+        """Return the metadata of a medium that the player shows. Raises FramedexError."""
         video = self._video(key)
         names = ("container", "pixel_format", "color_space", "color_range", "field_order", "pts_source")
         facts = [(name.replace("_", " "), str(video[name])) for name in names if video.get(name) is not None]
@@ -183,15 +183,20 @@ class Media:
         return card | {"facts": facts_of([("medium", card["text"]), *facts]), "count": video["frame_count"] or 0}
 
     def show(self, key: Any, first: int | None) -> Shown:
-        """Return frames of a medium: spread evenly over it, or consecutive ones from `first` on.
+        """Decode frames of a medium.
+
+        Args:
+            key: The media_id.
+            first: The number of the first of CONSECUTIVE consecutive frames. If None, SPREAD frames are spread evenly
+                over the medium.
 
         Raises:
-            FramedexError: The medium is unusable, lacks the frame, or cannot be read.
+            FramedexError: The medium is unusable, does not have the frame, or cannot be read.
         """
         video = self._video(key)
         if video["status"] != OK:
             raise FramedexError(f"the medium is {video['status']}", found=video["error_message"])
-        with self._lock:  # an index and its spools are for one thread at a time
+        with self._lock:  # only one thread at a time may use an index and spools
             medium = IndexedMedium(self._index, video, PlanningOptions(keep_damaged=True))
             if not medium.addressable:
                 size_bytes = video["member_bytes"] or video["size_bytes"] or 0
@@ -201,7 +206,7 @@ class Media:
                         where=medium.medium.path,
                         found=size_text(size_bytes),
                         allowed=f"up to {size_text(MAX_COPIED_BYTES)}",
-                        remedy="pack its clips into a dataset (framedex shard --pack), and browse that",
+                        remedy="pack clips of the medium into a dataset (framedex shard --pack), and open the dataset",
                     )
                 self._spools.make_addressable(medium)
             count = len(medium.timeline.pts)
@@ -229,17 +234,17 @@ class Media:
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
 TOKEN_BYTES = 32
-MAX_DIGITS = 18  # longer numbers of a request may not fit int64
-OWN_SITE = ("same-origin", "none")  # values of Sec-Fetch-Site: a request of the page, or of the address bar
+MAX_DIGITS = 18  # maximum number of digits of a number in a request, so that it fits into int64
+OWN_SITE = ("same-origin", "none")  # values of Sec-Fetch-Site for requests of the page and of the address bar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The address of a browser on this machine.
+    """The address of the server, and the rules for which requests are accepted.
 
     Attributes:
         port: The port.
-        token: A secret that the path of each request begins with. Other users of this machine do not know it.
+        token: A secret with which the path of each request must begin. It excludes other users of this machine.
     """
 
     port: int
@@ -251,25 +256,25 @@ class Address:
         return f"http://{HOST}:{self.port}/{self.token}/"
 
     def resource(self, path: str) -> str | None:
-        """Return the part of a request's path after the token, or None if the token is wrong."""
+        """Return the part of a request's path that follows the token, or None if the token is wrong."""
         token, slash, rest = path.removeprefix("/").partition("/")
         right = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
         return rest if right and slash and path.startswith("/") else None
 
     def refusal(self, *, host: str | None, origin: str | None, site: str | None) -> str | None:
-        """Return why a request is refused, or None if it is not.
+        """Return the reason why a request is refused, or None if it is accepted.
 
-        A page of another site can send requests to this machine, or give this machine a name of its own (DNS
-        rebinding). Its requests name another host or another origin.
+        Pages of other sites can send requests to this machine, also under a host name of their own (DNS rebinding).
+        Such requests have another host or another origin in their headers.
 
         Args:
             host: The header Host.
-            origin: The header Origin. Browsers send it with POST.
+            origin: The header Origin, which web browsers send with POST requests.
             site: The header Sec-Fetch-Site.
         """
         hosts = {f"{name}:{self.port}" for name in NAMES}
         if host is None or host.lower() not in hosts:
-            return f"this browser answers to {' and '.join(sorted(hosts))} only; a tunnel must keep the port"
+            return f"the host must be {' or '.join(sorted(hosts))}; a tunnel must not change the port"
         foreign_origin = origin is not None and origin.lower() not in {f"http://{host}" for host in hosts}
         if foreign_origin or (site is not None and site.lower() not in OWN_SITE):
             return "this request comes from another site"
@@ -277,39 +282,39 @@ class Address:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number in a part of a request, or None if the text is not a number or has too many digits."""
+    """Parse a nonnegative integer. Return None if the text is not such a number, or has more than MAX_DIGITS digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
-COLUMNS_OF_A_CARD = 4  # a card has room for so many; the player shows all
+COLUMNS_OF_A_CARD = 4  # maximum number of user's columns in an entry of the list. The player shows all columns
 
 
 class Clips:
-    """The clips of a dataset. A clip's key is its number. Threads may share it.
+    """The clips of a dataset. The key of a clip is its number. Thread-safe.
 
     Args:
         place: The dataset.
-        access: Which sources may be read.
-        longest_side: Limit of a picture's longer side, in pixels. If None, pictures have their stored size.
+        access: The rules for which sources may be read.
+        longest_side: The maximum length of a picture's longer side in pixels. If None, pictures have their stored size.
     """
 
-    spans = False  # whether a part can be chosen
+    spans = False  # whether the user can choose a range of frames
 
     def __init__(self, place: Place, *, access: Access, longest_side: int | None) -> None:
         self._dataset = ClipDataset(place, root=access.root, allow_remote=access.allow_remote)
         self._longest_side = longest_side
 
     def heading(self) -> sheet.Heading:
-        """Return the facts of the dataset. Raises FormatError."""
+        """Return the heading that describes the dataset. Raises FormatError."""
         return sheet.heading_of(self._dataset, None)
 
     def first_column(self) -> str:
-        """Return the column that a filter begins with: `label`, or the first one of the user."""
+        """Return the column that is preselected for filters: `label`, else the first user's column, else `uri`."""
         own = self._dataset.columns
         return "label" if "label" in own else own[0] if own else "uri"
 
     def card(self, key: Any) -> dict[str, Any]:
-        """Return the entry of a clip in the list of clips. Raises FramedexError for a damaged row."""
+        """Return the content of a clip's entry in the list. Raises FramedexError if the clip's row is damaged."""
         clip = self._clip(key)
         return {
             "key": str(key),
@@ -321,13 +326,13 @@ class Clips:
         }
 
     def describe(self, key: Any) -> dict[str, Any]:
-        """Return all facts about a clip except its pictures. Raises FramedexError."""
+        """Return the metadata of a clip that the player shows. Raises FramedexError."""
         clip = self._clip(key)
         facts = facts_of(sheet.clip_facts(clip))
         return self.card(key) | {"columns": sheet.shown_columns(clip.columns), "facts": facts}
 
     def show(self, key: Any, first: int | None) -> Shown:
-        """Return a clip with its pictures. `first` is for media only. Raises FramedexError."""
+        """Decode a clip. `first` is not used, since clips are shown as a whole. Raises FramedexError."""
         number = self._number(key)
         clip = self._dataset.clip(number)
         size = fitting_size(clip.medium, len(clip.mask), self._longest_side)
@@ -343,7 +348,7 @@ class Clips:
         return self._dataset.clip(self._number(key))
 
     def _number(self, key: Any) -> int:
-        """Return the number of a clip. Raises FramedexError if there is no such clip."""
+        """Return a key as a clip number. Raises FramedexError if there is no such clip."""
         number = whole_number(str(key))
         if number is None or number >= len(self._dataset):
             raise FramedexError("there is no such clip", found=str(key)[:80], allowed=f"0 to {len(self._dataset) - 1}")

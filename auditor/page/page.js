@@ -1,8 +1,8 @@
 "use strict";
 (() => {
-  const SPARE = 12; // rows drawn beyond either edge, so that scrolling shows no blank
-  const WIDTHS = { name: 15, clip: 13.5, findings: 14, codec: 5, size: 7, status: 4.5, number: 5, text: 6 }; // rem
-  const WAIT = 120; // ms after the last key before the filter is applied
+  const SPARE = 12; // number of rows drawn above and below the visible ones, so that scrolling shows no gaps
+  const WIDTHS = { name: 15, clip: 13.5, findings: 14, codec: 5, size: 7, status: 4.5, number: 5, text: 6 }; // in rem
+  const WAIT = 120; // time in ms between the last key press and the filtering
 
   const data = JSON.parse(document.getElementById("rows").textContent);
   const box = document.getElementById("table");
@@ -45,14 +45,14 @@
   }
 
   let least = 0;
-  // The head, once; the body, of which only rows in sight exist.
+  // The head has all columns. The body contains only elements for rows that are visible or nearly visible.
   const heads = columns.map((column) => {
     const button = made("button", { type: "button" }, column.title);
     const arrow = made("span", { "aria-hidden": "true" });
     button.append(arrow);
     const head = made("th", column.form === "number" ? { scope: "col", class: "number" } : { scope: "col" }, button);
     const width = WIDTHS[column.key] ?? WIDTHS[column.form];
-    if (column.key !== "name") head.style.width = `${width}rem`; // names have what is left
+    if (column.key !== "name") head.style.width = `${width}rem`; // names take the remaining width
     if (column.help) button.title = column.help;
     least += width;
     button.addEventListener("click", () => {
@@ -116,7 +116,7 @@
     const { values, form } = column;
     return (a, b) => {
       const one = values[a], other = values[b];
-      if (one === null || other === null) return (one === null) - (other === null) || a - b; // last, either way
+      if (one === null || other === null) return (one === null) - (other === null) || a - b; // null is last in both directions
       return sign * (form === "number" ? one - other : alphabet.compare(one, other)) || a - b;
     };
   }
@@ -170,7 +170,7 @@
     if (pool.length) height = pool[0].tr.getBoundingClientRect().height || height;
     draw();
   }
-  // What scrolls by itself can be reached by keyboard; what need not scroll is no stop on the way.
+  // Boxes that scroll horizontally can be focused with the keyboard. Other boxes cannot.
   function reachable() {
     for (const part of document.querySelectorAll(".box:not(#table)")) {
       if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
@@ -190,7 +190,7 @@
   measure();
   reachable();
 
-  // On paper nothing can be unfolded: the SQL is left out, and details of the summary are opened.
+  // For printing, open the folded tables of the summary. The SQL queries stay folded.
   let folded = [];
   window.addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll("#summary details:not([open])")];

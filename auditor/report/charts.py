@@ -1,4 +1,4 @@
-"""Histograms and timelines as inline SVG. The page's style sheet sets the colours."""
+"""Histograms and timelines as inline SVG. Colours are set by the style sheet of the page (page.css)."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from framedex.auditor.report.timelines import CLOSED, NOT_KNOWN, OPEN, ClipsTime
 from framedex.core.words import number_text
 from framedex.html.document import drawing, element
 
-# All lengths are in the units of a drawing. The page scales drawings to the available width.
-WIDTH, HEIGHT = 360, 176  # the size of a histogram
-LEFT, RIGHT, TOP, BOTTOM = 38, 350, 12, 134  # the area of its bars
-ZERO_ROOM = 26  # the bar of zeros stands left of a logarithmic axis, which has no place for 0
-ROW = 18  # the height of a horizontal bar with its gap
-BAR_END = 306  # the numbers of counts follow after the longest bar
-LABEL_CHARACTERS = 20
-CHARACTER = 6.4  # approximate width, since the font is the browser's
-LONG, LONG_LEFT, LONG_RIGHT = 1000, 58, 988  # the width of a timeline, and its area
+# All lengths are in SVG user units. The page scales drawings to the available width.
+WIDTH, HEIGHT = 360, 176  # size of a histogram
+LEFT, RIGHT, TOP, BOTTOM = 38, 350, 12, 134  # edges of the area of a histogram's bars
+ZERO_ROOM = 26  # width for the bar of zeros, which is drawn to the left of a logarithmic axis
+ROW = 18  # height of a horizontal bar including the gap below it
+BAR_END = 306  # right end of the longest horizontal bar. Counts are written to the right of the bars
+LABEL_CHARACTERS = 20  # maximum number of characters of the label of a horizontal bar
+CHARACTER = 6.4  # assumed mean width of a character, since the web browser chooses the font
+LONG, LONG_LEFT, LONG_RIGHT = 1000, 58, 988  # width of a timeline, and the left and right edge of its axes
 
 
 def histogram(shown: Histogram) -> Element:
-    """Return a chart with bars on an axis of numbers, or with a horizontal bar for each value or name."""
+    """Return a chart with vertical bars on a numeric axis, or with a horizontal bar for each value or name."""
     has_axis_of_numbers = any(bar.low is not None for bar in shown.bars)
     return _vertical(shown) if has_axis_of_numbers else _horizontal(shown)
 
@@ -59,7 +59,7 @@ def _path(d: str, class_: str) -> Element:
 
 
 def _vertical(shown: Histogram) -> Element:
-    """Return a chart with bars that stand on an axis of numbers."""
+    """Return a chart with vertical bars on a numeric axis."""
     highest = max([shown.zeros, *(bar.count for bar in shown.bars)])
     step = round_step(highest / 4, whole=True)
     top = np.ceil(highest / step) * step
@@ -68,7 +68,7 @@ def _vertical(shown: Histogram) -> Element:
         return float((BOTTOM - TOP) * count / top)
 
     def bar_of(label: str, count: int, left: float, width: float) -> Element:
-        height = max(height_of(count), 1)  # a rare value must be visible
+        height = max(height_of(count), 1)  # so that rare values are visible
         return _rect(left, BOTTOM - height, width, height, f"{label}: {count:,} {shown.counted.of}", "bar")
 
     parts = [_path(f"M{LEFT} {BOTTOM}H{RIGHT}", "axis")]
@@ -93,13 +93,13 @@ def _vertical(shown: Histogram) -> Element:
 
 
 def _ticks(edges: Sequence[float], places: Sequence[float], *, logarithmic: bool, taken: list[float]) -> list[Element]:
-    """Return the labels of an axis that fit. On a logarithmic axis, powers of ten come first.
+    """Return as many ticks and labels of an axis as fit. On a logarithmic axis, powers of ten have priority.
 
     Args:
         edges: The numbers at the edges of the bars.
-        places: The positions of the edges.
+        places: The x coordinates of the edges.
         logarithmic: Whether the axis is logarithmic.
-        taken: The positions of other labels.
+        taken: The x coordinates of labels that already exist.
     """
     wanted = list(range(len(edges)))
     if not logarithmic:  # equal distances
@@ -119,7 +119,7 @@ def _ticks(edges: Sequence[float], places: Sequence[float], *, logarithmic: bool
 
 
 def _short_count(value: float) -> str:
-    """Return a count as a short text."""
+    """Return a count as a short text, such as 20k."""
     for unit, each in (("M", 1e6), ("k", 1e3)):
         if value >= 10 * each or (value >= each and value % each == 0):
             return f"{value / each:g}{unit}"
@@ -149,13 +149,16 @@ def _horizontal(shown: Histogram) -> Element:
 
 
 def frames_timeline(shown: FramesTimeline) -> Element:
-    """Return a chart of frames over time: their sizes and random access points above, the gaps between them below."""
+    """Return a chart of frames over time.
+
+    The upper part shows the sizes of frames and the random access points. The lower part shows the time between frames.
+    """
     begin, end = float(shown.seconds[0]), float(shown.seconds[-1]) + max(shown.median_gap, 1e-3)
     x = LONG_LEFT + (shown.seconds - begin) / (end - begin) * (LONG_RIGHT - LONG_LEFT)
     tick = max(0.6, min(7.0, 0.7 * (LONG_RIGHT - LONG_LEFT) / len(x)))  # the width of a frame's bar
     parts = [
         _text(LONG_LEFT - 8, 18, "bytes", "end name"),
-        _text(LONG_LEFT, 18, "a frame; heights are square roots", "name"),
+        _text(LONG_LEFT, 18, "per frame (square-root scale)", "name"),
         *_long_gaps(shown, x),
         *_sizes(shown, x, tick),
         *_starts(shown, x + tick / 2),
@@ -176,7 +179,7 @@ GAPS_TOP, GAPS_BOTTOM = 236, 316
 
 
 def _long_gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
-    """Return a band for each long gap. The first frame shown has none, since the frame before it is not shown."""
+    """Return a band for each long gap between two frames of the timeline."""
     found = []
     for place in np.flatnonzero(shown.long_gaps[1:]).tolist():
         title = f"{shown.gap_seconds[place + 1]:.3f} s without a frame"
@@ -186,7 +189,7 @@ def _long_gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
 
 
 def _sizes(shown: FramesTimeline, x: NDArray[np.float64], tick: float) -> list[Element]:
-    """Return the sizes of the frames as bars, with one path for each kind of frame."""
+    """Return bars for the sizes of the frames, as one SVG path for each kind of frame."""
     roots = np.sqrt(shown.size_bytes / max(int(shown.size_bytes.max()), 1))
     heights = np.maximum(roots * (SIZES_BOTTOM - SIZES_TOP), 1.5)
     kinds = np.where(shown.is_damaged, 2, np.where(shown.is_start, 1, 0))
@@ -198,7 +201,7 @@ def _sizes(shown: FramesTimeline, x: NDArray[np.float64], tick: float) -> list[E
         if lines:
             parts.append(element("path", d=lines, stroke_width=_at(max(tick, 1.6 * (kind == 1))), class_=class_))
     largest = int(shown.size_bytes.max())
-    for size, height in ((largest, 1.0), (largest // 4, 0.5)):  # half the height is a quarter of the size
+    for size, height in ((largest, 1.0), (largest // 4, 0.5)):  # heights are proportional to square roots of sizes
         scaled = next(
             (f"{number_text(size / n)}{unit}" for unit, n in (("M", 1e6), ("k", 1e3)) if size >= n), str(size)
         )
@@ -207,7 +210,7 @@ def _sizes(shown: FramesTimeline, x: NDArray[np.float64], tick: float) -> list[E
 
 
 def _starts(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
-    """Return a mark below each random access point: filled if closed, hollow if open, a line if unknown."""
+    """Return marks below random access points, which are filled if closed, hollow if open, and lines if unknown."""
     marks = []
     for class_, kind, shape in (
         ("closed", CLOSED, "l-5 11h10z"),
@@ -222,12 +225,12 @@ def _starts(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
 
 
 def _gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
-    """Return the time since the previous frame as a line with steps."""
+    """Return a step line of the time since the previous frame."""
     known = np.isfinite(shown.gap_seconds)
     parts = [
         _path(f"M{LONG_LEFT} {GAPS_BOTTOM}H{LONG_RIGHT}", "axis"),
         _text(LONG_LEFT - 8, GAPS_TOP - 14, "ms", "end name"),
-        _text(LONG_LEFT, GAPS_TOP - 14, "since the frame before", "name"),
+        _text(LONG_LEFT, GAPS_TOP - 14, "since the previous frame", "name"),
     ]
     if not known.any():
         return parts
@@ -239,7 +242,7 @@ def _gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
         f"{'H' if n else 'M'}{place:.1f}{'V' if n else ' '}{height:.1f}"
         for n, (place, height) in enumerate(zip(x[known].tolist(), y.tolist(), strict=True))
     )
-    # The labels of two near levels would overlap.
+    # Label the longest and the median gap, but only the longest if both labels would overlap.
     levels = {longest} if shown.median_gap > 0.7 * longest else {longest, shown.median_gap}
     for level in sorted(levels):
         height = GAPS_BOTTOM - level / top * (GAPS_BOTTOM - GAPS_TOP)
@@ -258,13 +261,13 @@ def _seconds_axis(begin: float, end: float, y: float) -> list[Element]:
     return parts
 
 
-LANE = 20  # the height of a lane of clips with its gap
+LANE = 20  # height of a row of clips including the gap below it
 
 
 def clips_timeline(shown: ClipsTimeline) -> Element:
-    """Return a chart of clips over time: a band from the first to the last frame, with a line per frame.
+    """Return a chart of clips over time. A clip is a band from its first to its last frame, with a line for each frame.
 
-    Clips that overlap are placed below each other.
+    Clips that overlap in time are drawn in different rows.
     """
     begin, end = shown.begin_seconds, max(shown.end_seconds, shown.begin_seconds + 1e-3)
 

@@ -1,4 +1,4 @@
-"""Distributions of durations, rates, costs and the like: the query and the bars of each chart."""
+"""The queries and the data of the charts in a report, which show distributions of durations, rates, costs and so on."""
 
 import functools
 import itertools
@@ -13,14 +13,14 @@ from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 
 Form = Literal["numbers", "values", "names"]
-MAX_VALUES = 12  # more bars of values or names do not fit; rarer ones are counted together
-MAX_BINS = 16  # narrower bars are hard to point at
-COMMON = 0.8  # if the commonest values have at least this share, they get bars, and the others are counted together
-DECADES = 2  # values that span more decades are drawn on a logarithmic axis
-FINE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # the beginnings of the bins in a decade, if there are few decades
-COARSE = (1.0, 2.0, 5.0)
-STEPS = (1.0, 2.0, 2.5, 5.0)
-DIGITS = 1e-9  # smaller differences come from rounding
+MAX_VALUES = 12  # maximum number of bars for values or names. Rarer values or names are counted together
+MAX_BINS = 16  # maximum number of bins. Narrower bars would be hard to point at
+COMMON = 0.8  # values get one bar each if the most frequent ones have at least this share of all values
+DECADES = 2  # the axis is logarithmic if the values span more decades than this
+FINE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # lower edges of the bins in a decade, if there are at most three decades
+COARSE = (1.0, 2.0, 5.0)  # lower edges of the bins in a decade, if there are more decades
+STEPS = (1.0, 2.0, 2.5, 5.0)  # widths of bins on a linear axis, up to a power of ten
+DIGITS = 1e-9  # relative difference that is regarded as a rounding error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,12 @@ class Counted:
     Attributes:
         name: The name of the chart.
         title: The title of the chart.
-        form: `numbers` are counted in bins. `values` are few different numbers with one bar each. `names` have one bar
-            each.
-        axis: The quantity `v` with its unit.
-        of: The counted objects, `media` or `clips`.
-        sql: The query. Its column `v` has the values. For names, column `n` has their counts.
-        needs: A column, `view.column`, that only some indexes or datasets have, if the chart needs one.
+        form: `numbers` if numbers are counted in bins, `values` if each of few distinct numbers has a bar, and `names`
+            if each distinct text has a bar.
+        axis: The label of the axis, which is the quantity with its unit.
+        of: What is counted, `media` or `clips`.
+        sql: The query. The column `v` has the values. If `form` is `names`, the column `n` has the count of each value.
+        needs: An optional column, as `view.column`, that the chart needs. None if it needs no optional column.
     """
 
     name: str
@@ -53,8 +53,8 @@ class Bar:
 
     Attributes:
         label: The label of the bar.
-        count: How much it counts.
-        low, high: The half-open interval of a bin. If None, the bar counts one value or name.
+        count: The number of media or clips.
+        low, high: The half-open interval of a bin. None if the bar counts a single value or name.
     """
 
     label: str
@@ -65,17 +65,17 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """The numbers of a chart.
+    """The data of a chart.
 
     Attributes:
         counted: The definition of the chart.
         bars: The bars.
-        total: The number of all values.
-        logarithmic: Whether the axis of numbers is logarithmic.
-        zeros: The number of values that are 0, which a logarithmic axis does not have.
-        others: The number of different values or names without a bar.
-        other_count: How often those values or names occur.
-        least, median, greatest: Of all values. None for names.
+        total: The number of all media or clips in the chart.
+        logarithmic: Whether the numeric axis is logarithmic.
+        zeros: The number of values that are 0, if the axis is logarithmic.
+        others: The number of distinct values or names without a bar.
+        other_count: The number of media or clips with these values or names.
+        least, median, greatest: The minimum, median and maximum of all values. None for names.
     """
 
     counted: Counted
@@ -111,8 +111,8 @@ SIZE = "width || ' × ' || height"
 USABLE = "videos WHERE status = 'ok'"
 VIDEOS = f"{USABLE} AND kind = 'video'"
 TIMED = f"{VIDEOS} AND pts_source <> 'counted'"  # counted timestamps have no unit
-RATE, GOP = "frames a second, on average", "packets from one start point to the next"
-SPAN, COST = "seconds from a clip's first frame to its last", "packets decoded for each frame that is wanted"
+RATE, GOP = "average frames per second", "packets from one random access point to the next"
+SPAN, COST = "seconds from a clip's first frame to its last", "decoded packets per wanted frame"
 COSTLY = "clips WHERE kind = 'video' AND distinct_frames > 0"
 CHARTS: dict[Kind, tuple[Counted, ...]] = {
     "index": (
@@ -121,7 +121,7 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
         _numbers("gops", "Mean GOP lengths", GOP, f"mean_gop AS v FROM {VIDEOS}"),
         _numbers("longest_gops", "Longest GOPs", "packets of a medium's longest GOP", f"max_gop AS v FROM {VIDEOS}"),
         _numbers(
-            "decode_cost", "Decode cost", "packets to a frame drawn at random", f"seek_packets AS v FROM {VIDEOS}"
+            "decode_cost", "Decode cost", "packets needed for one random frame", f"seek_packets AS v FROM {VIDEOS}"
         ),
         _numbers(
             "bit_rates",
@@ -134,7 +134,7 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
         _numbers("file_sizes", "File sizes", "megabytes", f"size_bytes / 1e6 AS v FROM {USABLE}"),
     ),
     "dataset": (
-        _of_clips("clip_lengths", "Clip lengths", "frames a clip", "wanted_frames AS v FROM clips", form="values"),
+        _of_clips("clip_lengths", "Clip lengths", "frames per clip", "wanted_frames AS v FROM clips", form="values"),
         _of_clips("spans", "Spans", SPAN, "end_seconds - begin_seconds AS v FROM clips WHERE pts_source <> 'counted'"),
         _of_clips(
             "padding",
@@ -143,10 +143,10 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
             "100 * padded_frames / wanted_frames AS v FROM clips WHERE wanted_frames > 0",
         ),
         _of_clips("decode_cost", "Decode cost", COST, f"decoded_packets / distinct_frames AS v FROM {COSTLY}"),
-        _of_clips("bytes", "Bytes read", "megabytes a clip", "bytes_read / 1e6 AS v FROM clips"),
+        _of_clips("bytes", "Bytes read", "megabytes per clip", "bytes_read / 1e6 AS v FROM clips"),
         _numbers(
             "clips_per_video",
-            "Clips a video",
+            "Clips per video",
             "clips of one medium",
             "count(*) AS v FROM clips GROUP BY media_id",
             form="values",
@@ -159,7 +159,7 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
 
 
 def histograms(db: Database) -> list[Histogram]:
-    """Return the charts of an index or a dataset that are not empty."""
+    """Query the data of all charts of an index or a dataset, and return the charts that are not empty."""
     made = []
     for counted in CHARTS[db.audited.kind]:
         if counted.needs is not None:
@@ -178,7 +178,7 @@ def histograms(db: Database) -> list[Histogram]:
 
 
 def of_names(counted: Counted, names: Sequence[str | None], counts: Sequence[int]) -> Histogram:
-    """Return a histogram with one bar per name, in the given order. If there are too many, the last ones have none."""
+    """Return a histogram with one bar per name, in the given order. Only the first MAX_VALUES names have a bar."""
     bars = [Bar(label="(none)" if name is None else name, count=n) for name, n in zip(names, counts, strict=True)]
     rest = bars[MAX_VALUES:]
     return Histogram(
@@ -191,7 +191,7 @@ def of_names(counted: Counted, names: Sequence[str | None], counts: Sequence[int
 
 
 def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
-    """Return a histogram of numbers. `values`: float64 [n], finite."""
+    """Return a histogram of finite numbers, float64 [n]."""
     if not len(values):
         return Histogram(counted=counted, bars=[], total=0)
     values = round_values(values)
@@ -216,7 +216,7 @@ def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
     is_logarithmic = distinct[0] >= 0 and len(positive) > 1 and positive[-1] > 10**DECADES * positive[0]
     edges = logarithmic_edges(positive[0], positive[-1]) if is_logarithmic else linear_edges(values)
     inside = values[values > 0] if is_logarithmic else values
-    # Each bin includes its lower edge. The last edge is above all values, so every value has a bin.
+    # Each bin includes its lower edge. The last edge is above all values, so every value is in a bin.
     in_bins = np.bincount(np.searchsorted(edges, inside, side="right") - 1, minlength=len(edges) - 1)
     bars = [
         Bar(label=f"{low:,.9g} – {high:,.9g}", count=count, low=low, high=high)
@@ -226,17 +226,20 @@ def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
 
 
 def round_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers rounded to nine digits. Numbers below 1e-9, or 1e-9 of the greatest one, become 0."""
+    """Round numbers to nine significant digits. Numbers close to 0 become 0.
+
+    A number is close to 0 if its magnitude is less than 1e-9, or less than 1e-9 times the greatest magnitude.
+    """
     least = DIGITS * max(1.0, float(np.abs(values).max()))
-    distinct, places = np.unique(values, return_inverse=True)  # there are few, and formatting is slow
+    distinct, places = np.unique(values, return_inverse=True)  # so that each distinct value is formatted only once
     rounded = np.array([float(f"{value:.9g}") for value in distinct.tolist()])[places]
     return np.where(np.abs(rounded) < least, 0.0, rounded)
 
 
 def linear_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return float64 [bins + 1]: evenly spaced round numbers, the last above all values.
+    """Return float64 [bins + 1], evenly spaced round numbers as edges of bins. The last edge is above all values.
 
-    If all values are whole numbers, so are the edges.
+    If all values are integers, the edges are integers as well.
     """
     low, high = float(values.min()), float(values.max())
     whole = bool((values == np.round(values)).all())
@@ -246,7 +249,10 @@ def linear_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def logarithmic_edges(low: float, high: float) -> NDArray[np.float64]:
-    """Return float64 [bins + 1]: round numbers, three or six per decade, the last above all values."""
+    """Return float64 [bins + 1], the edges of bins on a logarithmic axis. The last edge is above `high`.
+
+    The edges are round numbers, three or six per decade.
+    """
     decades = np.log10(high / low)
     mantissas = FINE if decades <= 3 else COARSE
     powers = np.arange(np.floor(np.log10(low)) - 1, np.ceil(np.log10(high)) + 2)
@@ -265,7 +271,7 @@ def round_step(least: float, *, whole: bool = False) -> float:
 
     Args:
         least: The lower bound.
-        whole: Whether the number must be a whole number.
+        whole: Whether the result must be an integer.
     """
     least = max(least, 1.0) if whole else least
     power = 10.0 ** np.floor(np.log10(least))

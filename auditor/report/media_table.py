@@ -1,4 +1,4 @@
-"""The table of a report: one row per medium or clip, ordered by findings. The page contains it as compact JSON."""
+"""The table of all media or clips in a report, which the page contains as compact JSON."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind, quoted
 from framedex.html.document import safe
 
-MAX_ROWS = 10_000  # browsers filter so many rows at once while the user types
-LONGEST_NAME = 300
-DIGITS = 6  # more are not shown, and make the page larger
+MAX_ROWS = 10_000  # maximum number of rows, so that a web browser can filter them while the user types
+LONGEST_NAME = 300  # maximum number of characters of a text
+DIGITS = 6  # default number of significant digits of numbers, to keep the page small
 Form = Literal["text", "number"]
-Values = Mapping[str, Sequence[Any]]  # the values of each column of the query
-NOWHERE = "SELECT NULL::VARCHAR AS identity, 0 AS finding WHERE false"
+Values = Mapping[str, Sequence[Any]]  # the result of the query, as values by column
+NOWHERE = "SELECT NULL::VARCHAR AS identity, 0 AS finding WHERE false"  # a query without rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,10 @@ class Column:
         key: The name of the column in filters.
         title: The title of the column.
         form: Whether the values are texts or numbers.
-        values: One value per row.
-        ratio: The two columns whose quotient it is. The page then computes the values.
-        help: A description, if the title is too short.
+        values: The value of each row.
+        ratio: The keys of two columns whose quotient is this column. The page then computes the values. None for other
+            columns.
+        help: A description of the column. None if the title suffices.
     """
 
     key: str
@@ -45,11 +46,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaTable:
-    """The rows that a page may show.
+    """The table of media or clips.
 
     Attributes:
         of: The kind of the rows, `media` or `clips`.
-        total: The number of all rows, including those that are not in the columns.
+        total: The number of all media or clips, including those that the table leaves out.
         columns: The columns.
     """
 
@@ -61,7 +62,7 @@ class MediaTable:
         return len(self.columns[0].values)
 
     def first(self, rows: int) -> MediaTable:
-        """Return the table with only its first rows."""
+        """Return a table with only the first `rows` rows."""
         columns = [replace(column, values=column.values[:rows]) for column in self.columns]
         return replace(self, columns=columns)
 
@@ -84,14 +85,14 @@ ORDER BY coalesce(numbers[1], {most}), -coalesce(len(numbers), 0), clip LIMIT {r
 
 
 def media_table(db: Database, found: Audit) -> MediaTable:
-    """Return the rows of media or clips. Those with the most severe findings come first."""
+    """Return the table of media or clips. Rows with the most severe findings come first."""
     kind = db.audited.kind
     own = [name for name in OWN_COLUMNS if kind == "dataset" and name in db.columns("clips")]
     sql = TABLE_SQL[kind].format(
         found=_findings_sql(found, kind),
         most=len(found.findings),
         rows=MAX_ROWS,
-        own="".join(f", {quoted(name)} AS {quoted(name)}" for name in own),  # the user may write them in capitals
+        own="".join(f", {quoted(name)} AS {quoted(name)}" for name in own),  # AS sets the case of the name
     )
     answer = db.ask(sql)
     values = {name: [row[place] for row in answer.rows] for place, name in enumerate(answer.names)}
@@ -123,28 +124,31 @@ def _media_columns(values: Values, names: list[str]) -> list[Column]:
 
 
 def _clip_columns(values: Values, names: list[str], own: list[str]) -> list[Column]:
-    cost_help = "packets decoded for each frame that is wanted"
+    cost_help = "decoded packets per wanted frame"
     return [
         _text("clip", "Clip", values["clip_id"]),
         _text("name", "Name", names),
         _text("codec", "Codec", values["codec"]),
-        _number("begin", "Begins", values["begin_seconds"], help="its first frame, in seconds"),
+        _number("begin", "Begins", values["begin_seconds"], help="time of the first frame, in seconds"),
         _number("seconds", "Seconds", values["seconds"]),
         _number("frames", "Frames", values["wanted_frames"]),
         _number("padded", "Padded", values["padded_frames"]),
         _number("cost", "Cost", values["cost"], digits=4, help=cost_help),
-        _number("kb", "kB", values["kilobytes"], digits=4, help="read of the medium"),
+        _number("kb", "kB", values["kilobytes"], digits=4, help="kilobytes read per clip"),
         *[_text(name, name.capitalize(), values[name]) for name in own],
     ]
 
 
 def _findings_sql(found: Audit, kind: Kind) -> str:
-    """Return a query of the numbers of the findings of each medium or clip, ascending."""
+    """Return a query with one row per medium or clip: its identity, and the numbers of its findings in ascending order.
+
+    The number of a finding is its position in `found.findings`.
+    """
     identity = "media_id" if kind == "index" else "clip_id"
     parts = []
     for number, finding in enumerate(found.findings):
         rows = f"({finding.check.sql})"
-        if kind == "dataset" and "clip_id" not in finding.examples[0]:  # a finding about a medium is about its clips
+        if kind == "dataset" and "clip_id" not in finding.examples[0]:  # a finding about a medium applies to its clips
             rows = f"clips WHERE media_id IN (SELECT media_id FROM {rows})"
         if not finding.examples[0].keys().isdisjoint((identity, "media_id")):
             parts.append(f"SELECT {identity} AS identity, {number} AS finding FROM {rows}")
@@ -153,7 +157,7 @@ def _findings_sql(found: Audit, kind: Kind) -> str:
 
 
 def title_of(uri: str, member: str | None) -> str:
-    """Return the name of a medium as the report shows it."""
+    """Return the name under which the report shows a medium."""
     return uri if member is None else f"{uri} › {member}"
 
 
@@ -175,7 +179,7 @@ def _number(
 
 
 def _short(value: float | None, digits: int) -> float | int | None:
-    """Return a number with this many digits, as an int if it is whole."""
+    """Round a float to some significant digits. Return an int if the result is integral."""
     if value is None:
         return None
     kept = float(value) if isinstance(value, int) else float(f"{value:.{digits}g}")
@@ -183,10 +187,11 @@ def _short(value: float | None, digits: int) -> float | int | None:
 
 
 def as_script(table: MediaTable) -> str:
-    """Return the rows as JSON that may be in a script element: without `<`, `>`, `&` and line separators.
+    """Return the table as JSON for a script element, in which `<`, `>`, `&` and line separators are escaped.
 
-    A column has one of three forms: its `values`; `words` and for each row the number of its word, or -1; or, for
-    sorted texts, the length of the beginning that is the `same` as in the previous row, and the `rest` after it.
+    A column is encoded in the shortest of three forms. The first form has the `values`. The second form has the
+    distinct values as `words`, and in `numbers` the index of each row's word, or -1 for null. The third form is for
+    texts. It has the length of the prefix that is the `same` as in the previous row, and the `rest` of the text.
     """
     columns = [
         {"key": column.key, "title": column.title, "form": column.form, "help": column.help} | _encoded(column)
@@ -199,7 +204,7 @@ def as_script(table: MediaTable) -> str:
 
 
 def _encoded(column: Column) -> dict[str, Any]:
-    """Return a column in the shortest of its forms."""
+    """Return a column in the shortest of the forms that `as_script` describes."""
     if column.ratio is not None:
         return {"ratio": column.ratio}
     words = {word: number for number, word in enumerate(dict.fromkeys(v for v in column.values if v is not None))}
@@ -208,13 +213,13 @@ def _encoded(column: Column) -> dict[str, Any]:
     if column.form == "text":
         texts = ["" if value is None else value for value in column.values]
         same = [_common_length(*pair) for pair in itertools.pairwise(["", *texts])]
-        # Browsers count UTF-16 units, Python characters: they agree below U+10000.
+        # JavaScript counts UTF-16 code units, and Python counts characters. Both are equal below U+10000.
         same = [0 if max(text[:n], default="") > "\uffff" else n for text, n in zip(texts, same, strict=True)]
         forms.append({"same": same, "rest": [text[n:] for text, n in zip(texts, same, strict=True)]})
     return min(forms, key=lambda form: len(orjson.dumps(form)))
 
 
 def _common_length(one: str, other: str) -> int:
-    """Return the length of the common beginning of two texts."""
+    """Return the length of the common prefix of two texts."""
     differing = (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differing, min(len(one), len(other)))

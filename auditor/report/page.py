@@ -1,6 +1,7 @@
-"""The report of an audit: one HTML page without external resources, and a JSON file beside it.
+"""The report of an audit, which consists of an HTML page without external resources and a JSON file.
 
-The page has the summary, the findings with examples and pictures, charts, a timeline, and a table of all rows.
+The page contains the summary, the findings with examples and pictures, charts, a timeline, and a table of all media or
+clips.
 """
 
 import hashlib
@@ -29,13 +30,13 @@ from framedex.html import document as html
 from framedex.html.document import Document, coded, element, folded, said, section, table
 from framedex.storage.places import Access
 
-SUMMARY_ROWS = 8  # a table shows more rows only when it is unfolded
+SUMMARY_ROWS = 8  # number of rows of a table that are visible before the user unfolds it
 MAX_SUMMARY_ROWS = 200
-BAD = ("failed", "failures", "refused")  # facts that should be 0
+BAD = ("failed", "failures", "refused")  # counts that are highlighted if they are not 0
 
 
 def summary(found: Audit) -> Element:
-    """Return the section of the summary. `found` must have sections."""
+    """Return the summary as a section of the page. The audit must have sections."""
     first, *others = found.sections
     tiles, tables, spreads = [], [], []
     for part in others:
@@ -58,7 +59,7 @@ def summary(found: Audit) -> Element:
 
 
 def _summary_facts(part: Section, class_: str) -> Element:
-    """Return the only row of a section as facts. Zeros are pale, and counts of bad media have a colour."""
+    """Return names and values of the only row of a section. Zeros are pale, and counts in BAD are coloured."""
     entries = []
     for name, value in (legible(*pair) for pair in zip(part.names, part.rows[0], strict=True)):
         tone = "nothing" if not value else "bad" if name in BAD else None
@@ -67,13 +68,13 @@ def _summary_facts(part: Section, class_: str) -> Element:
 
 
 def _spreads(parts: Sequence[Section]) -> Element:
-    """Return a table with one row per section. The first column of a section counts its subjects."""
+    """Return one table for sections that describe distributions, with one row per section."""
     names = [name for name in SPREAD if any(name in part.names for part in parts)]
     rows = []
     for part in parts:
         facts = dict(zip(part.names, part.rows[0], strict=True))
         rows.append([part.question.title, part.rows[0][0], *map(facts.get, names)])
-    caption = "How numbers are spread"
+    caption = "Minimum, median, maximum and mean"
     return element("div", element("h3", caption), table(["", "count", *names], rows, caption=caption, class_="spread"))
 
 
@@ -84,7 +85,7 @@ def _table(part: Section) -> Element:
     if rest:
         left = len(part.rows) - MAX_SUMMARY_ROWS
         more = counted(len(part.rows) - SUMMARY_ROWS, "more row")
-        note = _soft(f"… and {left:,} more; the .json beside this page has all") if left > 0 else None
+        note = _soft(f"… and {left:,} more, which are in the .json file beside this page") if left > 0 else None
         made.append(folded(more, table(part.names, rest, caption=f"{title}, more"), note))
     return made
 
@@ -98,7 +99,7 @@ Strips = Mapping[str, Sequence[Strip]]  # the pictures of the examples of each c
 
 
 def findings(found: Audit, strips: Strips) -> Element:
-    """Return the section of all findings, the most severe first."""
+    """Return the findings as a section of the page, in descending order of severity."""
     groups = []
     for severity in SEVERITIES:
         mine = [finding for finding in found.findings if finding.check.severity == severity]
@@ -107,13 +108,13 @@ def findings(found: Audit, strips: Strips) -> Element:
             articles = [_finding(finding, strips.get(finding.check.name, ())) for finding in mine]
             groups.append(element("div", title, *articles, class_="group"))
     nothing = element("p", f"Nothing found by {len(found.passed)} checks.") if not found.findings else None
-    # One or two findings are seen at once, so a list of links to them would not help.
+    # One or two findings are visible without scrolling, so they need no list of links.
     overview = _overview(found) if len(found.findings) > 2 else None
     return section("findings", "Findings", nothing, overview, *groups, _others(found))
 
 
 def _overview(found: Audit) -> Element:
-    """Return the findings as a list of links."""
+    """Return a list of links to the findings."""
     entries = []
     for finding in found.findings:
         check = finding.check
@@ -130,7 +131,7 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
     rows = [[example[name] for name in names] for example in finding.examples]
     left = count - len(rows)
     shown_of = f"{len(rows)} of {count:,}" if left else f"{count:,}"
-    more = f"… and {left:,} more, which the SQL behind it gives"
+    more = f"… and {left:,} more, which the SQL query returns"
     badge = element(
         "span",
         element("span", f"{MARKS[check.severity]} ", aria_hidden="true"),
@@ -145,7 +146,7 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
         table(names, rows, caption=f"Examples, {shown_of}: {check.title}"),
         element("p", more, class_="soft more") if left else None,
         _sheet(finding, strips),
-        folded("SQL behind it", element("pre", element("code", check.sql))),
+        folded("SQL query", element("pre", element("code", check.sql))),
         id=f"check-{check.name}",
         class_=f"finding {check.severity}",
         aria_labelledby=f"check-{check.name}-title",
@@ -153,7 +154,10 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
 
 
 def _sheet(finding: Finding, strips: Sequence[Strip]) -> Element | None:
-    """Return the pictures of a finding's examples. A reason that the row of an example states is not repeated."""
+    """Return the pictures of a finding's examples, or the reasons why they are missing.
+
+    Reasons are left out if the table of examples already has a column with error messages.
+    """
     if "error_message" in finding.examples[0]:
         strips = [strip for strip in strips if strip.pictures]
     reasons = {strip.reason for strip in strips}
@@ -186,12 +190,12 @@ def _strip(strip: Strip) -> Element:
 
 
 def identity_of(picture: Picture) -> str:
-    """Return the id of a picture on the page. Equal pictures share one id."""
+    """Return the HTML id of a picture on the page. Equal pictures have the same id."""
     return f"p{hashlib.sha256(picture.jpeg).hexdigest()[:16]}"
 
 
 def pictures(strips: Mapping[str, Strip]) -> Element | None:
-    """Return all pictures, each once, for the strips to refer to."""
+    """Return an SVG element that contains each distinct picture once. Strips refer to its symbols by id."""
     all_of_them = {identity_of(picture): picture for strip in strips.values() for picture in strip.pictures}
     if not all_of_them:
         return None
@@ -203,7 +207,7 @@ def pictures(strips: Mapping[str, Strip]) -> Element | None:
 
 
 def _others(found: Audit) -> Element | None:
-    """Return the checks that found nothing and the checks that did not run."""
+    """Return lists of the checks that found nothing and of the checks that could not be run."""
     passed = [element("li", check.title, " ", element("code", check.name)) for check in found.passed]
     unasked = [
         element("li", check.title, " ", element("code", check.name), f" needs {needs}")
@@ -212,25 +216,25 @@ def _others(found: Audit) -> Element | None:
     return element(
         "div",
         folded(f"{counted(len(passed), 'check')} found nothing", element("ul", *passed)) if passed else None,
-        folded(f"{counted(len(unasked), 'check')} not asked", element("ul", *unasked)) if unasked else None,
+        folded(f"{counted(len(unasked), 'check')} not run", element("ul", *unasked)) if unasked else None,
         class_="others",
     )
 
 
-PLAIN_ROWS = 50  # rows that are shown without JavaScript, and in print
+PLAIN_ROWS = 50  # number of rows that are shown without JavaScript and in print
 EXAMPLES = {"media": "fps>30, status=failed", "clips": "padded>0, codec=h264"}  # examples of conditions in the filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The contents of a page, without the table of all rows.
+    """The contents of a page, without the table of all media or clips.
 
     Attributes:
-        found: The audit.
+        found: The result of the audit.
         charts: The histograms.
-        timeline: The timeline of one medium, if a medium has one.
-        wanted: The identities of the pictures of each check.
-        strips: The pictures by identity.
+        timeline: The timeline of one medium. None if no medium is suitable.
+        wanted: The media_ids or clip_ids of the examples that are shown with pictures, by check.
+        strips: The pictures of each medium or clip, by media_id or clip_id.
     """
 
     found: Audit
@@ -241,7 +245,7 @@ class Shown:
 
 
 def page(shown: Shown, rows: MediaTable) -> bytes:
-    """Return the page of an audit as HTML."""
+    """Return the HTML page of a report."""
     found = shown.found
     name = PurePosixPath(found.place.rstrip("/")).name or found.place
     strips = {
@@ -258,7 +262,7 @@ def page(shown: Shown, rows: MediaTable) -> bytes:
     ]
     sections = [part for part in parts if part is not None]
     links = [element("li", element("a", part[0].text or "", href=f"#{part.get('id')}")) for part in sections]
-    same = f"framedex {__version__} · the .json beside this page has the same findings, and the numbers of the charts"
+    same = f"framedex {__version__} · the .json file beside this page has the findings and the numbers of the charts"
     folder = files("framedex.auditor") / "page"
     document = Document(
         title=f"{name}: audit",
@@ -323,7 +327,7 @@ def _timeline(shown: Timeline) -> Element:
         part = f"All {count:,} frames."
         if count < shown.total:
             last = shown.first + count - 1
-            part = f"Frames {shown.first:,} to {last:,} of {shown.total:,}, those around its longest gap."
+            part = f"Frames {shown.first:,} to {last:,} of {shown.total:,}, around the longest gap."
     else:
         title, drawn = "Clips of a video over time", clips_timeline(shown)
         if len(shown.clips) < shown.total:
@@ -357,11 +361,11 @@ def _legend(shown: Timeline) -> Element:
             ("start", "△", "open"),
         ]
         if (shown.start[shown.is_start] == NOT_KNOWN).any():
-            entries.append(("start", "|", "not looked at"))
+            entries.append(("start", "|", "not known whether open"))
         if shown.is_damaged.any():
             entries.append(("harmed", "▤", "in a damaged GOP"))
         if shown.long_gaps.any():
-            entries.append(("gap", "▒", "no frame for three times as long as usual"))
+            entries.append(("gap", "▒", "a gap of more than three times the median"))
     items = [
         element("li", element("span", mark, class_=f"key {class_}", aria_hidden="true"), f" {text}")
         for class_, mark, text in entries
@@ -370,14 +374,17 @@ def _legend(shown: Timeline) -> Element:
 
 
 def _rows(rows: MediaTable) -> Element:
-    """Return the section of all rows: a table with a filter, and its first rows for print and without JavaScript."""
+    """Return the table of all media or clips as a section of the page.
+
+    With JavaScript, the table can be filtered and sorted. Without it, and in print, the first rows are shown.
+    """
     title = f"All {rows.of}"
     shown = f"{len(rows):,} of {rows.total:,} {rows.of}"
     if len(rows) < rows.total:
         shown += ", those with findings first; framedex audit --sql gives all"
     help_text = (
-        f"Words match names, codecs, findings and the like; {EXAMPLES[rows.of]} and so on compare a column:"
-        f" {', '.join(column.key for column in rows.columns if column.form == 'number')}."
+        f"Type words to find names, codecs, findings and so on, or conditions such as {EXAMPLES[rows.of]}."
+        f" Columns with numbers are {', '.join(column.key for column in rows.columns if column.form == 'number')}."
     )
     text_only = {"autocomplete": "off", "spellcheck": "false", "aria_describedby": "filter-help"}
     controls = element(
@@ -402,31 +409,38 @@ def _rows(rows: MediaTable) -> Element:
     return section("all", title, _soft(f"{shown}."), live, element("div", plain, note, id="plain"))
 
 
-MAX_BYTES = 1_000_000  # without its pictures; rows are left out of larger pages, which would open slowly
+MAX_BYTES = 1_000_000  # maximum size of a page without its pictures. To keep to it, rows of the table are left out
 SUFFIX = ".html"
 
 
 def queries(kind: Kind) -> list[str]:
-    """Return texts that name all columns of `videos` (index) or `clips` (dataset) that a report needs."""
+    """Return texts with the names of all columns of `videos` (index) or `clips` (dataset) that a report uses."""
     return [TABLE_SQL[kind], *OWN_COLUMNS, *(chart.sql for chart in CHARTS[kind]), *COLUMNS]
 
 
 def write_report(db: Database, found: Audit, path: Path, *, access: Access, pictures: bool) -> None:
-    """Write the page of an audit, and a .json file beside it. The same input gives the same bytes.
+    """Write the report of an audit, which is an HTML page and a .json file with the same name.
+
+    The same input always gives the same files.
 
     Args:
         db: The database of the index or dataset.
-        found: The audit.
+        found: The result of the audit.
         path: The .html file.
-        access: Which sources may be read.
-        pictures: Whether frames of examples are decoded.
+        access: The rules for which sources may be read.
+        pictures: Whether frames of examples are decoded and shown.
 
     Raises:
         OutputError: The file name does not end in .html.
         FramedexError: A table cannot be read.
     """
     if path.suffix.lower() != SUFFIX:
-        raise OutputError("the report is a page", where=str(path), found=path.suffix or "no ending", allowed=SUFFIX)
+        raise OutputError(
+            "the file name of a report has another ending",
+            where=str(path),
+            found=path.suffix or "no ending",
+            allowed=SUFFIX,
+        )
     wanted = pictured(found) if pictures else {}
     identities = list(dict.fromkeys(identity for several in wanted.values() for identity in several))
     shown = Shown(
@@ -445,7 +459,7 @@ def write_report(db: Database, found: Audit, path: Path, *, access: Access, pict
 
 
 def _within_budget(shown: Shown, rows: MediaTable) -> tuple[bytes, MediaTable]:
-    """Return the page and the rows that fit into it."""
+    """Return the page, and the rows of the table that fit into MAX_BYTES."""
     different = {picture.jpeg for strip in shown.strips.values() for picture in strip.pictures}
     pictures = sum(len(html.jpeg_uri(jpeg)) for jpeg in different)
     while True:
@@ -458,7 +472,7 @@ def _within_budget(shown: Shown, rows: MediaTable) -> tuple[bytes, MediaTable]:
 
 
 def as_json(shown: Shown, rows: MediaTable) -> dict[str, Any]:
-    """Return the contents of the page as JSON values: the audit, and the numbers of the charts."""
+    """Return the result of the audit and the numbers of the charts as JSON values."""
     return shown.found.as_json() | {
         "framedex": __version__,
         "histograms": {chart.counted.name: chart.as_json() for chart in shown.charts},

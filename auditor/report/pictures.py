@@ -1,6 +1,6 @@
-"""Small pictures of the media and clips in findings, or the reason why there are none.
+"""Small pictures of the media and clips that are examples of findings.
 
-Bad media do not stop the report.
+If a medium cannot be decoded, the report shows the reason instead.
 """
 
 import functools
@@ -29,17 +29,17 @@ from framedex.sharder.planning.steps import Spools
 from framedex.sharder.reading import SourceFiles
 from framedex.storage.places import Access, Place
 
-FRAMES = 4  # of a medium
-EXAMPLES = 3  # of a finding
-MAX_MEDIA = 60  # of a report; those of the most severe findings come first
-LONGEST_SIDE = 160
+FRAMES = 4  # number of pictures per medium or clip
+EXAMPLES = 3  # number of examples per finding that are shown with pictures
+MAX_MEDIA = 60  # maximum number of media or clips with pictures per report. The most severe findings have priority
+LONGEST_SIDE = 160  # maximum length in pixels of a picture's longer side
 JPEG_QUALITY = 70
-MAX_PIXELS = 4e9  # of a medium
-MAX_COPIED = 64 << 20  # the size in bytes of a medium whose packets must be demuxed first
+MAX_PIXELS = 4e9  # maximum number of pixels to decode per medium
+MAX_COPIED = 64 << 20  # maximum size in bytes of a medium whose packets must all be demuxed
 WORKERS, WORKER_MEMORY_BYTES = 4, 8 << 30
 SECONDS_A_MEDIUM = 60.0
 SCATTERED = "its packets are not byte ranges of the file, which is too large to copy them for a picture"
-UNREADABLE = Exception  # a report about bad media must not fail because of one of them
+UNREADABLE = Exception  # the errors that are shown in the report. No medium may make the report fail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class Picture:
 
     Attributes:
         frame: The number of the frame.
-        seconds: Its time.
-        jpeg: The JPEG file.
-        width, height: In pixels.
+        seconds: The time of the frame.
+        jpeg: The picture as a JPEG file.
+        width, height: The size of the picture in pixels.
     """
 
     frame: int
@@ -62,7 +62,13 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """The pictures of a medium or clip. If pictures are missing, `reason` says why."""
+    """The pictures of a medium or clip.
+
+    Attributes:
+        name: The name of the medium or clip.
+        pictures: The pictures.
+        reason: The reason why pictures are missing. None if none are missing.
+    """
 
     name: str
     pictures: list[Picture]
@@ -71,15 +77,16 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureTask:
-    """A medium of an index, or a clip of a dataset, to draw.
+    """The task to decode pictures of a medium of an index or a clip of a dataset.
 
     Attributes:
         kind: `index` or `dataset`.
         place: The index or dataset.
-        access: Which sources may be read.
+        access: The rules for which sources may be read.
         identity: The media_id or clip_id.
         folder: A folder for temporary files.
-        most_pixels: The most pixels to decode. Beyond that, random access points are drawn: one decoded picture each.
+        most_pixels: The maximum number of pixels to decode for a medium. If evenly spread frames would need more,
+            random access points are shown, which need only one decoded picture each.
     """
 
     kind: Kind
@@ -91,7 +98,7 @@ class PictureTask:
 
 
 def pictured(found: Audit) -> dict[str, list[str]]:
-    """Return the media_ids or clip_ids to draw for each check that names any: the first ones of each."""
+    """Choose the first examples of each finding. Return their media_ids or clip_ids by the name of the check."""
     column = "media_id" if found.kind == "index" else "clip_id"
     wanted: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -105,17 +112,17 @@ def pictured(found: Audit) -> dict[str, list[str]]:
 
 
 def strips(db: Database, identities: list[str], access: Access) -> dict[str, Strip]:
-    """Return the pictures of media of an index or clips of a dataset, by identity.
+    """Decode pictures of media of an index or of clips of a dataset. Return them by media_id or clip_id.
 
-    Other processes decode them, so a medium that crashes its decoder loses only its own pictures.
+    Pictures are decoded in other processes. If a medium crashes a decoder, only its own pictures are missing.
 
     Args:
         db: The database of the index or dataset.
         identities: The media_ids or clip_ids.
-        access: Which sources may be read.
+        access: The rules for which sources may be read.
 
     Raises:
-        StorageError: Sources must not be read.
+        StorageError: `access` does not allow reading the sources.
     """
     audited, found = db.audited, {}
     if audited.kind == "index":
@@ -149,9 +156,9 @@ def strips(db: Database, identities: list[str], access: Access) -> dict[str, Str
 
 
 def draw(task: PictureTask) -> list[Strip]:
-    """Return the pictures of one medium or clip.
+    """Return a list with the strip of one medium or clip.
 
-    The list is empty for a clip that is not in the manifest; its row says why.
+    The list is empty if a clip is not in the manifest, because the clip could not be made.
     """
     try:
         return _of_medium(task) if task.kind == "index" else _of_clip(task)
@@ -210,7 +217,10 @@ def _of_medium(task: PictureTask) -> list[Strip]:
 
 
 def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> list[Clip]:
-    """Return one clip per frame: distant frames, or random access points near them if decoding is slow."""
+    """Return clips of one frame each, spread evenly over a medium.
+
+    If decoding these frames would exceed `most_pixels`, the random access points before them are chosen instead.
+    """
     count = len(medium.timeline.pts)
     frames = np.unique((np.arange(FRAMES) * 2 + 1) * count // (2 * FRAMES))
     cost = (video["seek_packets"] or video["mean_gop"] or 1) * video["width"] * video["height"] * len(frames)

@@ -1,4 +1,4 @@
-"""The timeline of one medium: its frames and random access points, or the clips that a dataset takes from it."""
+"""The data of the timeline in a report: the frames of one medium of an index, or the clips of one of a dataset."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from framedex.auditor.findings import Audit
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import literal
 
-MAX_FRAMES = 2000  # drawn at most
-MAX_CLIPS = 60
-LONG_GAP = 3.0  # a gap is marked if it is longer than this many times the median
-NOT_KNOWN, CLOSED, OPEN = -1, 0, 1
+MAX_FRAMES = 2000  # maximum number of frames that are drawn
+MAX_CLIPS = 60  # maximum number of clips that are drawn
+LONG_GAP = 3.0  # a gap between frames is marked if it is longer than this factor times the median gap
+NOT_KNOWN, CLOSED, OPEN = -1, 0, 1  # kinds of random access points
 
-# Columns of `videos` and `clips` that the queries of this module name.
+# The columns of `videos` and `clips` that the queries in this module use.
 COLUMNS = (
     "media_id", "uri", "status", "kind", "frame_count", "is_vfr", "max_gap_seconds", "min_gap_seconds",
     "clip", "clip_id", "begin_seconds", "end_seconds",
@@ -25,18 +25,19 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramesTimeline:
-    """Frames of one medium in presentation order.
+    """Consecutive frames of one medium in presentation order.
 
     Attributes:
-        uri, media_id: The medium.
-        why: Why it was chosen.
-        total: The number of its frames.
-        first: The number of the first frame here.
-        seconds: float64 [n], the times.
-        gap_seconds: float64 [n], the times since the previous frame. NaN for the first frame of a medium.
-        size_bytes: int64 [n].
-        start: int8 [n], the kind of each random access point: OPEN, CLOSED or NOT_KNOWN.
-        is_start, is_damaged: bool [n].
+        uri, media_id: The uri and the media_id of the medium.
+        why: A text that says why this medium was chosen.
+        total: The number of frames of the medium.
+        first: The number of the first frame of this timeline.
+        seconds: float64 [n], the time of each frame.
+        gap_seconds: float64 [n], the time since the previous frame. NaN for the first frame of the medium.
+        size_bytes: int64 [n], the size of each frame's packet.
+        start: int8 [n], OPEN, CLOSED or NOT_KNOWN for each random access point, and NOT_KNOWN for other frames.
+        is_start: bool [n], whether the frame is a random access point.
+        is_damaged: bool [n], whether the frame is in a damaged GOP.
     """
 
     uri: str
@@ -53,17 +54,17 @@ class FramesTimeline:
 
     @property
     def median_gap(self) -> float:
-        """The median time between two of these frames, or 0 if there is only one."""
+        """The median time between two consecutive frames, or 0 if there is only one frame."""
         gaps = self.gap_seconds[np.isfinite(self.gap_seconds)]
         return float(np.median(gaps)) if len(gaps) else 0.0
 
     @property
     def long_gaps(self) -> NDArray[np.bool_]:
-        """bool [n]: whether the time since the previous frame is much longer than usual."""
+        """Whether the time since the previous frame exceeds LONG_GAP times the median, bool [n]."""
         return np.nan_to_num(self.gap_seconds) > max(LONG_GAP * self.median_gap, 1e-9)
 
     def as_json(self) -> dict[str, Any]:
-        """Return its facts as JSON values."""
+        """Return a description of the timeline as JSON values."""
         return {
             "media_id": self.media_id,
             "uri": self.uri,
@@ -86,9 +87,9 @@ class TimelineClip:
     """A clip on a timeline.
 
     Attributes:
-        clip_id: The clip.
-        lane: The lane in which it is drawn. Clips that overlap have different lanes.
-        seconds: float64 [frames], ascending.
+        clip_id: The name of the clip.
+        lane: The number of the row in which the clip is drawn. Clips that overlap in time are in different rows.
+        seconds: float64 [frames], the times of the clip's frames in ascending order.
     """
 
     clip_id: str
@@ -101,11 +102,11 @@ class ClipsTimeline:
     """The clips of one medium.
 
     Attributes:
-        uri, media_id: The medium.
-        why: Why it was chosen.
-        total: The number of its clips.
+        uri, media_id: The uri and the media_id of the medium.
+        why: A text that says why this medium was chosen.
+        total: The number of clips of the medium.
         begin_seconds, end_seconds: The time span that is drawn.
-        clips: The first of its clips.
+        clips: The first clips of the medium, at most MAX_CLIPS.
     """
 
     uri: str
@@ -117,7 +118,7 @@ class ClipsTimeline:
     clips: list[TimelineClip]
 
     def as_json(self) -> dict[str, Any]:
-        """Return its facts as JSON values."""
+        """Return a description of the timeline as JSON values."""
         return {
             "media_id": self.media_id,
             "uri": self.uri,
@@ -133,7 +134,7 @@ Timeline = FramesTimeline | ClipsTimeline
 
 
 def timeline(db: Database, found: Audit) -> Timeline | None:
-    """Return the most informative timeline, or None if no medium has one."""
+    """Return the timeline of the most informative medium, or None if there is no suitable medium."""
     if db.audited.kind == "dataset":
         return _clips_timeline(db)
     chosen = _chosen(db, found)
@@ -141,10 +142,10 @@ def timeline(db: Database, found: Audit) -> Timeline | None:
 
 
 def _chosen(db: Database, found: Audit) -> tuple[str, str] | None:
-    """Return a media_id and why it was chosen, or None if there is no medium with several frames.
+    """Choose a video for the timeline. Return its media_id and the reason, or None if no video has several frames.
 
-    The medium with the most findings among their examples comes first, then one with a variable frame rate, then the
-    one whose rate varies most, then the longest.
+    The video that is an example of the most findings is chosen. Among equals, a video with a variable frame rate is
+    preferred, then the one whose rate varies most, and then the one with the most frames.
     """
     seen = Counter(row["media_id"] for finding in found.findings for row in finding.examples if "media_id" in row)
     listed = ", ".join(f"({literal(media_id)}, {count})" for media_id, count in sorted(seen.items())) or "('', 0)"
@@ -162,7 +163,7 @@ NULLS LAST,
         media_id,
         f"among the examples of {count} finding{'s' * (count > 1)}"
         if count
-        else "no finding names a medium: this one varies most",
+        else "no finding has examples; this video has the most variable frame rate",
     )
 
 
@@ -174,7 +175,7 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
     if not len(frames):
         return None
     gaps = frames["gap_seconds"].fill_null(np.nan).to_numpy()
-    # If not all frames fit, the longest gap is in the middle, where the reader looks first.
+    # If there are too many frames, choose those around the longest gap.
     first = max(0, min(int(np.argmax(np.nan_to_num(gaps))) - MAX_FRAMES // 2, len(gaps) - MAX_FRAMES))
     shown = frames.slice(first, MAX_FRAMES)
     packets = shown["packet"].to_numpy()
@@ -226,7 +227,7 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
     return ClipsTimeline(
         uri=uri,
         media_id=media_id,
-        why=f"it has more clips than any other, {total}" if total > 1 else "its clip spans more time than any other",
+        why=f"the video with the most clips ({total})" if total > 1 else "the video with the longest clip",
         total=total,
         begin_seconds=float(begin),
         end_seconds=max([float(begin + length), *ends]),
@@ -239,7 +240,12 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
 
 
 def _lanes(times: list[NDArray[np.float64]], *, gap: float) -> list[int]:
-    """Return a lane for each clip, in order of time: the lowest one in which it does not overlap a previous clip."""
+    """Return the row in which each clip is drawn, which is the first row with room for it.
+
+    Args:
+        times: The times of each clip's frames. The clips are in the order of their first frames.
+        gap: The minimum time between two clips in a row, in seconds.
+    """
     ends: list[float] = []
     lanes = []
     for seconds in times:

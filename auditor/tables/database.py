@@ -1,8 +1,9 @@
-"""DuckDB over an index or a dataset: read-only views, without access to other files or the network.
+"""A DuckDB database of read-only views of an index or a dataset, without access to other files or the network.
 
-DuckDB's own restriction to directories still allows writing into them, and its parser treats data-modifying CTEs as
-SELECT statements. Users' queries therefore see a file system that contains only the files of the index or dataset and
-cannot write. Only statements that read are run. Values that Python or JSON cannot represent are cast to text.
+If DuckDB is restricted to directories, it can still write into them. And its parser classifies data-modifying CTEs as
+SELECT statements. So users' queries run in a read-only transaction, on a virtual file system that contains only the
+files of the index or dataset and that cannot be written to. Values that Python or JSON cannot represent are cast to
+text.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("duckdb", "audit", "framedex audit") from error
 
 
-# Types, by DuckDB's names, whose values Python represents exactly. Dates and times are not among them: Python has no
-# infinite dates, no dates before year 1 and no nanoseconds. Arrow lacks the types of NOT_IN_ARROW.
+# DuckDB types (lower-case names) whose values Python represents exactly. Dates and times are missing, because Python
+# has no infinite dates, no dates before year 1 and no nanoseconds. NOT_IN_ARROW has the types that Arrow lacks.
 WHOLE = ("tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint")
 HELD = {*WHOLE, "boolean", "float", "double", "decimal", "varchar", "blob", "enum", "uuid"}
 NESTED = ("list", "array", "struct", "map")
@@ -42,7 +43,7 @@ NOT_IN_ARROW = ("uhugeint", "bignum")
 
 
 def _cast_to_plain(query: Any) -> Any:
-    """Return a query (a DuckDBPyRelation) whose values are plain. Its columns have the same names."""
+    """Cast the columns of a query (a DuckDBPyRelation) to types that Python and JSON can represent."""
     plain = [_plain_type(type_) for type_ in query.types]
     if not any(plain):
         return query
@@ -52,11 +53,15 @@ def _cast_to_plain(query: Any) -> Any:
 
 
 def _plain_type(type_: Any) -> str | None:
-    """Return a type as SQL with VARCHAR for the parts that Python lacks. If Python has all parts, return None."""
+    """Return the SQL type to which a type is cast, in which VARCHAR replaces types that Python cannot represent.
+
+    Returns:
+        The SQL type, or None if Python can represent the whole type.
+    """
     if type_.id not in NESTED:
         return None if type_.id in HELD else "VARCHAR"
     names = [name for name, _ in type_.children]
-    children = [part for _, part in type_.children]  # an array has its length among them
+    children = [part for _, part in type_.children]  # for an array, the element type and the length
     plain = [None if isinstance(part, int) else _plain_type(part) for part in children]
     if not any(plain):
         return None
@@ -69,14 +74,18 @@ def _plain_type(type_: Any) -> str | None:
 
 
 def _is_in_arrow(type_: Any) -> bool:
-    """Return whether Arrow can represent a type with all its parts."""
+    """Return whether Arrow can represent a type, including nested types."""
     if type_.id not in (*NESTED, "tuple", "union"):
         return type_.id not in NOT_IN_ARROW
     return all(isinstance(part, int) or _is_in_arrow(part) for _, part in type_.children)
 
 
 class TableFiles(AbstractFileSystem):  # type: ignore[misc]
-    """Local files by their names in queries. Files cannot be added."""
+    """A read-only fsspec file system that contains only the files of the index or dataset.
+
+    Args:
+        files: The local paths, by the paths in uris.
+    """
 
     protocol = subject.PROTOCOL
 
@@ -88,11 +97,11 @@ class TableFiles(AbstractFileSystem):  # type: ignore[misc]
         try:
             return self._files[str(self._strip_protocol(name))]
         except KeyError:
-            raise FileNotFoundError(f"{name} is no table of what is audited") from None
+            raise FileNotFoundError(f"{name} is not a table of the index or dataset") from None
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> TableFile:
         if mode != "rb":
-            raise PermissionError(f"{path} is only to be read")
+            raise PermissionError(f"{path} is read-only")
         return TableFile(self._path(path))
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
@@ -109,7 +118,7 @@ class TableFiles(AbstractFileSystem):  # type: ignore[misc]
 
 
 class TableFile:
-    """An open file that several threads read. Each thread has its own position."""
+    """An open file that several threads can read at the same time, since each thread has its own position."""
 
     def __init__(self, path: Path) -> None:
         self.closed = True
@@ -117,7 +126,7 @@ class TableFile:
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._descriptor)
-            raise PermissionError(f"{path} is no regular file")
+            raise PermissionError(f"{path} is not a regular file")
         self._size = status.st_size
         self._local = threading.local()
         self.closed = False
@@ -145,11 +154,11 @@ class TableFile:
 
 
 def check_reads(sql: str) -> None:
-    """Raise FramedexError unless a query is one statement that only reads, or EXPLAIN of such a statement."""
+    """Raise FramedexError unless a query is a single statement that only reads, or EXPLAIN of such a statement."""
     if not isinstance(sql, str):
         raise FramedexError("a query is a text", found=repr(sql)[:80])
     try:
-        sql.encode()  # DuckDB raises TypeError for a lone surrogate
+        sql.encode()  # raises UnicodeError for a lone surrogate, for which DuckDB would raise TypeError
         kinds = _kinds(sql)
         if kinds == ["EXPLAIN"]:
             kinds = [f"EXPLAIN of {kind}" for kind in _kinds(_after_explain(sql)) if kind != "SELECT"] or ["SELECT"]
@@ -164,14 +173,15 @@ def check_reads(sql: str) -> None:
 
 
 def _kinds(sql: str) -> list[str]:
-    """Return the types of statements. Raises as duckdb.extract_statements does."""
+    """Return the type of each statement in a query. Raises the errors of duckdb.extract_statements."""
     return [statement.type.name for statement in duckdb.extract_statements(sql)]
 
 
 def _after_explain(sql: str) -> str:
-    """Return the statement after EXPLAIN, ANALYZE and options in parentheses. DuckDB does not tell its type.
+    """Return the statement that follows EXPLAIN, ANALYZE and options in parentheses.
 
-    A statement that cannot be split, such as one with a no-break space, is returned whole. It is then refused.
+    DuckDB returns only the type EXPLAIN, and not the type of the explained statement. A statement that does not begin
+    with the token EXPLAIN, for example because a no-break space precedes it, is returned whole. It is then refused.
     """
     content = sql.encode()
     tokens = duckdb.tokenize(sql)
@@ -190,10 +200,10 @@ def _after_explain(sql: str) -> str:
     return rest
 
 
-ASKED_OFTEN = ("repeated", "superseded")  # other views of an index use these, so they are computed once
+ASKED_OFTEN = ("repeated", "superseded")  # views that many other views use. They are computed once, as tables
 BATCH_ROWS = 1_000_000
-EXPLANATION = ["explain_key", "explain_value"]  # the columns of the answer to EXPLAIN, whose values have lines
-INTERRUPTED = "INTERRUPT Error: Interrupted!"  # the text of the error if pyarrow raises it
+EXPLANATION = ["explain_key", "explain_value"]  # columns of the result of EXPLAIN. The values are multi-line drawings
+INTERRUPTED = "INTERRUPT Error: Interrupted!"  # text of the OSError that pyarrow raises if DuckDB was interrupted
 GIBIBYTE = 1 << 30
 TYPES = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = '{view}' ORDER BY column_index"
 LOCK = f"SET allowed_directories = ['{subject.url('')}']; SET enable_external_access = false"
@@ -201,12 +211,13 @@ LOCK = f"SET allowed_directories = ['{subject.url('')}']; SET enable_external_ac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLimits:
-    """The limits of a user's own queries.
+    """The limits of each query of a user.
 
     Attributes:
-        seconds: The time limit of a query.
-        memory_bytes: The memory of its process. DuckDB fills three quarters of it before it writes to disk.
-        spill_bytes: The maximum size of the temporary files that DuckDB writes in addition.
+        seconds: The time limit.
+        memory_bytes: The memory limit of the query's process. DuckDB writes temporary files if it would use more than
+            three quarters of this memory.
+        spill_bytes: The maximum size of the temporary files.
     """
 
     seconds: float = 600.0
@@ -219,9 +230,9 @@ class Result:
     """The result of a query.
 
     Attributes:
-        names: The names of its columns.
+        names: The names of the columns.
         rows: The rows, as Python values.
-        cut: Whether rows were left out because of their size.
+        cut: Whether the last rows were left out because the result is too large.
     """
 
     names: list[str]
@@ -229,77 +240,81 @@ class Result:
     cut: bool = False
 
     def records(self) -> list[dict[str, Any]]:
-        """Return each row as values by column."""
+        """Return each row as a dict of values by column."""
         return [dict(zip(self.names, row, strict=True)) for row in self.rows]
 
 
 class Database:
-    """The views of an index or a dataset, for SQL queries. Raises FramedexError for SQL that cannot run."""
+    """An open DuckDB database with the views of an index or a dataset.
+
+    Its methods raise FramedexError if a query fails.
+    """
 
     def __init__(self, connection: Any, audited: subject.Audited) -> None:
         self._connection = connection
         self.audited = audited
 
     def columns(self, view: str) -> list[str]:
-        """Return the columns of a view in lower case, as queries compare them. An unknown view has no columns."""
+        """Return the names of a view's columns in lower case. Return no names if there is no such view."""
         return [name.lower() for name in self.types(view)]
 
     def types(self, view: str) -> dict[str, str]:
-        """Return the type of each column of a view, as DuckDB names it. An unknown view has no columns."""
+        """Return the DuckDB type of each column of a view. Return an empty dict if there is no such view."""
         with contextlib.closing(self._connection.cursor()) as cursor:
             return dict(cursor.execute(TYPES.format(view=view)).fetchall())
 
     def ask(self, sql: str) -> Result:
-        """Return all rows of a query. Several threads may call this."""
+        """Return all rows of a query. Thread-safe."""
         with _errors_of_queries(), contextlib.closing(self._connection.cursor()) as cursor:
             found = cursor.execute(sql)
             return Result(names=[column[0] for column in found.description], rows=found.fetchall())
 
     def arrow(self, sql: str) -> pa.RecordBatchReader:
-        """Return the rows of a query as a stream of batches, which raises as the query does."""
+        """Return the rows of a query as a stream of batches. Reading the stream may also raise FramedexError."""
         with _errors_of_queries():
             return _stream(self._connection.sql(sql))
 
     def user(
         self, sql: str, *, plain: bool = False, most: int | None = None, batch_rows: int = BATCH_ROWS
     ) -> pa.RecordBatchReader:
-        """Return the rows of a user's own query: one statement that only reads. The stream of the query before ends.
+        """Return the rows of a user's query as a stream of batches. The stream of the previous query becomes invalid.
 
-        Time and memory are not limited here but by `QueryProcess`.
+        The limits of time and memory are not enforced here, but by `QueryProcess`.
 
         Args:
-            sql: The query.
-            plain: Whether values that Python or JSON lack become text. If False, values keep their Arrow types.
+            sql: The query, which must be a single statement that only reads.
+            plain: Whether values that Python or JSON cannot represent are cast to text. If False, values keep their
+                Arrow types.
             most: The maximum number of rows. If None, all rows are returned.
-            batch_rows: The maximum number of rows of a batch.
+            batch_rows: The maximum number of rows per batch.
         """
         check_reads(sql)
         with _errors_of_queries():
-            with contextlib.suppress(duckdb.TransactionException):  # before the first query there is no transaction
+            with contextlib.suppress(duckdb.TransactionException):  # raised if there was no earlier query
                 self._connection.rollback()
-            # Only this protects the tables in memory from `WITH a AS (DELETE …)`, which is a SELECT.
+            # `check_reads` does not detect `WITH a AS (DELETE …) SELECT …`. A read-only transaction prevents it.
             self._connection.execute("BEGIN TRANSACTION READ ONLY")
             query = self._connection.sql(sql)
             if plain:
                 query = _cast_to_plain(query)
             for name, type_ in zip(query.columns, query.types, strict=True):
-                if not _is_in_arrow(type_):  # DuckDB would convert the values to other ones without an error
+                if not _is_in_arrow(type_):  # DuckDB would change the values without an error
                     raise FramedexError(
-                        "a column of the query has a type that Arrow does not hold",
+                        "a column of the query has a type that Arrow lacks",
                         found=f"{printable(name)}: {type_}",
-                        remedy="cast it in the query, to VARCHAR or DOUBLE for instance",
+                        remedy="cast the column in the query, for example to VARCHAR or DOUBLE",
                     )
             return _stream(query if most is None else query.limit(most), batch_rows=batch_rows)
 
     def add(self, name: str, table: pa.Table) -> None:
-        """Add a table that is not one of the views."""
+        """Create a table in the database, in addition to the views."""
         self._connection.register("added", table)
         self._connection.execute(f"CREATE TABLE {name} AS FROM added")
         self._connection.unregister("added")
 
 
 def _stream(query: Any, *, batch_rows: int = BATCH_ROWS) -> pa.RecordBatchReader:
-    """Return the rows of a query as a stream of batches, which raises as `_errors_of_queries` does."""
+    """Return the rows of a query as a stream of batches. Errors while reading are those of `_errors_of_queries`."""
     answer = query.to_arrow_reader(batch_rows)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -311,9 +326,9 @@ def _stream(query: Any, *, batch_rows: int = BATCH_ROWS) -> pa.RecordBatchReader
 
 @contextlib.contextmanager
 def _errors_of_queries() -> Iterator[None]:
-    """Raise FramedexError for a query that cannot run, and KeyboardInterrupt for one that was interrupted.
+    """Convert errors of a query to FramedexError, or to KeyboardInterrupt if the query was interrupted.
 
-    An error after the first rows reaches pyarrow, which raises OSError with DuckDB's text.
+    If an error occurs after the first rows, pyarrow raises OSError with DuckDB's text.
     """
     try:
         yield
@@ -321,12 +336,12 @@ def _errors_of_queries() -> Iterator[None]:
         if isinstance(error, duckdb.InterruptException) or str(error).strip() == INTERRUPTED:
             raise KeyboardInterrupt from error
         found = _found(error)
-        remedy = "--memory and --spill give it more" if found.startswith("Out of Memory") else None
+        remedy = "raise the limits --memory and --spill" if found.startswith("Out of Memory") else None
         raise FramedexError("the query cannot be run", found=found, remedy=remedy) from error
 
 
 def _found(error: Exception) -> str:
-    """Return the message of an error, without the traceback of an error of the Python file system."""
+    """Return the message of an error. The traceback is removed if the error occurred in `TableFiles`."""
     text = str(error).strip()
     _, _, traced = text.partition("Traceback (most recent call last):\n")
     return next((line for line in traced.splitlines() if line.strip() and not line[0].isspace()), text)
@@ -340,23 +355,25 @@ def database(
     limits: QueryLimits | None = None,
     spill: Path | None = None,
 ) -> Iterator[Database]:
-    """Open the views of an index or a dataset for queries. Users' queries can only read its files.
+    """Open a database with the views of an index or a dataset.
 
-    DuckDB can use only a file system with these files. It cannot use the network, and its settings cannot be changed.
+    Users' queries (`kept` is None) can read only the files of the index or dataset. They cannot use the network or
+    change DuckDB's settings.
 
     Args:
         audited: The index or dataset.
-        kept: For framedex's own queries, the columns to keep of some views. DuckDB reads the files itself, and loads
-            only these columns of these views into memory, once.
+        kept: For framedex's own queries, the columns that are loaded into memory, by view. Such a view becomes a table
+            with only these columns. DuckDB then reads the files directly, and not through `TableFiles`.
         limits: The limits of users' queries.
-        spill: An empty folder for data that does not fit into memory. If None, a temporary one is made.
+        spill: An empty folder for temporary files of DuckDB. If None, a temporary folder is created.
     """
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(contextlib.closing(duckdb.connect()))
         folder = spill or stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-audit-"))
         connection.execute("SET temp_directory = ?", [str(folder)])
         names = subject.Names.OURS if kept is None or _is_pattern(audited) else subject.Names.PATHS
-        # Tables in memory are built faster in any order. Answers need their order, so it is set again below.
+        # Creating tables in memory is faster without preserving the order of rows. It is preserved again below, since
+        # results need their order.
         connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
         if names is subject.Names.OURS:
             connection.register_filesystem(TableFiles(audited.tables()))
@@ -370,18 +387,18 @@ def database(
 
 
 def write_database(audited: subject.Audited, path: Path) -> list[str]:
-    """Write a DuckDB database of the views and return their names. The views include parts that are written later.
+    """Write a DuckDB database of the views, and return the names of the views. Raises OutputError.
 
-    An existing file is replaced after the new one is complete. Raises OutputError.
+    The views will include parts that are written later. An existing file is replaced when the new file is complete.
     """
     if _is_pattern(audited):
         raise OutputError(
-            "views cannot name this folder, whose path DuckDB takes for a pattern",
+            "DuckDB would interpret the path of this folder as a pattern",
             where=str(audited.folder),
-            remedy="give the folder another name, or a link to it",
+            remedy="rename the folder, or use a symbolic link with another name",
         )
     if not any(audited.parts.values()):
-        raise OutputError("there is nothing yet that views could name", where=str(audited.place), remedy="index first")
+        raise OutputError("the index or dataset is still empty", where=str(audited.place), remedy="index first")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
         aside = os.path.join(folder, path.name)
@@ -395,14 +412,14 @@ def write_database(audited: subject.Audited, path: Path) -> list[str]:
 
 
 def _is_pattern(audited: subject.Audited) -> bool:
-    """Return whether DuckDB would interpret the path of the index or dataset as a pattern."""
+    """Return whether the path of the index or dataset contains characters that DuckDB interprets as a pattern."""
     return any(character in str(audited.folder) for character in "*?[")
 
 
 def _define(
     connection: Any, audited: subject.Audited, names: subject.Names, kept: Mapping[str, Collection[str]]
 ) -> None:
-    """Create the views. Raises FormatError if the files cannot be read."""
+    """Create the views, or tables for the views in `kept`. Raises FormatError if the files cannot be read."""
     try:
         columns = {}
         for table, numbers in audited.parts.items():
@@ -417,16 +434,16 @@ def _define(
                 chosen = [column for column in _names(connection, query) if column.lower() in wanted]
                 try:
                     connection.execute(f"CREATE TABLE {name} AS {subject.in_memory(query, chosen)}")
-                except duckdb.ConversionException:  # a text that only a later minor version knows
+                except duckdb.ConversionException:  # a value that a later version of framedex added
                     connection.execute(f"CREATE TABLE {name} AS {subject.in_memory(query, chosen, few_values={})}")
             elif name in ASKED_OFTEN and names is not subject.Names.PATTERN:
                 connection.execute(f"CREATE TABLE {name} AS {query}")
             else:
                 connection.execute(f"CREATE VIEW {name} AS {query}")
-    except (duckdb.Error, RuntimeError) as error:  # RuntimeError: a path that is not UTF-8
+    except (duckdb.Error, RuntimeError) as error:  # RuntimeError is raised for paths that are not UTF-8
         raise FormatError("a table is missing or damaged", where=str(audited.place), found=_found(error)) from error
 
 
 def _names(connection: Any, query: str) -> list[str]:
-    """Return the columns of a query."""
+    """Return the names of the columns of a query."""
     return [row[0] for row in connection.execute(f"DESCRIBE {query}").fetchall()]

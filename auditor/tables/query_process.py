@@ -1,7 +1,8 @@
-"""Users' queries in a process of their own, which is killed when a query takes more memory or time than it may.
+"""A separate process for users' queries. It is killed when a query exceeds its limit of memory or time.
 
-Limits within the process do not suffice: DuckDB does not count all memory of a query, and does not check the time while
-it computes one long text. An interrupt waits for that text, and a limit of address space also counts reserved memory.
+Limits inside the process would not suffice. DuckDB does not count all memory of a query. While DuckDB computes a single
+long text, it neither checks the time nor reacts to an interrupt. And a limit of address space (RLIMIT_AS) would also
+count memory that is only reserved.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ from framedex.core.words import size_text
 from framedex.errors import FramedexError, internal_error, printable
 from framedex.execution.spawning import end_with_parent, leave_out_pandas, spawning
 
-BATCH_ROWS = 2048  # as many as DuckDB computes at a time
-LOOK_SECONDS = 0.02  # short, since a query can grow beyond its memory limit between two checks
-MORE = "--timeout, --memory and --spill give it more; a LIMIT or a WHERE makes it less"
-OPENED = "opened"  # the first message about a query: the tables are open, and its time begins to count
+BATCH_ROWS = 2048  # the number of rows that DuckDB computes at a time
+LOOK_SECONDS = 0.02  # interval between two checks of the limits, in which a query may exceed its memory limit
+MORE = "raise the limits --timeout, --memory and --spill, or reduce the result with LIMIT or WHERE"
+OPENED = "opened"  # first message of the process for each query. The tables are open, and the time limit starts
 
 
 class QueryProcess:
-    """A process that answers users' queries over an index or a dataset, one after the other. A context manager.
+    """A context manager with a process that runs users' queries on an index or a dataset, one after the other.
 
-    It starts with the first query. It ends if a query reaches a limit or is stopped, or if its rows are not all read.
-    The next query then starts another one.
+    The process is started by the first query. It is ended if a query exceeds a limit, if a query is stopped, or if the
+    rows of a query are not read to the end. The next query then starts a new process.
 
     Args:
         audited: The index or dataset.
         limits: The limits of each query.
-        remedy: The remedy in the error about a query that reaches a limit.
+        remedy: The remedy in the error message about a query that exceeds a limit.
     """
 
     def __init__(self, audited: Audited, limits: QueryLimits, *, remedy: str = MORE) -> None:
         self.audited, self._limits, self._remedy = audited, limits, remedy
         self._folder = tempfile.TemporaryDirectory(prefix="framedex-audit-")
         self._running: tuple[SpawnProcess, Connection] | None = None
-        self._ended_by: BaseException | None = None  # why the process was ended
-        self._complete: threading.Event | None = None  # set when the last query has been answered
-        self._lock = threading.Lock()  # held while a process starts or ends
+        self._ended_by: BaseException | None = None  # the error that is raised because the process was killed
+        self._complete: threading.Event | None = None  # set when all rows of the last query have been received
+        self._lock = threading.Lock()  # held while a process is started or killed
 
     def __enter__(self) -> QueryProcess:
         return self
@@ -61,28 +62,34 @@ class QueryProcess:
         self._folder.cleanup()
 
     def types(self, view: str) -> dict[str, str]:
-        """Return the type of each column of a view, as DuckDB names it. An unknown view has no columns."""
+        """Return the DuckDB type of each column of a view. Return an empty dict if there is no such view."""
         return dict(self.rows(TYPES.format(view=view.replace("'", "''"))).rows)
 
     def reader(self, sql: str, *, plain: bool = False, most: int | None = None) -> pa.RecordBatchReader:
-        """Return the rows of a query as a stream of batches. Only one stream may be open.
+        """Return the rows of a query as a stream of batches. Only one stream may be open at a time.
 
         Args:
-            sql: One statement that only reads.
-            plain: Whether values that Python or JSON lack become text. If False, values keep their Arrow types.
+            sql: A single statement that only reads.
+            plain: Whether values that Python or JSON cannot represent are cast to text. If False, values keep their
+                Arrow types.
             most: The maximum number of rows. If None, all rows are returned.
 
         Raises:
-            FramedexError: The query cannot be run, or reaches a limit; also while its rows are read.
+            FramedexError: The query fails or exceeds a limit. This may also be raised while the stream is read.
             KeyboardInterrupt: `stop` was called.
         """
-        check_reads(sql)  # before a process is started
+        check_reads(sql)  # so that no process is started for an invalid query
         answers = self._answers((sql, plain, most))
         schema: pa.Schema = next(answers)
         return pa.RecordBatchReader.from_batches(schema, answers)
 
     def table(self, sql: str) -> pa.Table:
-        """Return all rows of a query. Raises as `reader` does, and if they have more bytes than a query may take."""
+        """Return all rows of a query as a table.
+
+        Raises:
+            FramedexError: The query fails or exceeds a limit, or the table is larger than the memory limit.
+            KeyboardInterrupt: `stop` was called.
+        """
         batches: list[pa.RecordBatch] = []
         left = self._limits.memory_bytes
         with self.reader(sql) as answer:
@@ -94,16 +101,16 @@ class QueryProcess:
             return pa.Table.from_batches(batches, answer.schema)
 
     def rows(self, sql: str, most: int | None = None, *, most_bytes: int | None = None) -> Result:
-        """Return the rows of a query as plain values.
+        """Return the rows of a query as Python values.
 
         Args:
-            sql: One statement that only reads.
+            sql: A single statement that only reads.
             most: The maximum number of rows. If None, all rows are returned.
-            most_bytes: The maximum size of these rows, which defaults to the memory limit of a query. If there are more
-                rows, the result is marked as cut.
+            most_bytes: The maximum size of all returned rows. Defaults to the memory limit of a query. Rows that exceed
+                it are left out, and the result is marked as cut.
 
         Raises:
-            FramedexError: As `reader` does, and if the first row alone is larger.
+            FramedexError: The query fails or exceeds a limit, or the first row alone is larger than `most_bytes`.
             KeyboardInterrupt: `stop` was called.
         """
         left = self._limits.memory_bytes if most_bytes is None else most_bytes
@@ -111,7 +118,7 @@ class QueryProcess:
         with self.reader(sql, plain=True, most=most) as answer:
             names = list(answer.schema.names)
             for batch in answer:
-                # The number of first rows that fit: their size grows with each row, so it is found by bisection.
+                # Find the number of leading rows that fit by bisection, since the size grows with each row.
                 counts = range(1, batch.num_rows + 1)
                 fitting = bisect.bisect_right(counts, left, key=lambda count: batch.slice(0, count).nbytes)
                 kept = batch.slice(0, fitting)
@@ -125,12 +132,12 @@ class QueryProcess:
             return Result(names=names, rows=rows)
 
     def stop(self) -> None:
-        """End the query that runs. Another thread that waits for it gets KeyboardInterrupt."""
+        """Stop the running query. KeyboardInterrupt is raised in the thread that waits for the query."""
         if self._running is not None:
             self._end(self._running[0], KeyboardInterrupt())
 
     def _answers(self, request: tuple[str, bool, int | None]) -> Iterator[Any]:
-        """Yield the schema of an answer, then its batches."""
+        """Run a query. Yield the schema of the result, and then the batches."""
         if self._complete is not None and not self._complete.is_set():
             self.stop()
         process, connection = self._start()
@@ -155,13 +162,13 @@ class QueryProcess:
                 "the process of a query ended", found=f"exit code {process.exitcode}", remedy=self._remedy
             ) from error
         finally:
-            if not complete.is_set():  # its rows were not all read
+            if not complete.is_set():  # the caller has not read all rows
                 complete.set()
                 self._end(process, KeyboardInterrupt())
             watching.join()
 
     def _start(self) -> tuple[SpawnProcess, Connection]:
-        """Start the process unless it runs. Return it and the connection to it."""
+        """Start the process if it is not running. Return the process and the connection to it."""
         with self._lock:
             if self._running is not None and self._running[0].is_alive():
                 return self._running
@@ -176,9 +183,9 @@ class QueryProcess:
             return self._running
 
     def _end(self, process: SpawnProcess, why: BaseException) -> None:
-        """Kill a process unless it has ended. A thread that waits for it raises this exception."""
+        """Kill a process if it is still running. The thread that waits for it then raises the exception `why`."""
         with self._lock:
-            if self._running is None or self._running[0] is not process:  # another thread has ended it
+            if self._running is None or self._running[0] is not process:  # another thread has already ended it
                 return
             if process.is_alive():
                 self._ended_by = why
@@ -187,14 +194,14 @@ class QueryProcess:
             self._running = None
 
     def _watch(self, process: SpawnProcess, opened: threading.Event, complete: threading.Event) -> None:
-        """Kill the process when its query takes too much time or memory. Return when the query is complete."""
+        """Kill the process if its query exceeds a limit of time or memory. Return when the query is complete."""
         deadline = math.inf
         while not complete.wait(LOOK_SECONDS):
             if deadline == math.inf and opened.is_set():
                 deadline = time.monotonic() + self._limits.seconds
             if time.monotonic() > deadline:
                 taken = f"more than {self._limits.seconds:g} s"
-                why = FramedexError("the query takes longer than it may", found=taken, remedy=self._remedy)
+                why = FramedexError("the query exceeds its time limit", found=taken, remedy=self._remedy)
             elif _used_bytes(process) > self._limits.memory_bytes:
                 why = self._too_much("it")
             else:
@@ -204,14 +211,14 @@ class QueryProcess:
 
     def _too_much(self, what: str) -> FramedexError:
         return FramedexError(
-            "the query takes more memory than it may",
+            "the query exceeds its memory limit",
             found=f"{what} takes more than {size_text(self._limits.memory_bytes)}",
             remedy=self._remedy,
         )
 
 
 def _used_bytes(process: SpawnProcess) -> int:
-    """Return the memory that a process itself uses, without the files that it maps (proc(5)), or 0 if it has ended."""
+    """Return the anonymous memory of a process, without mapped files (RssAnon, proc(5)), or 0 if it has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{process.pid}/status", encoding="ascii", errors="replace") as file:
         facts = dict(line.split(":", 1) for line in file)
         return int(facts.get("RssAnon", facts.get("VmRSS", "0 kB")).split()[0]) << 10
@@ -219,20 +226,24 @@ def _used_bytes(process: SpawnProcess) -> int:
 
 
 def _too_large(batch: pa.RecordBatch, most_bytes: int) -> FramedexError:
-    """Return an error about the first row of a batch."""
+    """Return the error for a batch whose first row is larger than the limit."""
     sizes = {name: batch.column(place).slice(0, 1).nbytes for place, name in enumerate(batch.schema.names)}
     largest = max(sizes, key=lambda name: sizes[name])
     return FramedexError(
-        "a row of the answer is too large to show",
+        "a row of the result is too large to show",
         found=f"{size_text(sum(sizes.values()))}, most of it in the column {printable(largest)}",
         allowed=f"up to {size_text(most_bytes)}",
-        remedy="choose fewer columns, or a part of a text or a list: left(text, 1000), list[:100]",
+        remedy="select fewer columns, or parts of texts and lists with left(text, 1000) and list[:100]",
     )
 
 
 def _serve(connection: Connection, audited: Audited, limits: QueryLimits, spill: Path) -> None:
-    """Answer queries until the connection closes: OPENED, a schema, batches and None, or an error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
+    """Run queries until the connection is closed. This is the function of the process.
+
+    The messages for each query are OPENED, the schema, the batches and None. If the query fails, the last message is an
+    error.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches this process, but the parent ends it
     end_with_parent()
     leave_out_pandas()
     with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as stack:

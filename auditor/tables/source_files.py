@@ -1,7 +1,7 @@
-"""The tables that checks need in addition to an index or a dataset.
+"""Tables that some checks need and that an index or a dataset does not contain.
 
-`files` and `tars` record whether sources and tars still exist and are unchanged. `policy_misses` and `scene_views`
-record the media in which a policy does not find a clip, and the views of its scenes.
+`files` and `tars` record whether sources and tars still exist and are unchanged. `policy_misses` records the media in
+which a policy finds no clip. `scene_views` records the views of the scenes of a policy.
 """
 
 import os
@@ -30,18 +30,19 @@ from framedex.storage.objects import head
 from framedex.storage.places import Access, Locations, Place, local_of, names_in, size_of
 from framedex.storage.uris import is_remote, leads_out
 
-THREADS = 16  # most of the time is spent waiting for network storage
+THREADS = 16  # number of threads that look at files. They mostly wait for network storage
 GONE, CHANGED, SAME, ORPHANED, UNKNOWN = "gone", "changed", "same", "orphaned", "unknown"
 FOUND = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("state", pa.string()), ("found", pa.string())])
 TARS = pa.schema([("name", pa.string()), ("state", pa.string()), ("found", pa.string())])
 Row = dict[str, Any]
-State = tuple[str, str | None]  # the state, and the content that was found instead
+State = tuple[str, str | None]  # the state of a file, and a text about what was found if the file changed
 
 
 def add_files(database: Database, access: Access) -> None:
-    """Add `files`: one row per medium that had a file when it was indexed, with its state.
+    """Add the table `files`. It has one row per medium whose file existed when it was indexed.
 
-    The state is same, changed, gone or unknown. A dataset needs only the sources of clips that are not in a tar.
+    The column `state` is `same`, `changed`, `gone` or `unknown`. For a dataset, only the sources of clips that are not
+    packed into tars are included.
     """
     audited = database.audited
     needed = "" if audited.kind == "index" else "AND media_id IN (SELECT media_id FROM clips WHERE shard IS NULL)"
@@ -58,15 +59,15 @@ def add_files(database: Database, access: Access) -> None:
         state, found = _state_of(locations.path(row["uri"]), row, packets)
         return {"state": state, "found": found}
 
-    single = {_identity(row): row for row in rows}  # several streams or sequences of one file are checked once
-    # An index is for one thread at a time, and folders of images need its packets.
+    single = {_identity(row): row for row in rows}  # media of the same file are checked once
+    # Folders of images need the index, which only one thread may use at a time.
     with ThreadPoolExecutor(1 if any(map(_is_folder, rows)) else THREADS) as pool:
         states = dict(zip(single, pool.map(check_source, single.values()), strict=True))
     database.add("files", pa.Table.from_pylist([row | states[_identity(row)] for row in rows], schema=FOUND))
 
 
 def _is_folder(row: Row) -> bool:
-    """Return whether a medium is a sequence of loose images."""
+    """Return whether a medium is an image sequence in a folder."""
     return bool(row["kind"] == IMAGES and row["container"] == "files")
 
 
@@ -75,7 +76,7 @@ def _identity(row: Row) -> str:
 
 
 def _state_of(path: str, row: Row, packets: Packets | None) -> State:
-    """Return the state of a medium's source, compared with its row of `videos`, or with the packets of loose images."""
+    """Compare a medium's source with its row of `videos`, or with its packets if it is a folder of images."""
     try:
         if is_remote(path):
             return _object_state(path, row)
@@ -93,7 +94,7 @@ def _file_state(path: str, row: Row) -> State:
     try:
         size = os.fstat(descriptor).st_size
         if is_object_tag(row["fingerprint"]) and size == row["size_bytes"]:
-            return UNKNOWN, None  # it was an object when it was indexed, so its fingerprint is not of its content
+            return UNKNOWN, None  # it was indexed in object storage, so its fingerprint is not a hash of its content
         recorded = {"size_bytes": row["size_bytes"], "mtime_ns": row["mtime_ns"], "expected": row["fingerprint"]}
         if is_same_file(descriptor, **recorded):
             return SAME, None
@@ -103,8 +104,8 @@ def _file_state(path: str, row: Row) -> State:
 
 
 def _images_state(path: str, packets: Packets) -> State:
-    """Return whether loose images are unchanged, by their checksums."""
-    assert packets.path is not None  # the index has both for loose images
+    """Compare the images of a folder with their recorded checksums."""
+    assert packets.path is not None  # the index has paths and checksums for folders of images
     assert packets.crc32 is not None
     missing, others = [], []
     for name, expected in zip(packets.path, packets.crc32.tolist(), strict=True):
@@ -114,15 +115,15 @@ def _images_state(path: str, packets: Packets) -> State:
         except OSError:
             missing.append(name)
     if len(missing) == len(packets.path):
-        return GONE, "none of its images is there"
+        return GONE, "all of its images are missing"
     if missing:
-        return CHANGED, f"{missing[0]} is not there" + (f", nor are {len(missing) - 1} more" if missing[1:] else "")
+        return CHANGED, f"{missing[0]} is missing" + (f", and {len(missing) - 1} more" if missing[1:] else "")
     return (CHANGED, f"{others[0]} has other content") if others else (SAME, None)
 
 
 def _object_state(path: str, row: Row) -> State:
     if not is_object_tag(row["fingerprint"]) or row["kind"] == IMAGES:
-        return UNKNOWN, None  # it was indexed in another place, or consists of many objects
+        return UNKNOWN, None  # it was indexed as a local file, or consists of many objects
     try:
         facts = head(path)
     except StorageError as error:
@@ -135,7 +136,9 @@ def _object_state(path: str, row: Row) -> State:
 
 
 def add_tars(database: Database, *, content: bool) -> None:
-    """Add `tars`: one row per tar in the manifest or the folder, with its state: same, changed, gone or orphaned.
+    """Add the table `tars`. It has one row per tar that is in the manifest or in the folder of the dataset.
+
+    The column `state` is `same`, `changed`, `gone` or `orphaned` (in the folder, but not in the manifest).
 
     Args:
         database: The database of the dataset.
@@ -150,11 +153,11 @@ def add_tars(database: Database, *, content: bool) -> None:
 
 
 def _tar_state(tar: Place, row: Row, *, content: bool) -> State:
-    """Return the state of a tar, compared with its row of the manifest."""
+    """Compare a tar with its row in the manifest, and return its state."""
     path = local_of(tar)
     try:
         if content and path is not None:
-            # The manifest does not record the modification time of a tar, so its content is compared.
+            # The manifest does not record modification times of tars, so the content is compared.
             return _file_state(str(path), row | {"mtime_ns": CONTENT_ALONE})
         size = size_of(tar)
     except FileNotFoundError:
@@ -176,9 +179,9 @@ SCENE_VIEWS = pa.schema(
 
 
 def add_policy_misses(database: Database, policy: PolicyLike) -> None:
-    """Add `policy_misses`: one row per usable medium that the policy selects but finds no clip in.
+    """Add the table `policy_misses`. Raises PolicyError.
 
-    Raises PolicyError.
+    It has one row per usable medium that the policy selects, but in which it finds no clip.
     """
     found = media_without_clips(Index(database.audited.place), find_policy(policy))
     rows = [{"media_id": video["media_id"], "uri": video["uri"], "reason": reason} for video, reason in found]
@@ -186,7 +189,7 @@ def add_policy_misses(database: Database, policy: PolicyLike) -> None:
 
 
 def add_scene_views(database: Database, policy: PolicyLike) -> None:
-    """Add `scene_views`: one row per scene and view of a policy, which must have views. Raises PolicyError."""
+    """Add the table `scene_views`, with one row per scene and view. The policy must have views. Raises PolicyError."""
     file, index = find_policy(policy), Index(database.audited.place)
     rows: list[dict[str, object]] = []
     units, timeline_of = units_of(index, file, ("uri",), may_be_empty=True), timelines(index)
@@ -195,7 +198,7 @@ def add_scene_views(database: Database, policy: PolicyLike) -> None:
             continue
         for facts in facts_of(file.policy, unit.views(timeline_of), unit.view_names):
             row, medium = unit.scene.rows.get(facts.view), {}
-            if isinstance(row, int):  # the scene has a medium for this view
+            if isinstance(row, int):  # the number of a mention; a text would be the problem of the view
                 uri = units.table.facts["uri"][row].as_py()
                 medium = {"media_id": unit.mentions[row].media_id, "uri": uri}
             rows.append({"scene": unit.scene.name} | asdict(facts) | medium)

@@ -1,7 +1,7 @@
-"""The subject of an audit, an index or a dataset, and the SQL of its views.
+"""The index or dataset that is audited, and the SQL of its views.
 
-Tables in object storage are copied to this machine first. This module writes the views that read the files. The views
-that users query are in views/*/*.sql and build on them.
+Tables in object storage are copied to this machine first. The SQL of the views that read the Parquet files is written
+by this module. The SQL of the views that users query is in views/*/*.sql and uses the former views.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ Kind = Literal["index", "dataset"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """The index or dataset of an audit.
+    """The index or dataset that is audited.
 
     Attributes:
         kind: `index` or `dataset`.
         place: The path or uri that the user gave.
-        folder: The local folder with its tables.
-        header: Its JSON header.
-        parts: The numbers of the parts of each table when it was opened.
+        folder: The local folder that contains the tables.
+        header: The JSON header of the index or dataset.
+        parts: The numbers of each table's parts at the time when the index or dataset was opened.
     """
 
     kind: Kind
@@ -50,18 +50,18 @@ class Audited:
     parts: dict[str, list[int]]
 
     def tables(self) -> dict[str, Path]:
-        """Return the paths of all its tables by their names in the folder."""
+        """Return the paths of all Parquet files, by their paths relative to the folder."""
         parts = [part for table in self.parts for part in self.files(table)]
         single = [path for file, _ in TABLE_FILES[self.kind].values() if (path := self.folder / file).exists()]
         return {str(path.relative_to(self.folder)): path for path in [*parts, *single]}
 
     def files(self, table: str) -> list[Path]:
-        """Return the files of a table that is written in parts."""
+        """Return the paths of the parts of a table."""
         return [part_path(self.folder / table, number) for number in self.parts[table]]
 
 
-# The rows of the first two tables belong together, part by part. A part of the second table is written first, so it
-# must be there.
+# The tables that consist of parts. The first two tables have the same rows in the same order, part by part. The part of
+# the second table is written before that of the first, so it must exist if the latter does.
 TABLES: dict[Kind, tuple[str, ...]] = {
     "index": (index_schema.VIDEOS_FOLDER, index_schema.FRAMES_FOLDER),
     "dataset": (dataset_schema.CLIPS_FOLDER, dataset_schema.RECIPES_FOLDER, dataset_schema.MEDIA_FOLDER),
@@ -71,7 +71,12 @@ HEADERS: dict[Kind, str] = {"index": INDEX_HEADER, "dataset": DATASET_HEADER}
 
 @contextlib.contextmanager
 def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
-    """Open an index or a dataset. `frames`: whether an index's table of packets is needed. Raises FormatError."""
+    """Open an index or a dataset. Raises FormatError.
+
+    Args:
+        place: The path or uri.
+        frames: Whether to open the table of packets, if it is an index.
+    """
     kind = _check_kind(place)
     tables = [name for name in TABLES[kind] if frames or name != index_schema.FRAMES_FOLDER]
     parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
@@ -88,7 +93,7 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
 
 
 def _check_kind(place: Place) -> Kind:
-    """Return whether a folder is an index or a dataset, after a check of its header."""
+    """Return the kind of a folder, and check its header. Raises FormatError."""
     if (place / INDEX_HEADER).exists():
         index_schema.read_header(place)
         return "index"
@@ -109,7 +114,7 @@ def _check_kind(place: Place) -> Kind:
     )
 
 
-# The views in the order in which they build on each other.
+# The views. Each view uses only views before it.
 VIEWS: dict[Kind, tuple[str, ...]] = {
     "index": (
         "repeated",
@@ -126,11 +131,11 @@ VIEWS: dict[Kind, tuple[str, ...]] = {
     ),
     "dataset": ("videos", "shards", "clips", "clip_frames", "failures"),
 }
-INNER = ("repeated", "superseded", "media")  # views that only other views use
-# Columns of `videos` that show whether a source is unchanged.
+INNER = ("repeated", "superseded", "media")  # views that only other views use, and that are not documented
+# The columns of `videos` from which `source_files` determines whether a source is unchanged.
 OF_SOURCES = ("media_id", "uri", "kind", "container", "size_bytes", "mtime_ns", "fingerprint")
-# Columns with few different texts, and these texts, sorted. DuckDB copies and compares enums faster than texts. DuckDB
-# orders an enum by the positions of its values, so sorted values keep the order of the texts.
+# Text columns with few distinct values, and their values. They are stored as enums, which DuckDB copies and compares
+# faster than texts. DuckDB sorts enums by the positions of their values, so the values are in alphabetical order.
 FEW_VALUES = {
     "status": sorted((OK, REFUSED, FAILED, GONE)),
     "kind": sorted((VIDEO, IMAGES)),
@@ -162,15 +167,18 @@ TYPES = {
     pa.binary(16): "BLOB",
 }
 
-FILE_COLUMN = "_framedex_file"  # a name that no other column has
-PLAIN = "hive_partitioning = false"  # a folder name such as `split=train` in the path is not a column
-PROTOCOL = "framedex"  # queries name the files of the index or dataset by uris of this protocol
+FILE_COLUMN = "_framedex_file"  # name of the column with the path of the Parquet file. No other column has this name
+PLAIN = "hive_partitioning = false"  # folder names such as `split=train` in the path must not become columns
+PROTOCOL = "framedex"  # protocol of the uris by which queries refer to the files of the index or dataset
 
-Columns = Mapping[str, Iterable[str]]  # the columns in the files of each table
+Columns = Mapping[str, Iterable[str]]  # names of the columns in the Parquet files, by table
 
 
 class Names(Enum):
-    """How queries name files: by `table_files`, by their paths, or by a pattern that also matches later parts."""
+    """How queries refer to files.
+
+    OURS: By uris of PROTOCOL. PATHS: By their paths. PATTERN: By a pattern that also matches parts written later.
+    """
 
     OURS = "ours"
     PATHS = "paths"
@@ -178,12 +186,12 @@ class Names(Enum):
 
 
 def url(name: str) -> str:
-    """Return the name of a file of the index or dataset in queries."""
+    """Return the uri of PROTOCOL for a file of the index or dataset. `name` is its path relative to the folder."""
     return f"{PROTOCOL}://{name}"
 
 
 def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, str]:
-    """Return the query of each view by name. Views come after the views that they build on."""
+    """Return the query of each view, by the name of the view. A view comes after all views that it uses."""
     found = {f"{table}_parts": _parts(audited, table, columns, names) for table in audited.parts}
     for name, (file, schema) in TABLE_FILES[audited.kind].items():
         where = literal(url(file) if names is Names.OURS else str(audited.folder / file))
@@ -206,7 +214,7 @@ def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, st
 
 
 def described(kind: Kind) -> dict[str, str]:
-    """Return a description of each view that users query, in one sentence."""
+    """Return a description of each view that users query, by the name of the view."""
     comments = {
         name: [line.removeprefix("-- ") for line in _view_lines(kind, name) if line.startswith("-- ")]
         for name in VIEWS[kind]
@@ -216,19 +224,19 @@ def described(kind: Kind) -> dict[str, str]:
 
 
 def _view_lines(kind: Kind, name: str) -> list[str]:
-    """Return the lines of the file of a view: a comment, and a query with values in braces."""
+    """Return the lines of a view's .sql file, which has a comment, and a query with placeholders in braces."""
     return (files("framedex.auditor") / "views" / kind / f"{name}.sql").read_text(encoding="utf-8").splitlines()
 
 
 def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
-    """Return a query of the rows of all parts of a table, with the number of the part and the row's position in it."""
+    """Return a query of all rows of a table, with the number of each row's part and its position in this part."""
     schema = PARTS[table]
     if not audited.parts[table]:
         return f"SELECT 0 AS _part, 0::BIGINT AS _row, * FROM ({_empty(schema)})"
     existing = set(columns[table])
     absent = [field for field in schema if field.name not in existing]
     rows = reader(audited, table, names)
-    if absent:  # by name, since parts that are written later may have them
+    if absent:  # UNION ALL BY NAME, since parts that are written later may have these columns
         rows = f"(SELECT * FROM {rows} UNION ALL BY NAME {_empty(absent)})"
     return f"""SELECT regexp_extract({FILE_COLUMN}, 'part-(\\d+)\\.parquet$', 1)::INTEGER AS _part, \
 file_row_number AS _row,
@@ -237,7 +245,7 @@ FROM {rows}"""
 
 
 def reader(audited: Audited, table: str, names: Names) -> str:
-    """Return the SQL that reads all parts of a table. There must be at least one part."""
+    """Return the SQL expression that reads all parts of a table. There must be at least one part."""
     if names is Names.PATTERN:
         where = literal(str(audited.folder / table / "part-*.parquet"))
     else:
@@ -247,17 +255,17 @@ def reader(audited: Audited, table: str, names: Names) -> str:
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """Return DuckDB's name of an Arrow type."""
+    """Return the name of the DuckDB type for an Arrow type."""
     return f"{sql_type(kind.value_type)}[]" if pa.types.is_list(kind) else TYPES[kind]
 
 
 def in_memory(query: str, columns: Iterable[str], *, few_values: Mapping[str, list[str]] = FEW_VALUES) -> str:
-    """Return a query of some columns of another query, for a table in memory that is queried often.
+    """Return a query that selects columns of another query, to create a table in memory.
 
     Args:
-        query: The query.
-        columns: The columns to keep.
-        few_values: All texts of the columns that have only a few values.
+        query: The other query.
+        columns: The names of the columns to select.
+        few_values: The values of columns that become enums, by column.
     """
     enums = {name: f"{name}::ENUM({', '.join(map(literal, values))}) AS {name}" for name, values in few_values.items()}
     return f"SELECT {', '.join(enums.get(name) or quoted(name) for name in columns)} FROM ({query})"

@@ -1,6 +1,7 @@
-"""The content of a contact sheet, and the sheet as one HTML page without scripts and external resources.
+"""The content of a contact sheet, and the sheet as an HTML page without scripts and external resources.
 
-The records of clips and their pictures do not depend on the form of the sheet. `sheet_pictures` draws them, too.
+The records of clips and pictures in this module are independent of the output format. `sheet_pictures` uses them to
+draw PNG pictures and WebP animations.
 """
 
 import io
@@ -33,11 +34,11 @@ from framedex.storage.places import OWN_STORE, Access, Place, small_text
 
 
 def thumbnail_size(medium: Medium, longest_side: int) -> Size:
-    """Return the (height, width) of a thumbnail, in the proportions of the stored picture and never enlarged.
+    """Return the (height, width) of a thumbnail. It keeps the proportions of stored pictures and does not enlarge them.
 
     Args:
-        medium: the medium of the frame.
-        longest_side: in pixels, of the square into which thumbnails fit.
+        medium: The medium of the frame.
+        longest_side: The maximum length of the longer side in pixels.
     """
     scale = min(1.0, longest_side / max(medium.width, medium.height))
     return max(1, round(medium.height * scale)), max(1, round(medium.width * scale))
@@ -47,8 +48,8 @@ def jpeg(picture: NDArray[np.uint8], quality: int) -> bytes:
     """Return a picture as a JPEG file.
 
     Args:
-        picture: uint8 [h, w, 3].
-        quality: 1 to 100.
+        picture: uint8 [h, w, 3], the picture in RGB.
+        quality: The JPEG quality, 1 to 100.
     """
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(picture)).save(file, "JPEG", quality=quality)
@@ -56,33 +57,33 @@ def jpeg(picture: NDArray[np.uint8], quality: int) -> bytes:
 
 
 def png(picture: NDArray[np.uint8]) -> bytes:
-    """Return a picture, uint8 [h, w, 3], as a PNG file, which keeps each pixel exactly."""
+    """Return a picture, uint8 [h, w, 3], as a PNG file, which is lossless."""
     file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG", compress_level=1)  # fast, and a little larger
+    Image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG", compress_level=1)  # fast, slightly larger files
     return file.getvalue()
 
 
 def reduced(picture: NDArray[np.uint8], longest_side: int) -> NDArray[np.uint8]:
-    """Return a picture, uint8 [h, w, 3], whose longer side has at most this many pixels."""
+    """Scale a picture, uint8 [h, w, 3], down so that its longer side has at most `longest_side` pixels."""
     image = Image.fromarray(np.ascontiguousarray(picture))
     image.thumbnail((longest_side, longest_side))
     return np.asarray(image)
 
 
-LONGEST_TEXT = 2000  # characters of one user value, so that a caption does not fill the whole sheet
-WAVE_COLUMNS = 600  # the width of a waveform; each column shows the least and the greatest sample
+LONGEST_TEXT = 2000  # maximum number of characters shown of a value of a user's column
+WAVE_COLUMNS = 600  # width of a waveform. Each column shows the minimum and the maximum of its samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFrame:
-    """One place of a clip: a frame or padding, and its picture.
+    """A frame of a clip, which may be padding. Padding is a repeated frame, or constant (black).
 
     Attributes:
-        frame_index: number of the frame, or None for constant padding.
-        seconds: time of the frame, or None for constant padding.
-        gap_seconds: time since the previous place, or None if it is unknown.
-        padding: whether the place is padding.
-        picture: uint8 [h, w, 3], or None for constant padding.
+        frame_index: The number of the frame in its medium. None for constant padding.
+        seconds: The time of the frame. None for constant padding.
+        gap_seconds: The time since the previous frame of the clip. None if unknown.
+        padding: Whether the frame is padding.
+        picture: uint8 [h, w, 3], the picture. None for constant padding, or if the clip was not decoded.
     """
 
     frame_index: int | None
@@ -97,9 +98,9 @@ class Waveform:
     """The outline of a clip's audio.
 
     Attributes:
-        low: float32 [columns], the least sample of all channels in each stretch, -1…1.
-        high: float32 [columns], the greatest sample of all channels in each stretch, -1…1.
-        text: number of channels, sample rate and duration.
+        low: float32 [columns], the minimum of all channels' samples in each column, -1…1.
+        high: float32 [columns], the maximum of all channels' samples in each column, -1…1.
+        text: A text with the number of channels, the sample rate and the duration.
     """
 
     low: NDArray[np.float32]
@@ -109,18 +110,18 @@ class Waveform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownClip:
-    """A clip as a contact sheet shows it.
+    """The content of a contact sheet for one clip.
 
     Attributes:
-        clip_id: the clip's name.
-        uri: its source.
-        columns: (name, value) of the user's columns, `label` first.
-        facts: (name, text) of source, clip and cost.
-        size: (height, width) of its pictures.
-        magnified: factor by which to enlarge each of their pixels.
-        frames: one record per place.
-        audio: its sound, if it has any.
-        error: the reason why the clip could not be decoded, if it could not.
+        clip_id: The name of the clip.
+        uri: The uri of the clip's source.
+        columns: (name, value) of each user's column, `label` first.
+        facts: (name, text) of the descriptions of the view, the source, the clip and the decoding cost.
+        size: (height, width) of the pictures.
+        magnified: The factor by which pictures are enlarged on the sheet.
+        frames: The frames of the clip, including padding.
+        audio: The outline of the clip's audio. None if it has no audio.
+        error: The reason why the clip could not be decoded. None if it was decoded.
     """
 
     clip_id: str
@@ -136,16 +137,16 @@ class ShownClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """The dataset that the clips belong to.
+    """The heading of a contact sheet, which describes the dataset.
 
     Attributes:
-        name: the dataset's name.
-        shown: the number of clips on the sheet, or None for the page of the browser.
-        clips: how many clips the dataset has.
-        media: how many media the clips come from.
-        failures: (kind, count) of the clips that the dataset does not have.
-        policy: its policy as YAML.
-        settings: the settings of the policy that differ from the defaults, as a line.
+        name: The name of the dataset.
+        shown: The number of clips on the sheet. None for the page of `framedex inspect --serve`.
+        clips: The number of clips of the dataset.
+        media: The number of media of the dataset.
+        failures: (kind, count) of the clips that could not be made.
+        policy: The policy of the dataset as YAML.
+        settings: The settings of the policy that differ from their defaults, in one line.
     """
 
     name: str
@@ -157,7 +158,7 @@ class Heading:
     settings: str
 
     def counts(self) -> str:
-        """Return the counts as one line."""
+        """Return one line of text with the numbers of clips, media and clips that could not be made."""
         clips = counted(self.clips, "clip")
         parts = [clips if self.shown is None else f"{self.shown:,} of {clips}", counted(self.media, "medium", "media")]
         if self.failures:
@@ -168,15 +169,15 @@ class Heading:
 
 
 class Inspector:
-    """Opens a dataset to show its clips at thumbnail size.
+    """A reader of a dataset that returns the content of contact sheets.
 
     Args:
-        path: the dataset.
-        longest_side: limit of a picture's longer side, in pixels.
-        access: which sources may be read.
+        path: The dataset.
+        longest_side: The maximum length of the longer side of pictures, in pixels.
+        access: The rules for which sources may be read.
 
     Raises:
-        FormatError: the dataset does not exist or is damaged.
+        FormatError: The dataset does not exist or is damaged.
     """
 
     def __init__(self, path: Place, *, longest_side: int, access: Access = OWN_STORE) -> None:
@@ -184,7 +185,7 @@ class Inspector:
         self._longest_side = longest_side
 
     def find(self, names: Iterable[str]) -> list[int]:
-        """Return the numbers of the clips with these names. A name that several views share stands for all of them.
+        """Return the numbers of the clips with these names. The name of a multi-view clip stands for all of its views.
 
         Raises:
             FramedexError: A clip does not exist.
@@ -192,7 +193,7 @@ class Inspector:
         return list(dict.fromkeys(number for name in names for number in self.dataset.manifest.find_all(name)))
 
     def sample(self, size: int, seed: int) -> list[int]:
-        """Return the numbers of some clips, chosen at random, each with the other views that belong to it."""
+        """Choose clips at random, and return their numbers. All views of a chosen clip are included."""
         chosen = sample_of(len(self.dataset), size=size, seed=seed)
         views = self.dataset.origin.views()
         if views is None:
@@ -201,16 +202,16 @@ class Inspector:
         return [number for item in items for number in np.flatnonzero(views.item == item).tolist()]
 
     def heading(self, shown: int) -> Heading:
-        """Return the facts of the dataset. Raises FormatError."""
+        """Return the heading of a sheet with `shown` clips. Raises FormatError."""
         return heading_of(self.dataset, shown)
 
     def outline(self, number: int) -> ShownClip:
-        """Return clip `number` without its pictures and its sound: nothing is decoded."""
+        """Return the content for a clip without pictures and audio. Nothing is decoded."""
         clip = self.dataset.clip(number)
         return self._shown(clip, frames=shown_frames(clip, [None] * len(clip.mask)))
 
     def show(self, number: int) -> ShownClip:
-        """Return clip `number` with its pictures, or with the reason why it has none."""
+        """Return the content for a clip with its pictures, or with the reason why the clip cannot be decoded."""
         clip = self.dataset.clip(number)
         try:
             item = self.dataset.resized(thumbnail_size(clip.medium, self._longest_side))[number]
@@ -237,7 +238,7 @@ class Inspector:
 
 
 def heading_of(dataset: ClipDataset, shown: int | None) -> Heading:
-    """Return the facts of a dataset. `shown`: how many clips a sheet has. Raises FormatError."""
+    """Return the heading of a sheet. `shown` is the number of clips on the sheet. Raises FormatError."""
     path = dataset.manifest.path
     try:
         kinds = read_all(path / FAILURES_NAME, ["kind"], row_bytes=OBJECT_BYTES)["kind"].to_pylist()
@@ -257,16 +258,16 @@ def heading_of(dataset: ClipDataset, shown: int | None) -> Heading:
 
 
 def has_audio(item: dict[str, Any]) -> bool:
-    """Return whether an item of a dataset has decoded audio. A user's column may also have the name `audio`."""
+    """Return whether an item of a dataset has decoded audio, and not only a user's column with the name `audio`."""
     return "audio_rate" in item and isinstance(item.get("audio"), np.ndarray) and item["audio"].ndim == 2
 
 
 def shown_frames(clip: Clip, pictures: Iterable[NDArray[np.uint8] | None]) -> list[ShownFrame]:
-    """Return one record per place.
+    """Return the frames of a clip with their times and pictures.
 
     Args:
         clip: The clip.
-        pictures: uint8 [h, w, 3] for each place, or None if it was not decoded.
+        pictures: The picture of each frame, uint8 [h, w, 3], or None if the frame was not decoded.
     """
     gaps = np.diff(clip.seconds, prepend=np.nan)
     rows = zip(clip.frames.tolist(), clip.seconds.tolist(), gaps.tolist(), clip.mask.tolist(), pictures, strict=True)
@@ -283,19 +284,19 @@ def shown_frames(clip: Clip, pictures: Iterable[NDArray[np.uint8] | None]) -> li
 
 
 def clip_facts(clip: Clip) -> list[tuple[str, str]]:
-    """Return (name, text) of a clip's view, source, frames and cost."""
+    """Return (name, text) of the descriptions of a clip's view, source, frames and decoding cost."""
     view = [] if clip.multiview_id is None else [("view", view_text(clip))]
     return [*view, ("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))]
 
 
 def shown_columns(columns: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, text) of the user's columns: `label` first, the others in the dataset's order."""
+    """Return (name, text) of each user's column, `label` first and the others in the dataset's order."""
     ordered = sorted(columns.items(), key=lambda pair: pair[0] != "label")
     return [(printable(name), value_text(value)) for name, value in ordered]
 
 
 def value_text(value: Any) -> str:
-    """Return a user's value as one line, cut if it is very long."""
+    """Return a value of a user's column as one line of text. A very long text is cut."""
     if value is None:
         return "null"
     if isinstance(value, bytes):
@@ -307,7 +308,7 @@ def value_text(value: Any) -> str:
 
 
 def source_text(medium: Medium) -> str:
-    """Return a description of the medium that the clip is cut from."""
+    """Return a description of the medium of a clip."""
     seconds = medium.duration_pts * medium.time_base_num / medium.time_base_den
     parts = [medium.codec, f"{medium.width} × {medium.height}", counted(medium.frame_count, "frame")]
     if medium.frame_count > 1 and seconds > 0:
@@ -320,7 +321,7 @@ def source_text(medium: Medium) -> str:
 
 
 def view_text(clip: Clip) -> str:
-    """Return the name of a clip's view, and the distance of its frames from the wanted times."""
+    """Return a text with the name of a clip's view and the distance of its frames from the requested times."""
     away = np.zeros(0) if clip.view_away_seconds is None else clip.view_away_seconds
     away = away[~np.isnan(away)]
     parts = [printable(clip.view_name or ""), f"of {printable(clip.multiview_id or '')}"]
@@ -330,7 +331,7 @@ def view_text(clip: Clip) -> str:
 
 
 def clip_text(clip: Clip) -> str:
-    """Return a description of the clip: its number of frames, their times and their rate."""
+    """Return a text with the number of frames of a clip, their times and their rate."""
     parts = [counted(len(clip.mask), "frame")]
     padded = int((~clip.mask).sum())
     if padded:
@@ -344,12 +345,12 @@ def clip_text(clip: Clip) -> str:
         same = rates.max() <= SAME_RATE * rates.min()
         parts.append(rate_text(*(2 * [float(np.median(rates))] if same else [rates.min(), rates.max()])))
     if clip.recipe.damaged:
-        parts.append("out of damaged GOPs")
+        parts.append("frames of damaged GOPs")
     return " · ".join(parts)
 
 
 def cost_text(clip: Clip) -> str:
-    """Return the cost of a clip: the frames to decode, and the bytes to read."""
+    """Return a text with the number of frames that are decoded and of bytes that are read for a clip."""
     recipe = clip.recipe
     decoded, wanted = len(recipe.packet_rank), len(np.unique(recipe.position[recipe.position != PAD]))
     each = f"{counted(decoded, 'frame')} decoded for {wanted:,} wanted ({decoded / max(1, wanted):.1f} each)"
@@ -358,7 +359,7 @@ def cost_text(clip: Clip) -> str:
 
 
 def waveform(samples: NDArray[np.float32], rate: float) -> Waveform:
-    """Return the outline of float32 [channels, samples]."""
+    """Return the outline of audio samples, float32 [channels, samples]. `rate` is the sample rate in Hz."""
     channels, count = samples.shape
     text = f"{counted(channels, 'channel')} · {rate:g} Hz · {count / rate:.3f} s"
     if not samples.size:
@@ -370,14 +371,14 @@ def waveform(samples: NDArray[np.float32], rate: float) -> Waveform:
     return Waveform(low=low, high=high, text=text)
 
 
-FALLBACK_SECONDS = 0.1  # the duration of each place if no two frames of a clip have ascending times
+FALLBACK_SECONDS = 0.1  # duration for which each frame is shown if no frame of the clip is later than the one before
 
 
 def begins(frames: Sequence[ShownFrame]) -> NDArray[np.float64]:
-    """Return float64 [F + 1], in seconds from the first place on: when each place is shown, and when the last one ends.
+    """Return float64 [F + 1], the times at which a player shows each frame, and the end of the last frame.
 
-    A place lasts until the time of the next one. Where that is not later, or not known, it lasts as long as the median
-    of the others.
+    The times are in seconds, and the first one is 0. A frame is shown until the time of the next frame. If that time
+    is not later, or is unknown, the frame is shown for the median duration of the other frames.
     """
     gaps = np.array([frame.gap_seconds or 0.0 for frame in frames[1:]])
     usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else FALLBACK_SECONDS
@@ -386,7 +387,7 @@ def begins(frames: Sequence[ShownFrame]) -> NDArray[np.float64]:
 
 
 def ascends(frames: Sequence[ShownFrame]) -> bool:
-    """Return whether the times of all frames ascend, apart from padding."""
+    """Return whether each frame is later than the one before. Padding is not compared."""
     return all(frame.padding or (frame.gap_seconds or 0.0) > 0 for frame in frames[1:])
 
 
@@ -398,9 +399,9 @@ def html_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
     """Return a contact sheet as an HTML page.
 
     Args:
-        heading: the dataset.
-        clips: the clips to show.
-        columns: the maximum number of frames per line. If None, as many as fit.
+        heading: The heading of the sheet.
+        clips: The clips to show.
+        columns: The maximum number of frames per line. If None, lines are as long as the window allows.
     """
     articles, names, widest = [], [], 0
     for number, clip in enumerate(clips, 1):
@@ -408,7 +409,7 @@ def html_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
         names.append(clip.clip_id)
         widest = max(widest, clip.size[1] * clip.magnified)
     style = (files("framedex.loader.contact_sheets") / "sheet.css").read_text(encoding="utf-8")
-    if columns:  # sheet.css gives the figures and gaps these sizes
+    if columns:  # 6.5rem is the minimum width of figures in sheet.css, and .5rem the gap between them
         width = f"calc({columns} * max({widest}px, 6.5rem) + {columns - 1} * .5rem)"
         style += f"ol.frames {{ max-width: {width}; }}\n"
     entries = [element("li", element("a", element("bdi", name), href=f"#clip-{n}")) for n, name in enumerate(names, 1)]
@@ -465,7 +466,7 @@ def _figure(clip: ShownClip, frame: ShownFrame) -> Element:
         caption.append(element("span", f"{frame.seconds:.3f} s", class_="time"))
     if frame.gap_seconds is not None:
         gap = f"{frame.gap_seconds:+.3f} s"
-        caption.append(element("span", gap, class_="soft gap", title="since the frame before"))
+        caption.append(element("span", gap, class_="soft gap", title="since the previous frame"))
     return element("figure", picture, caption)
 
 

@@ -1,6 +1,6 @@
-"""Contact sheets as a picture, and as an animation in which clips play beside each other at the same time.
+"""Contact sheets as PNG pictures and as WebP animations. In an animation, all clips play at the same time in a grid.
 
-Text is drawn with the font of Pillow, so sheets are the same on every machine.
+Text is drawn with the font that is part of Pillow, so sheets look the same on every machine.
 """
 
 import functools
@@ -18,9 +18,10 @@ from framedex.html.document import rgb
 from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame, Waveform, begins
 
 MARGIN, GAP = 28, 10
-NAME_WIDTH = 110  # width of the column with the names of facts
-SETTINGS_CHARACTERS = 2000
-SPELT = {"×": "x", "–": "-", "−": "-", "…": "..."}  # characters of framedex's own texts that the font may lack
+NAME_WIDTH = 110  # pixels, the width of the column of names beside the values
+SETTINGS_CHARACTERS = 2000  # maximum number of characters of the policy's settings that are drawn
+# Replacements for characters that occur in framedex's texts and may be missing from the font.
+SPELT = {"×": "x", "–": "-", "−": "-", "…": "..."}
 
 INK, SOFT, LINE, GROUND, RAISED = map(rgb, ("ink", "soft", "line", "ground", "raised"))
 HATCH, BAD = map(rgb, ("hatch", "error"))
@@ -29,7 +30,7 @@ Color = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of text and the position of its top left corner."""
+    """A line of text, and the position of its top left corner in pixels."""
 
     text: str
     left: int
@@ -40,7 +41,7 @@ class Line:
 
 @functools.cache
 def font(size: int) -> ImageFont.FreeTypeFont:
-    """Return the font at a size. Raises OutputError if Pillow has none that scales."""
+    """Return the font in a given size. Raises OutputError if Pillow has no scalable font."""
     found = ImageFont.load_default(size)
     if not isinstance(found, ImageFont.FreeTypeFont):
         raise OutputError("this Pillow has no scalable font", remedy="install a Pillow with FreeType, or write .html")
@@ -49,7 +50,7 @@ def font(size: int) -> ImageFont.FreeTypeFont:
 
 @functools.cache
 def _drawable(character: str) -> str:
-    """Return a character, or another spelling where the font has no shape for it: SPELT, or else its escape."""
+    """Return a character if the font has a glyph for it. Otherwise return its replacement, or else its escape."""
     shape, missing = (bytes(font(16).getmask(each)) for each in (character, "\uffff"))
     if shape != missing:
         return character
@@ -57,7 +58,7 @@ def _drawable(character: str) -> str:
 
 
 def wrapped(text: str, size: int, width: int) -> list[str]:
-    """Return text as lines of at most `width` pixels, broken at spaces where it can be."""
+    """Break text into lines of at most `width` pixels, at spaces if possible."""
     lines, shapes = [""], font(size)
     for word in "".join(map(_drawable, text)).split(" "):
         grown = f"{lines[-1]} {word}" if lines[-1] else word
@@ -73,21 +74,21 @@ def wrapped(text: str, size: int, width: int) -> list[str]:
 
 
 class Text:
-    """Lines laid out from the top down."""
+    """Lines of text that are arranged from top to bottom and then drawn."""
 
     def __init__(self, top: int, width: int) -> None:
         self.lines: list[Line] = []
         self.bottom, self._width = top, width
 
     def add(self, text: str, *, size: int, color: Color = INK, left: int = MARGIN, after: int = 0) -> None:
-        """Append wrapped text."""
+        """Append text, broken into lines. `after` is the space in pixels below the last line."""
         for line in wrapped(text, size, self._width - left - MARGIN):
             self.lines.append(Line(text=line, left=left, top=self.bottom, size=size, color=color))
             self.bottom += round(size * 1.4)
         self.bottom += after
 
     def add_pair(self, name: str, value: str, color: Color) -> None:
-        """Append a name and, beside it, its value."""
+        """Append a name in the left column, and its value to the right of it."""
         top = self.bottom
         for line in wrapped(name, 13, NAME_WIDTH - GAP):
             self.lines.append(Line(text=line, left=MARGIN, top=self.bottom, size=13, color=SOFT))
@@ -97,14 +98,14 @@ class Text:
         self.bottom = max(self.bottom, below)
 
     def draw(self, image: Image.Image) -> None:
-        """Draw all lines."""
+        """Draw all lines onto an image."""
         pen = ImageDraw.Draw(image)
         for line in self.lines:
             pen.text((line.left, line.top), line.text, fill=line.color, font=font(line.size))
 
 
 def place_picture(clip: ShownClip, frame: ShownFrame) -> Image.Image:
-    """Return the picture of one place of a clip, hatched where it is padding."""
+    """Return the picture of one frame of a clip. Padding is hatched."""
     height, width = (side * clip.magnified for side in clip.size)
     picture = Image.new("RGB", (width, height), GROUND)
     if frame.picture is not None:
@@ -114,7 +115,7 @@ def place_picture(clip: ShownClip, frame: ShownFrame) -> Image.Image:
 
 
 def _hatched(picture: Image.Image) -> Image.Image:
-    """Return a faded picture with slanting lines, a frame around it, and the word "padding" over it."""
+    """Return a faded picture with diagonal lines, a border, and the word "padding" in the middle."""
     faded = Image.blend(picture, Image.new("RGB", picture.size, GROUND), 0.6)
     pen, (width, height) = ImageDraw.Draw(faded), picture.size
     for x in range(-height, width, 10):
@@ -127,7 +128,7 @@ def _hatched(picture: Image.Image) -> Image.Image:
 
 
 def heading_block(heading: Heading, width: int) -> Image.Image:
-    """Return the name, the counts and the settings of the dataset as a picture of this width."""
+    """Return a picture of the given width that shows the name, the counts and the settings of a dataset."""
     text = Text(MARGIN, width)
     text.add(heading.name, size=26, after=2)
     text.add(heading.counts(), size=14, color=SOFT, after=8)
@@ -140,7 +141,8 @@ def heading_block(heading: Heading, width: int) -> Image.Image:
 
 COLUMNS = 8
 MIN_CELL, MIN_WIDTH = 104, 760
-MAX_SIDE, MAX_PIXELS = 32_767, 80_000_000  # cairo draws no longer side; from 89 478 485 on Pillow warns of a bomb
+# Limits in pixels. Cairo cannot draw longer sides, and Pillow warns of a decompression bomb above 89 478 485 pixels.
+MAX_SIDE, MAX_PIXELS = 32_767, 80_000_000
 CAPTION = 36
 WAVE_HEIGHT = 48
 
@@ -149,12 +151,12 @@ def png_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None)
     """Return a contact sheet as a PNG file.
 
     Args:
-        heading: the dataset.
-        clips: the clips to show.
-        columns: the maximum number of frames per line. If None, it is COLUMNS.
+        heading: The heading of the sheet.
+        clips: The clips to show.
+        columns: The maximum number of frames per line. Defaults to COLUMNS.
 
     Raises:
-        OutputError: the sheet is too large.
+        OutputError: The sheet is too large.
     """
     kept = list(_while_they_fit(clips))
     cells = max((_cell_width(clip) for clip in kept), default=MIN_CELL)
@@ -175,7 +177,7 @@ def png_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None)
 
 
 def _while_they_fit(clips: Iterable[ShownClip]) -> Iterator[ShownClip]:
-    """Yield clips, and raise an error as soon as their pictures alone are too large for the sheet."""
+    """Yield clips. Raise OutputError as soon as the pictures of the clips so far are too large for the sheet."""
     pixels = 0
     for clip in clips:
         height, width = (side * clip.magnified for side in clip.size)
@@ -257,27 +259,29 @@ def _draw_sound(image: Image.Image, audio: Waveform, top: int) -> None:
 
 WEBP_COLUMNS = 6
 MIN_WEBP_CELL, MIN_WEBP_WIDTH = 150, 480
-NAME, WEBP_CAPTION = 20, 24  # heights above and below a picture
-TICK_MS = 20  # the shortest time of a picture; browsers show pictures of up to 10 ms for 100 ms
-REST_MS = 1000  # at the end, before all clips begin again
-MAX_WEBP_SIDE = 16_383  # the limit of the format
-MAX_WEBP_PIXELS = 200_000_000  # in all pictures together, which are in memory at once
+NAME, WEBP_CAPTION = 20, 24  # heights in pixels of the name above a picture and of the caption below it
+# The shortest duration of a picture, to which times are rounded. Browsers show pictures of 10 ms or less for 100 ms.
+TICK_MS = 20
+REST_MS = 1000  # duration of the last picture, before all clips start again
+MAX_WEBP_SIDE = 16_383  # limit of the WebP format, in pixels
+MAX_WEBP_PIXELS = 200_000_000  # limit for the sum of all pictures of an animation, which are in memory together
 QUALITY = 85
 
 
 def webp_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> bytes:
     """Return an animation of clips as a WebP file.
 
-    Each clip plays once, every place for the time until the next one, but for at least 20 ms. It then shows its last
-    place until the longest clip has ended.
+    Each clip plays once per cycle. A frame is shown until the time of the next frame, but for at least 20 ms. The last
+    frame is shown until the longest clip has ended.
 
     Args:
-        heading: the dataset.
-        clips: the clips to show.
-        columns: the maximum number of clips per line. If None, the grid is nearly square, up to WEBP_COLUMNS wide.
+        heading: The heading of the sheet.
+        clips: The clips to show.
+        columns: The maximum number of clips per line. If None, the grid is nearly square, with at most WEBP_COLUMNS
+            clips per line.
 
     Raises:
-        OutputError: the animation is too large.
+        OutputError: The animation is too large.
     """
     layout = _layout(heading, clips, columns)
     ticks, (cell_width, cell_height) = layout.ticks, layout.cell
@@ -302,21 +306,21 @@ def webp_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
 
 
 def check_animation(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> None:
-    """Raise OutputError if `webp_sheet` would, for clips as `Inspector.outline` returns them."""
+    """Raise OutputError if an animation of clips would be too large. The clips come from `Inspector.outline`."""
     _layout(heading, clips, columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Where and when an animation shows its clips.
+    """The arrangement of clips in an animation, in space and time. Times are counted in ticks of TICK_MS.
 
     Attributes:
-        clips: the clips.
-        shown: the ticks at which each of them shows its places.
-        ticks: int64, the ticks at which the animation changes.
-        a_line: how many clips a line has.
-        cell: (width, height) of a clip with its texts.
-        head: the picture of the heading.
+        clips: The clips.
+        shown: For each clip, the ticks at which its frames are shown.
+        ticks: int64, all ticks at which any clip shows its next frame.
+        a_line: The number of clips per line.
+        cell: (width, height) of a clip's picture with its name and caption.
+        head: The picture of the heading.
         size: (width, height) of the animation.
     """
 
@@ -330,7 +334,7 @@ class _Layout:
 
 
 def _layout(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> _Layout:
-    """Return the layout of an animation. Raises OutputError as soon as it is known to be too large."""
+    """Return the layout of an animation. Raise OutputError as soon as the clips so far are too large."""
     kept: list[ShownClip] = []
     pixels = 0
     for clip in clips:
@@ -359,7 +363,12 @@ def _layout(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -
 
 
 def _check(pixels: int, width: int = 0, height: int = 0) -> None:
-    """Raise OutputError for an animation that is too large."""
+    """Raise OutputError if an animation of this size is too large.
+
+    Args:
+        pixels: The number of pixels of all pictures together.
+        width, height: The size of one picture. 0 if it is not known yet.
+    """
     if pixels > MAX_WEBP_PIXELS or max(width, height) > MAX_WEBP_SIDE:
         raise OutputError(
             "the sheet is too large for an animation",
@@ -370,14 +379,14 @@ def _check(pixels: int, width: int = 0, height: int = 0) -> None:
 
 
 def _places(clip: ShownClip) -> NDArray[np.int64]:
-    """Return int64 [places]: the tick at which each place of a clip is shown. All differ."""
+    """Return int64 [frames], the tick at which each frame of a clip is shown, in strictly ascending order."""
     lengths = np.maximum(np.diff(begins(clip.frames)), TICK_MS / 1000)[:-1]
     exact = np.concatenate([np.zeros(min(1, len(clip.frames))), np.cumsum(lengths)])
-    return np.floor(exact * 1000 / TICK_MS + 1e-6).astype(np.int64)  # 1e-6: a time on a tick stays there
+    return np.floor(exact * 1000 / TICK_MS + 1e-6).astype(np.int64)  # 1e-6 compensates for rounding errors of times
 
 
 def _cell(clip: ShownClip, place: int, size: tuple[int, int]) -> Image.Image:
-    """Return the picture of one place of a clip, with the clip's name above and the frame's number and time below."""
+    """Return the picture of one frame of a clip, with the clip's name above, and the frame's number and time below."""
     width, height = size
     cell = Image.new("RGB", size, GROUND)
     pen = ImageDraw.Draw(cell)
@@ -397,5 +406,5 @@ def _cell(clip: ShownClip, place: int, size: tuple[int, int]) -> Image.Image:
     time = "" if frame.seconds is None else f"{frame.seconds:.3f} s"
     pen.text((0, below), f"{number}  {time}", fill=INK, font=font(12))
     pen.text((width, below), f"{place + 1}/{len(clip.frames)}", fill=SOFT, font=font(11), anchor="ra")
-    assert height >= below  # the cell is made for the tallest picture
+    assert height >= below  # the height of cells is that of the tallest picture
     return cell

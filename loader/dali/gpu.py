@@ -1,8 +1,8 @@
-"""Batches of clips as CUDA tensors: decoding with DALI, and finishing on a stream of the loader's own.
+"""Batches of clips as CUDA tensors. Clips are decoded with DALI, and batches are finished on a separate CUDA stream.
 
-One set of DALI pipelines decodes movies on NVDEC and images on nvJPEG. DALI reuses the memory of its results once their
-tensors are dropped, although torch's work on them may not have begun. So its results are never delivered: frames are
-copied, and the copies are complete before the results are dropped.
+Two DALI pipelines decode movies on NVDEC and images on nvJPEG. DALI reuses the memory of its output as soon as the last
+tensor of it is deleted, even if torch has queued work on that tensor. So DALI's output is never delivered. Frames are
+copied, and the output is deleted after the copies are complete.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from framedex.sharder.decoding.cutout import cut_into
 
 
 class GpuDecoder:
-    """Decodes clips on one GPU. Threads may call it.
+    """A decoder of clips on one GPU. Thread-safe.
 
     Args:
         device_id: The number of the GPU.
-        batch_size: Clips per batch.
-        threads: Threads of the pipeline for images.
-        scaled: Whether frames are scaled, each clip to its own `size`.
+        batch_size: The number of clips per batch.
+        threads: The number of threads of the pipeline for images.
+        scaled: Whether the frames of each clip are scaled to `Fetched.size`.
     """
 
     def __init__(self, *, device_id: int, batch_size: int, threads: int, scaled: bool) -> None:
@@ -45,7 +45,11 @@ class GpuDecoder:
         self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
-        """Decode clips: uint8 [F, H, W, 3] each, with zeros for padding. Raises RuntimeError if DALI fails."""
+        """Return the frames of each clip, uint8 [F, H, W, 3], with black frames as padding.
+
+        Raises:
+            RuntimeError: DALI fails.
+        """
         movies = [place for place, clip in enumerate(clips) if clip.movie is not None]
         images = [place for place, clip in enumerate(clips) if clip.images is not None]
         frames: dict[int, Tensor] = {}
@@ -57,7 +61,7 @@ class GpuDecoder:
         return [frames[place] for place in range(len(clips))]
 
     def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
-        """Decode clips of videos: uint8 [unique, H, W, 3] each."""
+        """Return the distinct frames of each video clip, uint8 [unique, H, W, 3]."""
         movies = [clip.movie for clip in clips if clip.movie is not None]
         together = groups(
             [movie.packets for movie in movies], [clip.size for clip in clips], most_packets=self._movies.most_packets
@@ -73,7 +77,7 @@ class GpuDecoder:
         return [by_clip[number] for number in range(len(clips))]
 
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
-        """Decode clips of images: uint8 [unique, H, W, 3] each."""
+        """Return the distinct images of each clip of images, uint8 [unique, H, W, 3]."""
         counts = [len(clip.images) for clip in clips if clip.images is not None]
         images = [{"image": image} for clip in clips for image in clip.images or ()]
         sizes = [clip.size for clip, count in zip(clips, counts, strict=True) for _ in range(count)]
@@ -81,19 +85,19 @@ class GpuDecoder:
         pictures = [picture for output in outputs for picture in tensors_of(output)]
         ends = np.cumsum(counts).tolist()
         stacked = [torch.stack(pictures[end - count : end]) for count, end in zip(counts, ends, strict=True)]
-        torch.cuda.current_stream().synchronize()  # only then may DALI's memory, `pictures`, be dropped
+        torch.cuda.current_stream().synchronize()  # before DALI's output, `pictures`, is deleted
         return stacked
 
 
 def tensors_of(output: Any) -> list[Tensor]:
-    """Return the tensors of a DALI tensor list on the GPU, without a copy."""
+    """Return the tensors of a DALI tensor list on the GPU. They share DALI's memory."""
     if output.is_dense_tensor():
         return list(from_dlpack(output.as_tensor()).unbind(0))
     return [from_dlpack(output[number]) for number in range(len(output))]
 
 
 def owned_tensors(output: Any) -> list[Tensor]:
-    """Return complete copies of the tensors of a DALI tensor list on the GPU."""
+    """Copy the tensors of a DALI tensor list on the GPU, and wait until the copies are complete."""
     tensors = tensors_of(output)
     copies = [tensor.clone() for tensor in tensors]
     torch.cuda.current_stream().synchronize()
@@ -101,9 +105,9 @@ def owned_tensors(output: Any) -> list[Tensor]:
 
 
 def _copied(decoded: list[Tensor], clips: list[Fetched]) -> list[Tensor]:
-    """Return complete copies of decoded frames, arranged for their clips."""
+    """Copy decoded frames into the order and orientation of their clips, and wait until the copies are complete."""
     copies = [arranged(frames, clip) for frames, clip in zip(decoded, clips, strict=True)]
-    torch.cuda.current_stream().synchronize()  # only then may DALI's memory, `decoded`, be dropped
+    torch.cuda.current_stream().synchronize()  # before DALI's output, `decoded`, is deleted
     return copies
 
 
@@ -120,7 +124,12 @@ def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
 
 
 def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
-    """Return a copy of [windows, unique, H, W, 3] as [windows, F, H, W, 3], with zeros for padding."""
+    """Copy distinct frames, [windows, unique, H, W, 3], into the clip's order, [windows, F, H, W, 3].
+
+    Args:
+        unique: The distinct frames.
+        order: int64 [F], the index in `unique` of each frame of the clip. -1 stands for padding, which becomes black.
+    """
     frames = unique[:, torch.from_numpy(np.maximum(order, 0)).to(unique.device)]
     if (order == PAD).any():
         frames[:, torch.from_numpy(order == PAD).to(unique.device)] = 0
@@ -128,7 +137,7 @@ def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
 
 
 GIBIBYTE = 1 << 30
-# torch, DALI and NVDEC raise RuntimeErrors that differ only in their messages.
+# The messages by which RuntimeErrors of torch, DALI and NVDEC say that GPU memory is full.
 OUT_OF_MEMORY = re.compile(
     r"out[ _]of[ _]memory|cudaErrorMemoryAllocation|CUDA allocation failed|bad_alloc", re.IGNORECASE
 )
@@ -136,23 +145,23 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def check_cuda(device_id: int) -> None:
-    """Raise FramedexError with a remedy if torch cannot use the GPU."""
+    """Raise FramedexError if torch cannot use the GPU with this number."""
     if torch.version.cuda is None:
         raise _unusable(
             f"torch {torch.__version__}, a build without CUDA",
-            "install a build of torch with CUDA, or take device='cpu'",
+            "install a build of torch with CUDA, or use device='cpu'",
         )
     if not torch.cuda.is_available():
         hidden = f"{VISIBLE}={os.environ[VISIBLE]!r}" if VISIBLE in os.environ else None
         reason = driver_support(0).reason or hidden or "no GPU that torch can use"
-        raise _unusable(reason, "check that nvidia-smi lists a GPU, or take device='cpu'")
+        raise _unusable(reason, "check that nvidia-smi lists a GPU, or use device='cpu'")
     count = torch.cuda.device_count()
     if device_id >= count:
         raise FramedexError(
             "there is no such GPU",
             found=f"cuda:{device_id}",
             allowed="cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}",
-            remedy=f"name one of these; {VISIBLE} sets the GPUs that a process sees",
+            remedy=f"choose an allowed GPU; {VISIBLE} sets the GPUs that a process can use",
         )
 
 
@@ -161,22 +170,23 @@ def _unusable(found: str, remedy: str) -> FramedexError:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of torch, DALI or NVDEC means that the GPU's memory is full."""
+    """Return whether an error of torch, DALI or NVDEC says that the GPU's memory is full."""
     return isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def free_memory(device_id: int) -> str:
-    """Return the free memory of a GPU, in words."""
+    """Return a text with the free and the total memory of a GPU."""
     free, total = torch.cuda.mem_get_info(device_id)
     return f"{free / GIBIBYTE:.1f} of {total / GIBIBYTE:.1f} GiB free on cuda:{device_id}"
 
 
-THREADS = 2  # while one thread builds its movies or copies frames, the GPU decodes the movies of the other
-FEWEST_CLIPS = 8  # fewer clips would leave some of the GPU's decoders idle
+# Number of threads that decode. The GPU decodes for one thread while the other builds movies or copies frames.
+THREADS = 2
+FEWEST_CLIPS = 8  # minimum number of clips per run. With fewer, some of the GPU's decoders would be idle
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
-    """Yield the tensors of a batch, which may be in lists and in dicts by view."""
+    """Yield the tensors of a batch, including those in nested lists and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | dict):
@@ -185,17 +195,17 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 class GpuFrames(Frames):
-    """Makes batches of fetched clips on one GPU.
+    """Makes batches of fetched clips on one GPU. Thread-safe.
 
-    Threads call it, one per batch. The work has a CUDA stream of its own, so that it runs in parallel to the trainer's.
+    The work runs on a separate CUDA stream, in parallel to the training.
 
     Args:
         finish: The form of the delivered frames.
         device_id: The number of the GPU.
-        batch_size: Clips per batch.
-        in_progress: Clips that are in progress at the same time.
-        threads: Threads of DALI's pipelines for images and transforms.
-        scaled: Whether frames are scaled, each clip to its own `size`.
+        batch_size: The number of clips per batch.
+        in_progress: The number of clips that are in progress at the same time.
+        threads: The number of threads of the DALI pipelines for images and for transforms.
+        scaled: Whether the frames of each clip are scaled to `Fetched.size`.
     """
 
     def __init__(
@@ -214,15 +224,15 @@ class GpuFrames(Frames):
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Run the GPU work inside on the loader's own stream."""
+        """Run the GPU work of a `with` block on the loader's stream."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
 
     def made(self, content: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns a batch, for use on the caller's stream.
+        """Return a function that returns the batch `content` for use on its caller's CUDA stream.
 
-        The caller's stream waits until the loader's stream has finished the work submitted so far. From then on, it
-        owns the batch.
+        When the function is called, the caller's stream waits for the work that the loader's stream has queued so far.
+        The tensors' memory is not reused before the work of the caller's stream on them is complete.
         """
         complete = self._stream.record_event()
 
@@ -237,24 +247,27 @@ class GpuFrames(Frames):
         return wait
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return the free GPU memory in words if an error means that it is full, else None."""
+        """Return a text with the GPU's free memory if an error says that this memory is full, otherwise None."""
         return free_memory(self._device.index) if is_out_of_memory(error) else None
 
     def given(self, clip: Fetched) -> Tensor:
-        """Return the frames that a worker decoded, on the GPU."""
-        # torch has few operations for uint16 on a GPU, so its bits are int16 until `_one` is done.
+        """Copy the frames that a worker decoded to the GPU."""
+        # torch has few operations for uint16 on a GPU, so uint16 samples are handled as int16 until `_one` returns.
         frames = clip.frames.view(np.int16) if clip.frames.dtype == np.uint16 else clip.frames
         return torch.from_numpy(frames).to(self._device)
 
     def finish(self, frames: list[Tensor]) -> Tensor | list[Tensor]:
-        """Return a batch's frames as delivered."""
+        """Return the frames of a batch after the transform, normalization, change of layout and collation."""
         if self._transformer is not None:
             self._stream.synchronize()  # DALI reads these frames on another stream
             frames = owned_tensors(self._transformer.run(frames))
         return collated("frames", frames, self._finish.collate, self._one)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Transform a batch's audio and remove it from the items. Without a transform, return an empty dict."""
+        """Transform a batch's audio, remove it from the items, and return it as {"audio": …}.
+
+        Without an audio transform, the items are not changed, and the result is an empty dict.
+        """
         if self._audio is None:
             return {}
         clips = owned_tensors(self._audio.run([item.pop("audio") for item in items]))
@@ -271,12 +284,12 @@ class GpuFrames(Frames):
 
 
 def at_once(in_progress: int, *, is_cached: bool) -> tuple[int, int]:
-    """Return the minimum and maximum number of clips for a run of DALI.
+    """Return the minimum and maximum number of clips that a decoder takes in one call.
 
     Args:
-        in_progress: Clips that are in progress at the same time. A run may wait for a quarter of them.
-        is_cached: Whether the driver's answers are cached, so that movies take no time of their own. Otherwise clips
-            are joined into movies, and larger runs are better.
+        in_progress: The number of clips that are in progress at the same time. The minimum is at most a quarter of it.
+        is_cached: Whether `nvdec_cache` works, so that starting a movie takes hardly any time. Otherwise clips are
+            joined into movies, and larger numbers of clips are faster.
     """
     fewest, most = (FEWEST_CLIPS, MOVIES_AT_ONCE) if is_cached else (MOVIES_AT_ONCE, FEWEST_CLIPS * MOVIES_AT_ONCE)
     return max(1, min(fewest, in_progress // 4)), most
@@ -285,13 +298,13 @@ def at_once(in_progress: int, *, is_cached: bool) -> tuple[int, int]:
 def collated(
     name: str, clips: list[Tensor], collate: Collate, finish: Callable[[Tensor], Tensor]
 ) -> Tensor | list[Tensor]:
-    """Return a batch of finished tensors.
+    """Return the finished tensors of a batch, collated.
 
     Args:
-        name: The batch's key, for errors.
+        name: The key of the tensors in the batch, for error messages.
         clips: One tensor per clip.
-        collate: The treatment of different shapes, as in `collate_clips`.
-        finish: The function that finishes each tensor, or all of them stacked.
+        collate: What is done if shapes differ, as in `collate_clips`.
+        finish: The function that finishes one tensor, or the stacked tensors of all clips.
 
     Raises:
         FramedexError: Shapes differ, and `collate` is "error".
@@ -302,7 +315,7 @@ def collated(
         return finish(torch.stack(clips))
     finished = [finish(clip) for clip in clips]
     shape = greatest_shape([tuple(clip.shape) for clip in finished])
-    is_deep = any(clip.dtype == torch.uint16 for clip in finished)  # samples as stored may differ in their bits
+    is_deep = any(clip.dtype == torch.uint16 for clip in finished)  # with dtype="raw", clips may differ in bit depth
     batch = finished[0].new_zeros([len(finished), *shape], dtype=torch.uint16 if is_deep else finished[0].dtype)
     for row, clip in zip(batch, finished, strict=True):
         row[tuple(slice(size) for size in clip.shape)] = clip

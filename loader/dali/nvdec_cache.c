@@ -1,13 +1,15 @@
-/* Spares the video driver two kinds of calls that take long and that it handles one at a time on the whole machine.
+/* A cache for the results of two slow functions of the video driver. The driver executes only one call of these
+functions at a time on the whole machine.
 
-- cuvidGetDecoderCaps, about 8 ms. DALI 2.4 calls it for each movie (FramesDecoderGpu::SelectVideoStream). The answer
-  for a device and a format never changes. It is kept.
-- cuvidCreateDecoder, about 75 ms. DALI keeps 100 decoders. With more, it destroys one for each that it creates, those
-  of one codec first. Decoders that DALI destroys are kept here and given back for an equal request. Those that were
-  idle for the longest time are destroyed, so that a process has at most MOST_DECODERS: an H200 has 288 for all.
+- cuvidGetDecoderCaps takes about 8 ms. DALI 2.4 calls it for each movie (FramesDecoderGpu::SelectVideoStream). The
+  result for a device and a format never changes, so it is cached.
+- cuvidCreateDecoder takes about 75 ms. DALI keeps up to 100 decoders. Beyond that, it destroys one decoder for each
+  that it creates, beginning with those of one codec. Decoders that DALI destroys are kept here, and are reused for an
+  equal request. A process has at most MOST_DECODERS, since all processes on an H200 together can have 288. Beyond
+  that, the decoder that has been idle for the longest time is destroyed.
 
-This library has the name by which DALI looks for the driver's library, libnvcuvid.so, and depends on the driver's own,
-libnvcuvid.so.1, in which dlsym finds every other function. See nvdec_cache.py. */
+This library has the name of the library that DALI loads, libnvcuvid.so. It depends on the driver's library,
+libnvcuvid.so.1, in which dlsym finds all other functions. See nvdec_cache.py. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,13 +19,13 @@ libnvcuvid.so.1, in which dlsym finds every other function. See nvdec_cache.py. 
 enum { SUCCESS = 0, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, MOST_ANSWERS = 512, MOST_DECODERS = 224, MOST_KNOWN = 1024 };
 static const unsigned long MOST_IDLE_BYTES = 2ul << 30;
 
-/* CUVIDDECODECAPS of cuviddec.h: the request, and the answer. */
+/* The structure CUVIDDECODECAPS of cuviddec.h, divided into input and output members. */
 typedef struct {
     unsigned asked[6];
     unsigned char answer[64];
 } Caps;
 
-/* CUVIDDECODECREATEINFO: the members that say how much memory a decoder takes, and the rest. */
+/* The structure CUVIDDECODECREATEINFO of cuviddec.h. Only the members that determine a decoder's memory are named. */
 typedef struct {
     unsigned long width, height, decoded_pictures;
     int codec, chroma;
@@ -34,7 +36,7 @@ typedef struct {
 typedef struct {
     void *decoder, *context;
     int idle;
-    unsigned long returned; /* when, counted in returns */
+    unsigned long returned; /* value of the counter `returns` when DALI destroyed the decoder */
     Wanted wanted;
 } Decoder;
 
@@ -44,7 +46,7 @@ static struct {
 } answers[MOST_ANSWERS];
 static int answered;
 
-static Decoder decoders[MOST_KNOWN]; /* those in use by DALI, and idle ones */
+static Decoder decoders[MOST_KNOWN]; /* decoders that DALI uses, and idle decoders */
 static int known;
 static unsigned long returns, idle_bytes;
 
@@ -102,7 +104,8 @@ static void *context_of_caller(void) {
     return current_context && current_context(&context) == SUCCESS ? context : NULL;
 }
 
-/* The memory of a decoder's pictures. Those of 4:2:0 take 3 bytes for 2 pixels, the others up to 3 a pixel. */
+/* Return the size of a decoder's picture buffers. 8-bit pictures take 1.5 bytes per pixel in 4:2:0, and at most 3 bytes
+per pixel in other chroma formats. */
 static unsigned long bytes(const Wanted *wanted) {
     unsigned long pixels = wanted->width * wanted->height * wanted->decoded_pictures;
     return pixels * (wanted->chroma > 1 ? 6 : 3) / 2 * (wanted->bits_above_8 ? 2 : 1);
@@ -138,7 +141,8 @@ static void *forget_idle(int n) {
     return decoder;
 }
 
-/* Destroy the decoder that was idle for the longest time, if there is one, and if there are too many or `always`. */
+/* Destroy the decoder that has been idle for the longest time, if `always` is set or if a limit is exceeded. Return
+whether a decoder was destroyed. */
 static int destroy_one(void *context, int always, int *result) {
     pthread_mutex_lock(&lock);
     int too_many = always || known > MOST_DECODERS || idle_bytes > MOST_IDLE_BYTES;
@@ -203,7 +207,7 @@ int cuvidDestroyDecoder(void *decoder) {
     return result;
 }
 
-/* How many calls of each kind the driver was spared. */
+/* Return the number of calls of each function that were answered from the cache. */
 void framedex_spared(unsigned long *found_answers, unsigned long *found_decoders) {
     pthread_mutex_lock(&lock);
     *found_answers = saved_answers;

@@ -1,12 +1,12 @@
-"""A cache of the video driver's answers and decoders, which DALI requests again and again.
+"""A cache between DALI and the video driver, for decoder capabilities and for decoders.
 
-DALI 2.4 calls `cuvidGetDecoderCaps` for each movie. The driver takes about 8 ms to answer. Creating a decoder takes
-about 75 ms, and DALI destroys decoders if there are more than 100. The driver handles one such call at a time on the
-whole machine (docs/decisions/0024-nvdec-cache.md). So a small library in C (`nvdec_cache.c`) keeps the answers and the
-decoders.
+DALI 2.4 queries the decoder capabilities (`cuvidGetDecoderCaps`) for each movie, which takes about 8 ms. Creating a
+decoder takes about 75 ms, and DALI destroys decoders if there are more than 100. The driver executes only one such call
+at a time on the whole machine (docs/decisions/0024-nvdec-cache.md). So a small C library (`nvdec_cache.c`) caches the
+capabilities and the decoders.
 
-DALI loads the driver by the name libnvcuvid.so. If a library with that name in its header (`DT_SONAME`) is loaded
-earlier, DALI gets that library. It is compiled in a temporary folder, in less than 0.2 s.
+DALI loads the driver by the name libnvcuvid.so. The C library has the same name in its header (`DT_SONAME`) and is
+loaded first, so that DALI gets the C library instead. It is compiled in a temporary folder, in less than 0.2 s.
 """
 
 import ctypes
@@ -21,19 +21,19 @@ from pathlib import Path
 from framedex.errors import FramedexError
 
 SOURCE = Path(__file__).with_name("nvdec_cache.c")
-DRIVER, ASKED_BY = "libnvcuvid.so.1", "libnvcuvid.so"  # the driver's own name, and the name that DALI loads
+DRIVER, ASKED_BY = "libnvcuvid.so.1", "libnvcuvid.so"  # the driver's DT_SONAME, and the name that DALI loads
 COMPILERS = ("cc", "gcc", "clang")
-SECONDS = 60  # the time limit of a compiler, which needs less than one second
-SWITCH = "FRAMEDEX_NVDEC_CACHE"  # with "off", DALI calls the driver each time
+SECONDS = 60  # time limit for the compiler. Usually it takes less than one second
+SWITCH = "FRAMEDEX_NVDEC_CACHE"  # environment variable. The value "off" disables the cache
 LOG = logging.getLogger("framedex.loader")
 
 
 @functools.lru_cache
 def cache_nvdec() -> bool:
-    """Cache the driver's answers and decoders in this process. Return whether this works.
+    """Install the cache in this process, and return whether it is installed.
 
-    It works only before DALI first loads the driver. If it does not work, a warning says why, and DALI calls the driver
-    each time.
+    This must be called before DALI loads the driver. If the cache cannot be installed, the reason is logged as a
+    warning, and DALI calls the driver each time.
     """
     if os.environ.get(SWITCH) == "off":
         return False
@@ -42,7 +42,8 @@ def cache_nvdec() -> bool:
     except (FramedexError, OSError, subprocess.SubprocessError) as error:
         LOG.warning(
             "NVDEC will be slower: DALI queries the video driver for each movie, which takes about 8 ms, "
-            "and the answers could not be cached: %s\n  to use no cache, without this message, set %s=off",
+            "and the cache for these queries could not be installed: %s\n"
+            "  to run without the cache and without this message, set %s=off",
             error,
             SWITCH,
         )
@@ -51,30 +52,30 @@ def cache_nvdec() -> bool:
 
 
 def load_library() -> ctypes.CDLL:
-    """Compile the library, load it under the name that DALI looks for, and return it.
+    """Compile the C library, load it under the name of the library that DALI loads, and return it.
 
     Raises:
-        FramedexError: A compiler is missing or failed, or the driver was already loaded under that name.
-        OSError: Loading failed.
-        SubprocessError: The compiler took too long.
+        FramedexError: No compiler was found, the compiler failed, or the driver was already loaded under that name.
+        OSError: The library cannot be loaded.
+        SubprocessError: The compiler exceeded its time limit.
     """
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         library = ctypes.CDLL(str(compiled(Path(folder))))
     if ctypes.CDLL(ASKED_BY)._handle != library._handle:
         raise FramedexError(
-            "the driver was loaded before, by DALI or another library",
+            "the video driver was already loaded, by DALI or another library",
             found=ASKED_BY,
-            remedy="make the ClipLoader, or call clip_pipeline, before other pipelines that decode video",
+            remedy="create the ClipLoader, or call clip_pipeline, before any other DALI pipeline that decodes video",
         )
     return library
 
 
 def compiled(folder: Path) -> Path:
-    """Compile the library in a folder and return its path.
+    """Compile the C library in a folder, and return the path of the library.
 
     Raises:
-        FramedexError: A compiler is missing or failed.
-        SubprocessError: The compiler took too long.
+        FramedexError: No compiler was found, or the compiler failed.
+        SubprocessError: The compiler exceeded its time limit.
     """
     named = os.environ.get("CC")
     compiler = next(filter(None, map(shutil.which, [named] if named else COMPILERS)), None)
@@ -86,7 +87,7 @@ def compiled(folder: Path) -> Path:
         )
     driver, library = folder / DRIVER, folder / "nvdec_cache.so"
     shared = [compiler, "-shared", "-fPIC", "-O2"]
-    # An empty library stands for the driver: linking needs only its name.
+    # The linker needs only the name of the driver, so an empty library takes its place.
     _run([*shared, "-x", "c", os.devnull, f"-Wl,-soname,{DRIVER}", "-o", str(driver)])
     links = [f"-Wl,-soname,{ASKED_BY}", "-Wl,--no-as-needed", str(driver), "-ldl", "-lpthread"]
     _run([*shared, str(SOURCE), *links, "-o", str(library)])

@@ -1,12 +1,13 @@
-"""DALI pipelines: NVDEC for tiny movies, nvJPEG for images, and the user's transform on either device.
+"""DALI pipelines that decode tiny movies on NVDEC, decode images on nvJPEG, and call the user's transform.
 
-Each pipeline takes one batch and returns one tensor per sample. A pipeline for DALI Proxy does all of this in one. DALI
-declares a pipeline invalid after any error in it. It is then built again for the next batch.
+A pipeline takes one batch per run and returns one tensor per sample. A pipeline for DALI Proxy combines decoding,
+scaling and the transform. After an error, DALI does not allow further runs of a pipeline. The pipeline is then built
+again for the next batch.
 
-DALI 2.4's video decoder frees its buffers while its own copies out of them are pending on its stream, and freed memory
-can be used again at once (docs/decisions/0028-dali-memory.md). Two rules keep this harmless. Free memory stays mapped
-(`DALI_USE_VMM`). And only one run is in progress on a GPU at a time, so that the memory is used again only after the
-copies, on the same stream.
+The video decoder of DALI 2.4 frees its buffers before the queued copies from these buffers are complete, and freed
+memory can be allocated again at once (docs/decisions/0028-dali-memory.md). Two measures prevent damage. Freed memory
+stays mapped (`DALI_USE_VMM`). And only one run is in progress on a GPU at a time, so that new contents are written
+after the copies, on the same CUDA stream.
 """
 
 import os
@@ -32,10 +33,11 @@ except ModuleNotFoundError as error:
 
 Transform = Callable[[Any], Any]
 
-# Per run of a pipeline. 16 movies keep all decoders of a GPU busy, and nvJPEG is fastest with many images.
+# The maximum number of movies and of images per run. 16 movies keep all NVDEC engines of a GPU busy, and nvJPEG is
+# fastest with many images.
 MOVIES_AT_ONCE, IMAGES_AT_ONCE = 16, 1024
-FRAMES, AUDIO = "FHWC", "Ct"  # layouts of a transform's input
-_one_run: defaultdict[int | None, threading.Lock] = defaultdict(threading.Lock)  # per GPU
+FRAMES, AUDIO = "FHWC", "Ct"  # DALI's layout strings for the input of a transform
+_one_run: defaultdict[int | None, threading.Lock] = defaultdict(threading.Lock)  # locks by GPU. None stands for the CPU
 
 
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
@@ -54,7 +56,7 @@ def _images(scaled: bool) -> DataNode:
 
 
 def _movie_inputs() -> tuple[DataNode, ...]:
-    """Return the inputs that `movie_feed` names."""
+    """Return a pipeline input for each key of a `MovieFeed`."""
     return (
         fn.external_source(name="movie", dtype=types.UINT8, ndim=1),
         fn.external_source(name="wanted", dtype=types.INT32, ndim=1),
@@ -85,7 +87,7 @@ def _scaled(frames: DataNode, size: DataNode | list[int]) -> DataNode:
 def _transformed(transform: Transform, device: str, layout: str) -> DataNode:
     if layout == FRAMES:
         return transform(fn.external_source(name="given", device=device, dtype=types.UINT8, ndim=4, layout=layout))
-    sound = fn.external_source(name="given", dtype=types.FLOAT, ndim=2, layout=layout)  # workers decode it
+    sound = fn.external_source(name="given", dtype=types.FLOAT, ndim=2, layout=layout)  # decoded by workers, on the CPU
     return transform(sound.gpu() if device == "gpu" else sound)
 
 
@@ -117,15 +119,17 @@ def clip_pipeline(
 ) -> Any:
     """Return a DALI pipeline for a DALIServer that receives the clips of `ClipDataset.with_proxy`.
 
-    It has one batch in progress. With more, DALI could overwrite frames (docs/decisions/0028-dali-memory.md).
+    The pipeline processes one batch at a time. If several batches were in progress, DALI could overwrite frames
+    (docs/decisions/0028-dali-memory.md).
 
     Args:
-        batch_size: Clips per batch.
-        size: (height, width) to which frames are scaled, which must equal the dataset's size. If None, frames keep
-            their size.
-        transform: A function of DALI operations from frames to frames. Its input is uint8 FHWC on the GPU.
+        batch_size: The number of clips per batch.
+        size: (height, width) to which frames are scaled. It must equal the `size` of the dataset. If None, frames are
+            not scaled.
+        transform: A function that applies DALI operations to the frames and returns the result. The frames are uint8,
+            in the layout FHWC, on the GPU.
         device_id: The number of the GPU.
-        threads: Threads of the pipeline.
+        threads: The number of CPU threads of the pipeline.
     """
     cache_nvdec()
     options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
@@ -133,7 +137,7 @@ def clip_pipeline(
 
 
 class _Pipeline:
-    """A pipeline that is built on first use, and again after an error."""
+    """A DALI pipeline that is built on the first run, and again on the first run after an error. Thread-safe."""
 
     def __init__(self, make: Callable[..., Any], *arguments: Any, batch_size: int, threads: int, device_id: int | None):
         self._make, self._arguments = make, arguments
@@ -141,10 +145,16 @@ class _Pipeline:
         self._built: Any = None
 
     def run(self, feeds: Mapping[str, Any]) -> Any:
-        """Return the tensor list of the only output. Raises RuntimeError if DALI fails.
+        """Run the pipeline once, and return its only output, a tensor list.
 
-        Threads may call it. DALI copies its input. The output is complete, and later runs do not overwrite it: outputs
-        of DALI's dynamic executor live as long as they are referenced.
+        DALI copies the inputs. When this returns, the output is complete. Later runs do not overwrite the output, since
+        outputs of DALI's dynamic executor are valid as long as they are referenced.
+
+        Args:
+            feeds: The samples of each input, by the input's name.
+
+        Raises:
+            RuntimeError: DALI fails.
         """
         with _one_run[self._options["device_id"]]:
             try:
@@ -161,7 +171,7 @@ class _Pipeline:
 
 
 class _Decoder:
-    """Decodes movies or images in runs of at most `batch_size`, with a pipeline that `make` builds."""
+    """A decoder of movies or images. It uses the pipeline that `make` returns, with at most `batch_size` per run."""
 
     def __init__(self, make: Callable[..., Any], *, scaled: bool, batch_size: int, threads: int, device_id: int):
         self._scaled, self._most = scaled, batch_size
@@ -171,11 +181,11 @@ class _Decoder:
         """Decode movies or images.
 
         Args:
-            inputs: The inputs of the pipeline for each movie or image, by name.
-            sizes: (height, width) to which each one is scaled, if the pipeline scales.
+            inputs: The pipeline's inputs by name, for each movie or image.
+            sizes: The (height, width) to which each movie or image is scaled. Not used if the pipeline does not scale.
 
         Returns:
-            A tensor list on the GPU per run, with uint8 [unique, H, W, 3] per movie or uint8 [H, W, 3] per image.
+            One tensor list on the GPU per run, with uint8 [unique, H, W, 3] per movie or uint8 [H, W, 3] per image.
 
         Raises:
             RuntimeError: DALI fails.
@@ -190,16 +200,18 @@ class _Decoder:
 
 
 class MovieDecoder(_Decoder):
-    """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` per run. Each movie has a thread of its own if cores suffice.
+    """A decoder of tiny movies on NVDEC, with at most `MOVIES_AT_ONCE` per run.
+
+    The pipeline has one thread per movie of a run, but not more threads than the machine has CPU cores.
 
     Args:
         scaled: Whether each movie is scaled to a size.
-        batch_size: Clips per batch.
+        batch_size: The number of clips per batch.
         device_id: The number of the GPU.
 
     Attributes:
-        most_packets: The maximum number of packets in a movie of several clips. It is 0 if the driver's answers are
-            cached: then movies take no time of their own, and clips are not joined.
+        most_packets: The maximum number of packets in a movie of several clips. 0 if `nvdec_cache` works. Starting a
+            movie then takes hardly any time, so clips are not joined.
     """
 
     def __init__(self, *, scaled: bool, batch_size: int, device_id: int) -> None:
@@ -210,11 +222,13 @@ class MovieDecoder(_Decoder):
 
 
 class ImageDecoder(_Decoder):
-    """Decodes JPEGs on the GPU, `IMAGES_AT_ONCE` per run. The input of an image is `image`, uint8 [bytes].
+    """A decoder of JPEG files on the GPU, with at most `IMAGES_AT_ONCE` per run.
+
+    The pipeline has the input `image`, uint8 [bytes].
 
     Args:
         scaled: Whether each image is scaled to a size.
-        threads: Threads of the pipeline.
+        threads: The number of CPU threads of the pipeline.
         device_id: The number of the GPU.
     """
 
@@ -223,22 +237,22 @@ class ImageDecoder(_Decoder):
 
 
 def even_parts(count: int, most: int) -> list[slice]:
-    """Return slices that divide a sequence of `count` elements into parts of at most `most`.
+    """Return slices that divide a sequence of `count` elements into parts of at most `most` elements.
 
-    The lengths of parts differ by at most one, so that the runs take about the same time.
+    The lengths of the parts differ by at most one, so that all runs take about the same time.
     """
     parts = -(-count // most)
     return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 
 class Transformer:
-    """Runs a function of DALI operations over clips.
+    """A pipeline that applies the user's function, which consists of DALI operations, to clips.
 
     Args:
-        transform: The function.
-        layout: FRAMES or AUDIO.
-        batch_size: Clips per batch.
-        threads: Threads of the pipeline.
+        transform: The user's function.
+        layout: FRAMES or AUDIO, the layout of the function's input.
+        batch_size: The number of clips per batch.
+        threads: The number of CPU threads of the pipeline.
         device_id: The number of the GPU. If None, the function runs on the CPU.
     """
 
@@ -249,18 +263,18 @@ class Transformer:
         )
 
     def run(self, clips: Sequence[Any]) -> Any:
-        """Return a tensor list with the function's result for each clip, on the device. Raises RuntimeError."""
+        """Return the function's results for the clips, as a tensor list on the device. Raises RuntimeError."""
         return self._pipeline.run({"given": list(clips)})
 
 
 def transformers(
     transform: Transform | None, audio_transform: Transform | None, **options: Any
 ) -> tuple[Transformer | None, Transformer | None]:
-    """Return the transformers of frames and of sound, which are None without a function.
+    """Return the transformer of frames and the transformer of audio.
 
     Args:
-        transform: The function for frames.
-        audio_transform: The function for sound.
+        transform: The function for frames. If None, the transformer of frames is None.
+        audio_transform: The function for audio. If None, the transformer of audio is None.
         options: The other arguments of Transformer.
     """
     return (

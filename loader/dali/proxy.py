@@ -1,4 +1,4 @@
-"""Clips for DALI Proxy: a torch DataLoader's workers fetch them, and a pipeline in the main process decodes them."""
+"""Clips for DALI Proxy. Workers of a torch DataLoader fetch clips, and a pipeline in the main process decodes them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,19 +27,20 @@ NO_MOVIE: MovieFeed = {
 
 
 class ProxiedDataset:
-    """The clips of a dataset, with `frames` from a DALI pipeline (`clip_pipeline`) in the main process. Picklable.
+    """A picklable torch dataset whose frames are decoded by a DALI pipeline (`clip_pipeline`) in the main process.
 
-    An error in the pipeline loses a whole batch. So the worker checks which clips are available, and which clips the
-    rules for NVDEC exclude. It decodes the excluded clips itself, and they pass through the pipeline as raw frames.
+    After an error in the pipeline, a whole batch is lost. So workers report unreadable clips before they are sent to
+    the pipeline. Workers also decode the clips that NVDEC must not decode (`routes.gpu_obstacle`), and send their
+    frames to the pipeline.
 
     Args:
         dataset: The clips.
-        proxy: The `proxy` of a DALIServer that runs `clip_pipeline`.
-        pixels: The options for frames. The pipeline can only stretch them to a size.
+        proxy: The attribute `proxy` of a DALIServer that runs `clip_pipeline`.
+        pixels: The options for frames. The only allowed change of frames is stretching to a size.
         device_id: The number of the GPU that decodes.
 
     Raises:
-        FramedexError: The options crop, transform or lay out frames, which the pipeline does not do.
+        FramedexError: The options require another change of frames, such as a crop, a transform or another layout.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class ProxiedDataset:
                 "a pipeline for DALI Proxy can only stretch frames to a size",
                 found="a dataset with framing, layout, dtype or transform",
                 allowed="size=(height, width)",
-                remedy="crop, mirror and lay out in the pipeline: clip_pipeline(transform=…)",
+                remedy="crop, mirror and change the layout in the pipeline, with clip_pipeline(transform=…)",
             )
         # The pipeline is for movies, and neither turns nor cuts their frames.
         options = FetchOptions(pixels=pixels, caps=driver_support(device_id), nvjpeg=False, windows=False)
@@ -61,9 +62,9 @@ class ProxiedDataset:
         return len(self._dataset)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return an item with the keys and errors of ClipDataset.
+        """Return an item with the same keys as an item of ClipDataset, or raise the same errors.
 
-        Its `frames` are a reference, which becomes a tensor in the DataLoader's batch.
+        The value of `frames` is a reference that DALI Proxy replaces by a tensor when the DataLoader makes a batch.
         """
         fetched = self._fetch(ClipRequest(number=number, on_gpu=True))
         if isinstance(fetched, Fault):
@@ -72,7 +73,10 @@ class ProxiedDataset:
 
 
 def proxy_inputs(clip: Fetched) -> dict[str, NDArray[Any]]:
-    """Return the inputs of `clip_pipeline` by name. The inputs of the branch that is not taken are placeholders."""
+    """Return the inputs of `clip_pipeline` by name.
+
+    The pipeline either decodes a movie or takes decoded frames. The inputs of the other alternative are placeholders.
+    """
     if clip.movie is None or clip.order is None:
         movie, order, mask, frames = NO_MOVIE, NO_ORDER, NO_FRAMES, clip.frames
     else:

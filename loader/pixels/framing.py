@@ -1,7 +1,7 @@
-"""Framing: the size to which frames are scaled when they are loaded, and the part of them that is delivered.
+"""Framing: how frames are scaled when they are loaded, and which part of the scaled frames is delivered.
 
-This includes the sizes of vision-language models, which are multiples of a patch with a bounded number of pixels.
-Delivered sizes follow from the sizes of pictures, without reading clips. Random draws depend only on the clip.
+This includes the frame sizes of vision-language models, which are multiples of a patch size with a limited number of
+pixels. The size of delivered frames is computed from the size of the pictures, without reading clips.
 """
 
 import math
@@ -20,29 +20,32 @@ from framedex.sharder.decoding.video import Size
 from framedex.sharder.policies.sampling import below, draws
 
 # These constants are from qwen-vl-utils 0.0.14. A token has `factor` × `factor` pixels.
-MIN_TOKENS, MAX_TOKENS = 128, 768  # per frame
+MIN_TOKENS, MAX_TOKENS = 128, 768  # tokens per frame
+# The number of tokens of the model's context, and the share of them that a video may use.
 MAX_TOKENS_OF_CLIP, SHARE_FOR_VIDEO = 128_000, 0.9
-MIN_ROOM = 1.05  # the limit of a frame is at least this many times `min_pixels`
-MAX_RATIO = 200  # the longer side divided by the shorter one
+MIN_ROOM = 1.05  # the upper limit of pixels per frame is at least this many times `min_pixels`
+MAX_RATIO = 200  # maximum of longer side / shorter side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmartResize:
-    """The frame sizes of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. They keep proportions as far as the multiples allow.
+    """The frame sizes of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
 
-    Both sides are multiples of `factor`. The number of pixels of a frame has a lower and an upper limit, and the upper
-    one decreases for long clips. The sizes equal those of `qwen_vl_utils.fetch_video` (0.0.14), except for long, thin
-    pictures: that function scales them to 0 rows, and here they keep a side of `factor` and may exceed the limit.
+    Both sides are rounded to multiples of `factor`, so proportions change slightly. The number of pixels of a frame has
+    a lower and an upper limit. The upper limit decreases with the number of frames of a clip. The sizes equal those of
+    `qwen_vl_utils.fetch_video` (0.0.14), except for long, thin pictures. That function scales such pictures to 0 rows.
+    Here their shorter side becomes `factor`, and they may exceed the upper limit.
 
     Attributes:
-        factor: The number of which sides are multiples: the size of a patch times the number of patches that are merged
-            along a side. 28 for Qwen2-VL and Qwen2.5-VL, 32 for Qwen3-VL, 14 for patches that are not merged.
-        min_pixels: The minimum of pixels per frame. Defaults to 128 × factor².
-        max_pixels: The maximum of pixels per frame. Defaults to 768 × factor². The limit that follows from
+        factor: The number of pixels of which both sides are multiples. It is the size of a patch times the number of
+            patches that the model merges along each side: 28 for Qwen2-VL and Qwen2.5-VL, 32 for Qwen3-VL, and 14 for
+            patches of 14 pixels that are not merged.
+        min_pixels: The minimum number of pixels per frame. Defaults to 128 × factor².
+        max_pixels: The maximum number of pixels per frame. Defaults to 768 × factor². The limit that is computed from
             `total_pixels` applies as well.
-        total_pixels: The maximum of pixels per clip, where `frames_merged` frames count as one. Defaults to
-            115,200 × factor². A frame may always have 1.05 × `min_pixels`, so long clips may have more.
-        frames_merged: The number of consecutive frames that the model merges.
+        total_pixels: The maximum number of pixels per clip, where `frames_merged` frames count as one frame. Defaults
+            to 115,200 × factor². Long clips may exceed it, because each frame may have 1.05 × `min_pixels`.
+        frames_merged: The number of consecutive frames that the model merges into one.
 
     Raises:
         FramedexError: A value is not allowed.
@@ -66,16 +69,16 @@ class SmartResize:
                 "max_pixels is below min_pixels",
                 found=most,
                 allowed=f"{least} or more",
-                remedy="set min_pixels, too; its default is 128 × factor²",
+                remedy="also set min_pixels, which is 128 × factor² by default",
             )
 
     @property
     def least_pixels(self) -> int:
-        """The minimum of pixels per frame."""
+        """The minimum number of pixels per frame."""
         return MIN_TOKENS * self.factor**2 if self.min_pixels is None else self.min_pixels
 
     def most_pixels(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return float64 [clips]: the maximum of pixels per frame for clips with the given numbers of frames."""
+        """Return float64 [clips], the maximum number of pixels per frame for clips with the given numbers of frames."""
         area = self.factor**2
         total = MAX_TOKENS_OF_CLIP * area * SHARE_FOR_VIDEO if self.total_pixels is None else self.total_pixels
         limit = np.minimum(float(MAX_TOKENS * area), total / frames * self.frames_merged)
@@ -88,15 +91,15 @@ Rotation = Literal["apply", "stored"]
 
 
 def smart_sizes(rule: SmartResize, heights: Sides, widths: Sides, frames: Sides) -> tuple[Sides, Sides]:
-    """Return (heights, widths), int64 [clips] each, to which the frames of clips are scaled.
+    """Return (heights, widths), int64 [clips] each, to which `SmartResize` scales the frames of clips.
 
     Args:
-        rule: The limits.
+        rule: The user's limits.
         heights, widths: int64 [clips], the sizes of the pictures.
-        frames: int64 [clips], the number of frames of each clip, with padding.
+        frames: int64 [clips], the number of frames of each clip, including padding.
 
     Raises:
-        FramedexError: A picture is more than 200 times as long as it is wide.
+        FramedexError: The longer side of a picture is more than 200 times as long as the shorter side.
     """
     longer, shorter = np.maximum(heights, widths), np.minimum(heights, widths)
     too_thin = np.flatnonzero(longer > MAX_RATIO * shorter)
@@ -132,12 +135,12 @@ MAX_SIDE = 1 << 16  # pixels
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Framing:
-    """The size to which frames are scaled, and the part of them that is delivered.
+    """How frames are scaled, and which part of the scaled frames is delivered.
 
-    `size` alone changes proportions (`resize="stretch"`). All other options keep them. Whole frames are scaled first,
-    and then cropped. All frames of a clip, and all views of a clip of several views, are cropped and mirrored in the
-    same way. Random draws depend only on the dataset's seed, the epoch and the clip's name, not on workers, ranks or
-    the device.
+    If only `size` is set, frames are stretched, so that their proportions change (`resize="stretch"`). All other
+    options keep proportions. Frames are scaled first and cropped afterwards. All frames and all views of a clip are
+    cropped and mirrored in the same way. Random values depend only on the dataset's seed, the epoch and the clip's
+    name, not on workers, ranks or the device.
 
     Attributes:
         size: (height, width) of the delivered frames.
@@ -253,14 +256,14 @@ class Framing:
             raise FramedexError("flip is a probability", found=repr(self.flip), allowed="0 to 1")
 
     def __repr__(self) -> str:
-        """Return the arguments that differ from their defaults."""
+        """Return a constructor call with the arguments that differ from their defaults."""
         values = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
         shown = [f"{name}={value!r}" for name, value, default in values if value != default]
         return f"Framing({', '.join(shown)})"
 
     @property
     def scales(self) -> bool:
-        """Whether frames are scaled at all."""
+        """Whether any option scales frames."""
         return any(getattr(self, name) is not None for name in SIZES)
 
     @property
@@ -280,12 +283,12 @@ class Framing:
 
     @property
     def fixed_size(self) -> Size | None:
-        """(height, width) of all delivered frames, or None if clips differ."""
+        """(height, width) of all delivered frames, or None if the size may differ between clips."""
         return self.crop or self.size
 
 
 def framing_of(size: Size | None, framing: Framing | None) -> Framing:
-    """Return the framing that the arguments `size` and `framing` mean. Raises FramedexError if both are given."""
+    """Return `framing`, or a Framing that stretches to `size`. Raises FramedexError if both arguments are given."""
     if framing is None:
         return Framing(size=size)
     if not isinstance(framing, Framing):
@@ -361,9 +364,9 @@ def scaled_sizes(
     """Return (heights, widths), int64 [clips] each, to which whole frames are scaled before they are cut.
 
     Args:
-        framing: The user's choice, without random-resized crops.
+        framing: The user's framing. It must not have random-resized crops.
         heights, widths, frames: See `delivered_sizes`.
-        short_side: The drawn length, if `framing` has a range of lengths.
+        short_side: The length that was drawn at random, if `framing.short_side` is a range.
 
     Raises:
         FramedexError: See `delivered_sizes`.
@@ -383,19 +386,19 @@ def scaled_sizes(
     side = short_side or framing.short_side or framing.long_side
     if side is None:
         return heights, widths
-    assert isinstance(side, int)  # the caller passes the drawn length for a range
+    assert isinstance(side, int)  # if `framing.short_side` is a range, the caller passes the drawn length
     reference = np.maximum(heights, widths) if framing.long_side is not None else np.minimum(heights, widths)
     return np.maximum(1, heights * side // reference), np.maximum(1, widths * side // reference)
 
 
 def _rounded(numerator: Sides, denominator: Sides) -> Sides:
-    """Return quotients of whole numbers, rounded to the nearest one, halves up."""
+    """Return the quotients of two integer arrays, rounded to the nearest integer. Halves are rounded up."""
     return (2 * numerator + denominator) // (2 * denominator)
 
 
-TRIES = 10  # attempts to draw a random-resized crop that fits, as in torchvision
-MAX_PIXELS, MAX_SCALED_SIDE = 1 << 28, 1 << 15  # libswscale refuses to scale to larger pictures
-UNIT = 2.0**-53  # float64 has 53 bits, so that these are all multiples that it represents below 1
+TRIES = 10  # number of attempts to draw a random-resized crop that fits into the frame, as in torchvision
+MAX_PIXELS, MAX_SCALED_SIDE = 1 << 28, 1 << 15  # limits in pixels. libswscale does not scale to larger pictures
+UNIT = 2.0**-53  # 53 bits is the precision of float64, so all multiples of this number below 1 are exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,7 +408,7 @@ class Draw:
     Attributes:
         seed: The seed of the dataset.
         epoch: The epoch.
-        name: The name of the clip, which all of its views share.
+        name: The name of the clip. The views of one clip have the same name.
     """
 
     seed: int
@@ -413,16 +416,16 @@ class Draw:
     name: str
 
     def numbers(self, purpose: str, count: int) -> list[int]:
-        """Return whole numbers from 0 to below 2**64."""
+        """Return `count` random integers, from 0 to 2**64 - 1."""
         found: list[int] = draws(self.seed, self.name, purpose, first=0, count=count, epoch=self.epoch).tolist()
         return found
 
     def uniform(self, purpose: str, count: int) -> list[float]:
-        """Return numbers from 0 to below 1."""
+        """Return `count` random numbers, at least 0 and less than 1."""
         return [(number >> 11) * UNIT for number in self.numbers(purpose, count)]
 
     def up_to(self, purpose: str, *most: int) -> list[int]:
-        """Return a whole number for each limit, from 0 to the limit, with both ends."""
+        """Return one random integer for each limit, from 0 up to and including the limit."""
         drawn = draws(self.seed, self.name, purpose, first=0, count=len(most), epoch=self.epoch)
         return [int(below(drawn[place : place + 1], limit + 1)[0]) for place, limit in enumerate(most)]
 
@@ -476,7 +479,10 @@ def _cutout(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
 
 
 def _middle(full: Size, part: Size) -> tuple[int, int]:
-    """Return (top, left) of a part in the middle of a frame, rounded as in torchvision's `center_crop` and padding."""
+    """Return (top, left) of a centered part of a frame, rounded as torchvision's `center_crop` does.
+
+    If the part is larger than the frame, the result is negative: minus the number of padded pixels.
+    """
     top, left = (
         round((whole - side) / 2) if whole >= side else -((side - whole) // 2)
         for whole, side in zip(full, part, strict=True)
@@ -485,7 +491,7 @@ def _middle(full: Size, part: Size) -> tuple[int, int]:
 
 
 def _places(framing: Framing, full: Size, part: Size, draw: Draw) -> list[tuple[int, int, bool]]:
-    """Return (top, left, is_mirrored) of each crop. Raises FramedexError if the frame is too small."""
+    """Return (top, left, is_mirrored) for each crop. Raises FramedexError if the frame is smaller than the crop."""
     down, right = full[0] - part[0], full[1] - part[1]
     if down < 0 or right < 0:
         raise FramedexError(
@@ -508,7 +514,14 @@ def _places(framing: Framing, full: Size, part: Size, draw: Draw) -> list[tuple[
 
 
 def _resized_part(part: tuple[tuple[int, int], Size], out: Size, size: Size, *, is_flipped: bool) -> Cutout:
-    """Return the cutout that scales a part of a picture, ((top, left), (height, width)), to `out`."""
+    """Return the cutout that scales a part of a picture to the size `out`.
+
+    Args:
+        part: ((top, left), (height, width)) of the part.
+        out: (height, width) of the delivered frames.
+        size: (height, width) of the picture.
+        is_flipped: Whether the part is mirrored horizontally.
+    """
     sides = [
         (round(full * to / own), round(at * to / own), to)
         for full, to, at, own in zip(size, out, part[0], part[1], strict=True)
@@ -520,7 +533,11 @@ def _resized_part(part: tuple[tuple[int, int], Size], out: Size, size: Size, *, 
 def _random_part(
     scale: tuple[float, float], ratio: tuple[float, float], size: Size, draw: Draw
 ) -> tuple[tuple[int, int], Size]:
-    """Draw a part of a picture as torchvision's RandomResizedCrop does. Return ((top, left), (height, width))."""
+    """Choose a part of a picture at random, as torchvision's RandomResizedCrop does.
+
+    Returns:
+        ((top, left), (height, width)) of the part.
+    """
     height, width = size
     numbers = draw.uniform("resized crop", 2 * TRIES)
     for share, shape in zip(numbers[::2], numbers[1::2], strict=True):
@@ -530,7 +547,7 @@ def _random_part(
         if 0 < part[0] <= height and 0 < part[1] <= width:
             top, left = draw.up_to("place of the resized crop", height - part[0], width - part[1])
             return (top, left), part
-    # All attempts failed, so take the largest part with an allowed ratio from the middle.
+    # All attempts failed. As in torchvision, take the largest centered part with an allowed ratio.
     proportion = min(max(width / height, ratio[0]), ratio[1])
     part = min(height, max(1, round(width / proportion))), min(width, max(1, round(height * proportion)))
     return ((height - part[0]) // 2, (width - part[1]) // 2), part

@@ -1,4 +1,4 @@
-"""The options for decoding and delivering frames, as one checked record, and calls of the user's transform."""
+"""The options for decoding and delivering frames, and functions that call the user's transform."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from framedex.sharder.decoding.video import DEEP, RGB, Size, decode_deep, decode
 from framedex.sharder.reading import EncodedClip
 
 Layout = Literal["FHWC", "FCHW", "CFHW"]
-# The axis of channels by layout. It is counted from the end, since an axis of crops may be in front.
+# The axis of channels by layout. Negative, because frames may have an additional first axis of crops.
 CHANNEL_AXIS: dict[Layout, int] = {"FHWC": -1, "FCHW": -3, "CFHW": -4}
 
 
 def laid_out(frames: NDArray[Any], layout: Layout) -> NDArray[Any]:
-    """Change the layout of decoded frames, […, F, H, W, C]. The result is contiguous."""
+    """Return decoded frames, […, F, H, W, C], in another layout, as a contiguous array."""
     return frames if layout == "FHWC" else np.ascontiguousarray(np.moveaxis(frames, -1, CHANNEL_AXIS[layout]))
 
 
@@ -47,12 +47,13 @@ Transform = Callable[[Any], Any]
 
 
 def transformed(frames: NDArray[Any], transform: Transform, draw: Draw) -> Any:
-    """Call a transform with a clip's frames, and return its result.
+    """Call a transform with a clip's frames, and return the transform's result.
 
     Args:
-        frames: The frames in the layout of the transform. The transform gets a torch tensor if torch is installed.
+        frames: The frames in the layout that the transform expects. They are passed as a torch tensor if torch is
+            installed.
         transform: The user's function.
-        draw: Seeds the global generators of Python, numpy and torch during the call.
+        draw: The source of the seed for the global generators of Python, numpy and torch during the call.
 
     Raises:
         TransformError: The transform raises an exception.
@@ -66,15 +67,15 @@ def transformed(frames: NDArray[Any], transform: Transform, draw: Draw) -> Any:
             raise TransformError(
                 f"the transform fails on clip {draw.name}",
                 found=f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})",
-                remedy=f"the transform got {frames.dtype} of shape {frames.shape}; layout= chooses the order of axes",
+                remedy=f"its argument was {frames.dtype} of shape {frames.shape}; layout= sets the order of the axes",
             ) from error
 
 
 def sendable(value: Any) -> Any:
-    """Return the result of a transform in the form in which it is sent to other processes: tensors as arrays.
+    """Return the result of a transform in a form that can be sent to other processes. Tensors become numpy arrays.
 
     Raises:
-        TransformError: numpy lacks the tensor's type.
+        TransformError: The result is a tensor of a type that numpy does not have.
     """
     torch = _torch()
     if torch is None or not isinstance(value, torch.Tensor):
@@ -85,7 +86,7 @@ def sendable(value: Any) -> Any:
         raise TransformError(
             "ClipLoader collates frames as numpy arrays, which cannot have this type",
             found=str(value.dtype),
-            remedy="have the transform return float32 or float16, and convert batches",
+            remedy="let the transform return float32 or float16, and convert the batches",
         ) from error
 
 
@@ -125,7 +126,7 @@ def _seeded(draw: Draw) -> Iterator[None]:
     torch_state = None if torch is None else torch.get_rng_state()
     try:
         random.seed(number)
-        np.random.seed(number >> 32)  # numpy's global generator takes 32 bits
+        np.random.seed(number >> 32)  # the seed of numpy's global generator has 32 bits
         if torch is not None:
             torch.default_generator.manual_seed(number)  # `torch.manual_seed` would also seed GPUs
         yield
@@ -143,7 +144,7 @@ Dtype = Literal["uint8", "uint16", "raw"]
 class PixelOptions:
     """The options for decoding and delivering frames.
 
-    The fields have the names of ClipDataset's arguments, which explains them.
+    Each field is the argument of ClipDataset with the same name, where it is documented.
 
     Raises:
         FramedexError: A value is not allowed.
@@ -177,17 +178,17 @@ class PixelOptions:
 
     @classmethod
     def of(cls, size: Size | None = None, framing: Framing | None = None, **others: Any) -> PixelOptions:
-        """Return the options for the arguments of a dataset. Raises FramedexError."""
+        """Return the options that correspond to the arguments of ClipDataset. Raises FramedexError."""
         return cls(framing=framing_of(size, framing), **others)
 
     @property
     def axes(self) -> Layout:
-        """The layout of frames. The default for a transform is torchvision's layout."""
+        """The layout of frames. Defaults to torchvision's layout if there is a transform, and to FHWC otherwise."""
         return self.layout or ("FHWC" if self.transform is None else "FCHW")
 
     @property
     def is_plain(self) -> bool:
-        """Whether frames are uint8 [F, H, W, 3], at most stretched to a size."""
+        """Whether frames are delivered as uint8 [F, H, W, 3] without any change except stretching to a size."""
         return self.framing.is_plain and self.axes == "FHWC" and self.dtype == "uint8" and self.transform is None
 
     def changed(self, size: Size | None, framing: Framing | None, rotation: Rotation | None) -> PixelOptions:
@@ -205,7 +206,7 @@ class PixelOptions:
         return np.stack([stored.frames, *delivered_sizes(self.framing, heights, widths, stored.frames)], axis=1)
 
     def draw(self, clip: Clip, epoch: int) -> Draw:
-        """Return the source of a clip's random numbers. All views of a clip have the same numbers."""
+        """Return the source of a clip's random numbers. All views of a clip get the same numbers."""
         return Draw(seed=self.seed, epoch=epoch, name=clip.multiview_id or clip.clip_id)
 
     def cutout(self, medium: Medium, frames: int, draw: Draw) -> Cutout:
@@ -229,12 +230,12 @@ class PixelOptions:
             ) from None
 
     def check_memory(self, clip: Clip, cutout: Cutout | None, *, read_bytes: int = 0) -> None:
-        """Raise DecodeError if a clip would take more memory than `clip_bytes`. Called before the clip is read.
+        """Raise DecodeError if a clip would take more memory than `clip_bytes`. This is called before the clip is read.
 
         Args:
-            clip: The clip. Its packets and audio count.
-            cutout: How its frames are scaled and cut, or None if they are not decoded.
-            read_bytes: The number of bytes that are read at once, which may exceed the packets.
+            clip: The clip. The memory includes its packets, audio and decoded frames.
+            cutout: How the clip's frames are scaled and cut. None if they are not decoded.
+            read_bytes: The number of bytes that are read at once. It may exceed the size of the packets.
         """
         packets = int(clip.recipe.packet_size.sum(dtype=np.int64))
         packets += sum(len(clip.medium.states[number]) for number in clip.recipe.run_state.tolist())
@@ -270,7 +271,7 @@ class PixelOptions:
         return decode(clip, encoded, cutout, threads=self.threads)
 
     def finished(self, frames: NDArray[Any], draw: Draw) -> Any:
-        """Return decoded frames in the delivered layout, transformed. Raises TransformError."""
+        """Return decoded frames after the change of layout and the transform. Raises TransformError."""
         own = laid_out(frames, self.axes)
         return own if self.transform is None else transformed(own, self.transform, draw)
 

@@ -1,10 +1,11 @@
-"""The choice between a worker and the GPU for each clip: the one that would finish it first decodes it.
+"""Load balancing between the CPU and the GPU: each clip is decoded where it is expected to be finished first.
 
-A worker that has read a clip asks which of them decodes it. If the GPU's queue is so long that the worker would finish
-earlier, the worker decodes it. So both always have work, whatever their speeds.
+When a worker has read a clip, it asks whether to decode the clip itself or to leave it to the GPU. If the GPU's queue
+is so long that the worker would finish earlier, the worker decodes the clip. This keeps both busy whatever their
+speeds.
 
-The times are estimated from the manifest. The constants are rates of one H200 and of one core of its host. A loader
-corrects them by measured times, so only the proportions between clips matter.
+Decoding times are estimated from the manifest. The constants below were measured on one H200 and one CPU core of its
+host. A loader multiplies the estimates by measured ratios, so only the proportions between clips matter.
 """
 
 import threading
@@ -21,12 +22,12 @@ from framedex.sharder.clips.clip import Clip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipCost:
-    """Estimated seconds for one clip.
+    """The estimated decoding times of one clip.
 
     Attributes:
-        codec: The codec. Measured times correct the CPU's estimates for each codec.
-        cpu: Seconds of one core.
-        gpu: Seconds of the GPU's decoders, if they are idle.
+        codec: The codec. The estimates for the CPU are corrected by measured times, separately for each codec.
+        cpu: The seconds in which one CPU core decodes the clip.
+        gpu: The seconds in which idle GPU decoders decode the clip.
     """
 
     codec: str
@@ -34,7 +35,7 @@ class ClipCost:
     gpu: float
 
 
-# The nanoseconds in which one core decodes a pixel of a picture, and a byte, by codec.
+# Decoding time of one CPU core by codec: nanoseconds per pixel of a decoded picture, and nanoseconds per coded byte.
 CPU_RATES = {
     "h264": (1.7, 140.0),
     "hevc": (1.6, 240.0),
@@ -43,14 +44,15 @@ CPU_RATES = {
     "mjpeg": (3.0, 20.0),
 }
 OTHER_RATE = (2.0, 100.0)
-CPU_CLIP = 1e-3  # seconds per clip, in addition to its pixels and bytes
-CPU_CONVERTED = 1.3e-9  # seconds per pixel of a wanted picture, which is converted to RGB and scaled
-GPU_CLIP, GPU_PACKET, GPU_PIXEL = 1.2e-3, 10e-6, 60e-12  # seconds on NVDEC (benchmarks/results/nvdec.json)
-NVJPEG_IMAGE, NVJPEG_PIXEL = 50e-6, 200e-12  # seconds
+CPU_CLIP = 1e-3  # constant time per clip, in seconds, in addition to the time for pixels and bytes
+CPU_CONVERTED = 1.3e-9  # seconds per pixel to convert a wanted picture to RGB and to scale it
+# Seconds on NVDEC per clip, per packet and per pixel of a decoded picture (benchmarks/results/nvdec.json).
+GPU_CLIP, GPU_PACKET, GPU_PIXEL = 1.2e-3, 10e-6, 60e-12
+NVJPEG_IMAGE, NVJPEG_PIXEL = 50e-6, 200e-12  # seconds on nvJPEG per image and per pixel
 
 
 def clip_cost(clip: Clip) -> ClipCost:
-    """Return the estimated cost of a clip."""
+    """Return the estimated decoding times of a clip."""
     medium, recipe = clip.medium, clip.recipe
     pixels, packets = medium.width * medium.height, len(recipe.packet_size)
     wanted = len(np.unique(recipe.position[recipe.position >= 0]))
@@ -68,38 +70,38 @@ def clip_cost(clip: Clip) -> ClipCost:
     return ClipCost(codec=medium.codec, cpu=cpu, gpu=gpu)
 
 
-# Workers decode only if the GPU has this many seconds of work. The GPU decodes many clips at once nearly as fast as a
-# few, so a short queue would waste its decoders.
+# Workers decode only if the GPU's queue has at least this many seconds of work. The GPU decodes many clips at once
+# nearly as fast as a few, so a shorter queue would leave some of its decoders idle.
 MIN_QUEUE = 0.04
-# The weights of earlier measurements when a worker has decoded a clip, or the GPU a part of a batch. Single clips vary
-# more than parts.
+# The weights of earlier measurements in the moving averages of decoding times, for clips on the CPU and for parts of
+# batches on the GPU. The times of single clips vary more than those of parts.
 CPU_MEMORY, GPU_MEMORY = 0.9, 0.8
 
 
 class Balance:
-    """The GPU's queue, and the measured speeds of the GPU and the workers. Threads share it.
+    """The length of the GPU's queue, and the measured speeds of the GPU and the workers. Thread-safe.
 
     Args:
-        clock: Returns the time in seconds.
+        clock: A function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._queued: dict[int, float] = {}  # estimated seconds of the GPU, by batch
+        self._queued: dict[int, float] = {}  # estimated seconds of the clips that wait for the GPU, by batch
         self._cpu_factors: dict[str, float] = {}  # measured time / estimated time, by codec
-        self._gpu_seconds = self._gpu_estimated = 0.0  # times of recent parts, measured and estimated
+        self._gpu_seconds = self._gpu_estimated = 0.0  # measured and estimated seconds of recent parts
         self._active: list[float] = []  # estimated seconds of each part that the GPU is decoding
-        self._since = 0.0  # the last time at which a part began or ended
-        self._done = 0.0  # seconds spent so far on the active parts
+        self._since = 0.0  # time at which the decoding of a part last began or ended
+        self._done = 0.0  # seconds for which the GPU has decoded the active parts, up to `_since`
 
     def begin(self, batch: int) -> None:
-        """Start to count the GPU's clips of a batch, until `end`."""
+        """Add a batch to the queue. `gives_to_gpu` adds the estimated seconds of its clips until `end` is called."""
         with self._lock:
             self._queued[batch] = 0.0
 
     def end(self, batch: int) -> None:
-        """Stop counting a batch that is complete or cancelled."""
+        """Remove a batch that is complete or cancelled from the queue."""
         with self._lock:
             self._queued.pop(batch, None)
 
@@ -107,8 +109,8 @@ class Balance:
         """Return whether the GPU decodes a clip that a worker has read. If so, add the clip to the GPU's queue.
 
         Args:
-            batch: The number of the batch.
-            cost: The estimated cost of the clip.
+            batch: The number of the clip's batch.
+            cost: The estimated decoding times of the clip.
         """
         with self._lock:
             factor = self._gpu_factor()
@@ -122,19 +124,24 @@ class Balance:
             return True
 
     def decoded_by_cpu(self, cost: ClipCost, seconds: float) -> None:
-        """Correct a codec's estimates by the measured seconds in which a worker decoded a clip."""
+        """Update the ratio of measured to estimated time of a codec after a worker has decoded a clip.
+
+        Args:
+            cost: The estimated decoding times of the clip.
+            seconds: The measured time.
+        """
         with self._lock:
             before = self._cpu_factors.get(cost.codec, seconds / cost.cpu)
             self._cpu_factors[cost.codec] = CPU_MEMORY * before + (1 - CPU_MEMORY) * seconds / cost.cpu
 
     @contextmanager
     def decoding(self, seconds: Mapping[int, float]) -> Iterator[None]:
-        """Measure the time in which the GPU decodes a part: clips that are decoded together.
+        """Measure the time in which the GPU decodes a part, which is a set of clips that are decoded together.
 
-        Several parts may be decoded at once. Their common time counts only once.
+        Parts may be decoded at the same time. The time in which they overlap is counted only once.
 
         Args:
-            seconds: The estimated seconds of the clips, by batch.
+            seconds: The estimated seconds of the part's clips, summed by batch.
         """
         estimated = sum(seconds.values())
         with self._lock:
@@ -153,12 +160,15 @@ class Balance:
                     self._queued[batch] = max(0.0, self._queued[batch] - seconds[batch])
 
     def _advance(self) -> float:
-        """Add the time since a part last began or ended, if the GPU was decoding, and return this time."""
+        """Set `_since` to now, and return the seconds since its previous value, or 0 if the GPU was idle.
+
+        The seconds are also added to `_done`.
+        """
         now = self._clock()
         spent = now - self._since if self._active else 0.0
         self._since, self._done = now, self._done + spent
         return spent
 
     def _gpu_factor(self) -> float:
-        """Return the ratio of the GPU's measured time to its estimated time."""
+        """Return the ratio of measured to estimated seconds of recent parts, or 1 before any measurement."""
         return self._gpu_seconds / self._gpu_estimated if self._gpu_estimated > 0 else 1.0

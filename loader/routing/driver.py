@@ -1,4 +1,4 @@
-"""The formats that an NVIDIA GPU decodes, queried from the driver through libcuda and libnvcuvid (NVDECODE API)."""
+"""Queries of the video formats that an NVIDIA GPU decodes, through libcuda and libnvcuvid (NVDECODE API)."""
 
 import ctypes
 import functools
@@ -6,17 +6,17 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1")  # the ABI names of the driver's libraries
+LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1")  # the driver's libraries, with their ABI versions
 CODECS = {"h264": 4, "hevc": 8, "vp8": 9, "vp9": 10, "av1": 11}  # cudaVideoCodec
 DEPTHS = (8, 10, 12)
 SUCCESS = 0  # CUDA_SUCCESS
-MACROBLOCK = 256  # pixels of 16 × 16, in which the driver counts the size of a picture
+MACROBLOCK = 256  # the number of pixels of a macroblock, 16 × 16. The driver limits pictures in macroblocks
 
 Format = tuple[str, int, int]  # codec, chroma_format_idc, bits
 
 
 class DecodeCaps(ctypes.Structure):
-    """CUVIDDECODECAPS of cuviddec.h: the request, and the driver's answer."""
+    """The structure CUVIDDECODECAPS of cuviddec.h. The caller fills in the format, and the driver its limits."""
 
     _fields_ = (
         ("codec", ctypes.c_int),
@@ -38,12 +38,12 @@ class DecodeCaps(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderLimits:
-    """The sizes of coded pictures that a decoder accepts.
+    """The minimum and maximum size of the coded pictures that a hardware decoder accepts.
 
     Attributes:
         least_width, least_height, most_width, most_height: The bounds in pixels.
         most_macroblocks: The maximum of width × height / MACROBLOCK.
-        engines: The number of the device's engines that decode such pictures.
+        engines: The number of NVDEC engines of the device that decode this format.
     """
 
     least_width: int
@@ -59,15 +59,15 @@ class DriverSupport:
     """The formats that a device decodes.
 
     Attributes:
-        limits: The limits by (codec, chroma_format_idc, bits).
-        reason: Why the limits are unknown, or None if they are known.
+        limits: The limits of each supported format, by (codec, chroma_format_idc, bits).
+        reason: The reason why the limits could not be queried. None if they are known.
     """
 
     limits: Mapping[Format, DecoderLimits] = field(default_factory=dict)
     reason: str | None = None
 
     def lack(self, codec: str, chroma_format: int, bits: int, width: int, height: int) -> str | None:
-        """Return the reason why the device does not decode such pictures, or None if it does."""
+        """Return the reason why the device cannot decode pictures of this format and size, or None if it can."""
         if self.reason is not None:
             return self.reason
         limits = self.limits.get((codec, chroma_format, bits))
@@ -90,10 +90,10 @@ def driver_support(device_id: int = 0) -> DriverSupport:
     """Query the formats that a device decodes from the driver.
 
     Args:
-        device_id: CUDA's number of the device.
+        device_id: The CUDA ordinal of the device.
 
     Returns:
-        The limits, or the reason why the driver or the device cannot be used.
+        The formats and their limits, or the reason why the driver or the device cannot be used.
     """
     try:
         cuda, cuvid = (ctypes.CDLL(name) for name in LIBRARIES)
@@ -121,7 +121,7 @@ def driver_support(device_id: int = 0) -> DriverSupport:
 def _query_limits(cuvid: ctypes.CDLL) -> dict[Format, DecoderLimits]:
     """Query the limits of all formats that the driver supports."""
     found = {}
-    # cudaVideoChromaFormat has the numbers of chroma_format_idc: 0 to 3.
+    # The enumeration cudaVideoChromaFormat has the same values as chroma_format_idc: 0 to 3.
     for codec, chroma_format, bits in itertools.product(CODECS, range(4), DEPTHS):
         caps = DecodeCaps(codec=CODECS[codec], chroma_format=chroma_format, bits_minus_8=bits - 8)
         limits = limits_of(caps) if cuvid.cuvidGetDecoderCaps(ctypes.byref(caps)) == SUCCESS else None
@@ -131,6 +131,6 @@ def _query_limits(cuvid: ctypes.CDLL) -> dict[Format, DecoderLimits]:
 
 
 def limits_of(caps: DecodeCaps) -> DecoderLimits | None:
-    """Return the limits in a driver's answer, or None if it does not support such pictures."""
+    """Return the limits that the driver has filled in, or None if the driver does not support the format."""
     limits = {field.name: getattr(caps, field.name) for field in fields(DecoderLimits)}
     return DecoderLimits(**limits) if caps.is_supported else None

@@ -1,22 +1,23 @@
-"""Clips as tiny MP4 files for NVDEC through DALI: the sharder's box headers around the packets that were read.
+"""Tiny MP4 files in memory ("movies") that contain the packets of clips, for decoding on NVDEC through DALI.
 
-Several clips of one stream can share a movie, so that NVDEC is set up once for many clips.
+The sharder writes the box headers of a movie. Several clips of one stream can share a movie, so that NVDEC is set up
+once for many clips.
 
-Sequence parameter sets are rewritten to full range and without cropping:
+Sequence parameter sets are rewritten, so that they state full range and no cropping:
 
-- Full range, so that DALI does not expand the range, and clips few colours. DALI 2.4 looks only at
-  `video_full_range_flag`, and converts with BT.601 whatever the matrix is.
-- Without cropping, so that DALI finds the decoder that it set up for the previous movie. It stores decoders by the size
-  of the shown picture, and looks for them by the size of the coded picture (`NVDECCache` in its frames_decoder_gpu.cc).
+- DALI does not expand the sample range if the header states full range, so that it clips fewer colours. DALI 2.4 reads
+  only `video_full_range_flag`, and always converts with the BT.601 matrix.
+- Without cropping, DALI reuses the decoder that it set up for the previous movie. DALI stores decoders by the size of
+  the shown picture, but looks them up by the size of the coded picture (`NVDECCache` in its frames_decoder_gpu.cc).
   Setting up a decoder takes as long as decoding a hundred small pictures. The shown part of a picture (`CodedPicture`)
   is cut out after decoding.
 
-FFmpeg's h264_metadata and hevc_metadata filters write these fields. They add video usability information if it is
-missing, and do not change anything else.
+FFmpeg's bitstream filters h264_metadata and hevc_metadata write these fields. They add video usability information
+(VUI) if it is missing, and do not change anything else.
 
-Colours are corrected after decoding, so that both decoders agree. The medium's matrix and range decide. As in
-libswscale, the default matrix is BT.601, whatever the size, and the default range is limited. HDR is converted by its
-matrix alone.
+Colours are corrected after decoding, so that frames from NVDEC match frames from the CPU. The correction depends on the
+matrix and the range of the medium. As in libswscale, the default matrix is BT.601 for all picture sizes, and the
+default range is limited. For HDR, only the matrix is applied, without tone mapping.
 """
 
 import functools
@@ -36,23 +37,23 @@ from framedex.sharder.clips.clip import Clip, Medium
 from framedex.sharder.packing.mp4 import movie_header
 from framedex.sharder.reading import EncodedClip
 
-CACHED_RECORDS = 4096  # a record has a few hundred bytes, and media of one source often share it
+CACHED_RECORDS = 4096  # cached decoder configuration records. Each has a few hundred bytes, and many media share one
 SCANNERS = {"h264": h264.H264Scanner, "hevc": hevc.HevcScanner}
-# Options of the filters: full range, and 0 cropped pixels on each side.
+# Options of the metadata filters: full range, and no cropping on any side.
 WRITTEN = "video_full_range_flag=1:crop_left=0:crop_right=0:crop_top=0:crop_bottom=0"
 SEQUENCE_SET = {"h264": h264_sets.SPS, "hevc": hevc_sets.SPS}
-# The parameter sets that the filter must read, up to the sequence parameter set.
+# The types of parameter sets that are passed to the metadata filter.
 FILTERED = {"h264": (h264_sets.SPS,), "hevc": (hevc_sets.VPS, hevc_sets.SPS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedPicture:
-    """A stream's coded picture, and the part of it that is shown. Sizes are in pixels.
+    """The size of a stream's coded pictures, and the rectangle of them that is shown. All values are in pixels.
 
     Attributes:
         width, height: The size of the coded picture.
-        left, top: The distance of the shown part from the left and the top.
-        shown_width, shown_height: The size of the shown part.
+        left, top: The position of the top left corner of the shown rectangle in the coded picture.
+        shown_width, shown_height: The size of the shown rectangle.
     """
 
     width: int
@@ -65,7 +66,11 @@ class CodedPicture:
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
 def coded_picture(codec: str, record: bytes) -> CodedPicture | None:
-    """Return the coded picture of a record's sequence parameter sets, or None if they differ or are damaged."""
+    """Return the picture size in the sequence parameter sets of a decoder configuration record.
+
+    Returns:
+        The size, or None if the codec has no such sets, or if the sets are damaged or state different sizes.
+    """
     if codec not in SCANNERS:
         return None
     try:
@@ -76,7 +81,7 @@ def coded_picture(codec: str, record: bytes) -> CodedPicture | None:
 
 
 def _picture(codec: str, unit: bytes) -> CodedPicture:
-    """Return the picture that an SPS describes. Raises ValueError."""
+    """Return the picture size that an SPS states. Raises ValueError."""
     _, sps = h264_sets.parse_sps(unit) if codec == "h264" else hevc_sets.parse_sps(unit)
     left, right, top, bottom = sps.window
     return CodedPicture(
@@ -91,7 +96,7 @@ def _picture(codec: str, unit: bytes) -> CodedPicture:
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
 def nvdec_record(codec: str, record: bytes) -> bytes | None:
-    """Rewrite the sets in a decoder configuration record (avcC, hvcC). Return None if that is not possible."""
+    """Return a decoder configuration record (avcC, hvcC) with rewritten parameter sets, or None if that fails."""
     sets = nvdec_sets(codec, record)
     if not sets:
         return None
@@ -105,7 +110,11 @@ def nvdec_record(codec: str, record: bytes) -> bytes | None:
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
 def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
-    """Return the rewritten set for each sequence parameter set of a record. It is empty if the filter refuses one."""
+    """Map each sequence parameter set of a record to its rewritten form.
+
+    Returns:
+        The rewritten sets by original set. The mapping is empty if the metadata filter cannot rewrite one of them.
+    """
     if codec not in SCANNERS:
         return {}
     try:
@@ -126,10 +135,10 @@ def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
 
 
 def nvdec_packets(codec: str, record: bytes, encoded: EncodedClip) -> EncodedClip | None:
-    """Rewrite sequence parameter sets that are repeated in length-prefixed packets.
+    """Rewrite the sequence parameter sets that a clip's length-prefixed packets repeat.
 
     Returns:
-        The packets, or None if they have a set that the record lacks, or cannot be parsed.
+        The rewritten packets. None if they contain a set that the record lacks, or if they cannot be parsed.
     """
     sets = {old.rstrip(b"\0"): new for old, new in nvdec_sets(codec, record).items()}
     length_size, unit_type = SCANNERS[codec].parse_configuration(record)[0], SCANNERS[codec].unit_type
@@ -160,7 +169,7 @@ def nvdec_packets(codec: str, record: bytes, encoded: EncodedClip) -> EncodedCli
 
 
 def _units(codec: str, record: bytes, types: tuple[int, ...]) -> list[bytes]:
-    """Return the NAL units of some types in a record. Raises ValueError."""
+    """Return the NAL units in a record that have one of the given types. Raises ValueError."""
     units = [record[start:end] for start, end in _unit_spans(codec, record)]
     return [unit for unit in units if unit and SCANNERS[codec].unit_type(unit[0]) in types]
 
@@ -194,14 +203,15 @@ LUMA_WEIGHTS = {
     7: (0.212, 0.087),  # SMPTE 240M
     9: (0.2627, 0.0593),  # BT.2020, non-constant luminance
 }
-DALI_MATRIX = 6  # the matrix that DALI 2.4's NVDEC path uses for every stream
+DALI_MATRIX = 6  # the matrix coefficients (BT.601) with which DALI 2.4 converts every stream that NVDEC decodes
 FULL_RANGE_FORMATS = ("yuvj420p",)
 DEEP_FORMATS = ("yuv420p10le",)
-# DALI requests 8 bits from NVDEC. Samples of 10 bits are rounded, halves up: the fractions 0, 1/4, 1/2 and 3/4 lose
-# this much on average. (Means on an H200 with DALI 2.4; tests/contract/test_gpu_colour.py measures them again.)
+# The mean of (stored sample - delivered sample), in 8-bit levels, for 10-bit streams. DALI requests 8 bits from NVDEC,
+# which rounds the fractions 0, 1/4, 1/2 and 3/4 to the nearest level, and 1/2 up. (Means on an H200 with DALI 2.4;
+# tests/contract/test_gpu_colour.py repeats the measurement.)
 LOST_OF_DEEP = -0.125
-BLACK = 16  # in limited range of 8 bits, ITU-T H.273 8.3
-EXPANSION = np.diag([255 / 219, 255 / 224, 255 / 224])  # from limited range to full range
+BLACK = 16  # luma of black for 8-bit samples of limited range, ITU-T H.273 8.3
+EXPANSION = np.diag([255 / 219, 255 / 224, 255 / 224])  # the map of (Y, Cb, Cr) from limited range to full range
 NO_CORRECTION = np.eye(3, 4, dtype=np.float32)
 REWRITABLE = ("h264", "hevc")  # the codecs whose headers can be rewritten (`nvdec_record`)
 
@@ -217,13 +227,14 @@ def is_deep(medium: Medium) -> bool:
 
 
 def colour_obstacle(medium: Medium, colour: Colour = "close") -> str | None:
-    """Return the reason why DALI's pictures of a medium cannot be corrected well enough, or None if they can.
+    """Return the reason why the colours of DALI's pictures cannot be corrected well enough, or None if they can.
 
     Args:
         medium: The medium.
-        colour: "close" requires 40 dB PSNR against the correct conversion on natural pictures, 30 dB on saturated test
-            patterns, and 2 levels on flat unsaturated patches. "exact" requires 1 level, which is the error of
-            rounding. Only 8 bits of BT.601 reach that.
+        colour: The required accuracy. "close" requires a PSNR of 40 dB against the correct conversion on natural
+            pictures, a PSNR of 30 dB on saturated test patterns, and a difference of at most 2 levels on flat
+            unsaturated patches. "exact" requires a difference of at most 1 level, the rounding error. Only 8-bit BT.601
+            streams are that accurate.
     """
     if medium.color_matrix not in LUMA_WEIGHTS:
         return f"colour matrix {medium.color_matrix}"
@@ -233,15 +244,18 @@ def colour_obstacle(medium: Medium, colour: Colour = "close") -> str | None:
         return "colours of more than 8 bits" if colour == "exact" and is_deep(medium) else None
     if colour == "exact":
         return "colours that DALI clips"
-    # DALI's BT.601 conversion clips saturated colours of another matrix: 25 dB on test patterns. Samples of limited
-    # range are not clipped if the header states full range.
+    # DALI's BT.601 conversion clips saturated colours of streams with another matrix (PSNR of 25 dB on test patterns).
+    # DALI does not clip samples of limited range if the header states full range.
     if has_full_range(medium) or medium.codec not in REWRITABLE:
         return "saturated colours that DALI clips"
     return None
 
 
 def rgb_from_ycc(color_matrix: int) -> NDArray[np.float64]:
-    """Return float64 [3, 3]: the map of (Y, Cb, Cr) to RGB. Y is 0…1, Cb and Cr are -0.5…0.5 (ITU-T H.273 8.3)."""
+    """Return float64 [3, 3], the matrix that maps (Y, Cb, Cr) to RGB (ITU-T H.273 8.3).
+
+    The range of Y, R, G and B is 0…1, and the range of Cb and Cr is -0.5…0.5.
+    """
     red, blue = LUMA_WEIGHTS[color_matrix]
     green = 1 - red - blue
     return np.array(
@@ -254,13 +268,15 @@ def rgb_from_ycc(color_matrix: int) -> NDArray[np.float64]:
 
 
 def correction(color_matrix: int, *, full_range: bool, said_full: bool, deep: bool = False) -> NDArray[np.float32]:
-    """Return float32 [3, 4]: the affine map of RGB in 0…255 that turns DALI's pictures into the stream's.
+    """Return float32 [3, 4], the affine map from the RGB values that DALI returns to the stream's correct RGB values.
+
+    Both have the range 0…255.
 
     Args:
-        color_matrix: The stream's matrix, ISO/IEC 23091-2 table 4.
+        color_matrix: The matrix coefficients of the stream, ISO/IEC 23091-2 table 4.
         full_range: Whether the stream's samples have full range.
-        said_full: Whether the movie's header states full range, whatever the stream's range is.
-        deep: Whether samples have 10 bits, of which DALI requests 8.
+        said_full: Whether the header of the movie states full range. It may differ from `full_range`.
+        deep: Whether samples have 10 bits. DALI requests only 8 bits from NVDEC.
     """
     to_rgb, to_dali = rgb_from_ycc(color_matrix), rgb_from_ycc(DALI_MATRIX)
     if not full_range:
@@ -270,26 +286,27 @@ def correction(color_matrix: int, *, full_range: bool, said_full: bool, deep: bo
     zero = np.array([0 if full_range else BLACK, 0, 0])
     dali_zero = np.array([0 if said_full else BLACK, 0, 0])
     matrix = to_rgb @ np.linalg.inv(to_dali)
-    # DALI's RGB is converted back to samples, which lost precision, and then to RGB by the stream's own matrix.
+    # The map converts DALI's RGB back to samples, adds the mean rounding loss, and converts to RGB by the stream's
+    # matrix.
     offset = to_rgb @ (dali_zero + (LOST_OF_DEEP if deep else 0) - zero)
     return np.column_stack([matrix, offset]).astype(np.float32)
 
 
-# HEVC unit types (H.265 table 7-1): the first type after those of slices, and IDR_W_RADL and IDR_N_LP. The flag is in
-# the third byte of IDR units.
+# HEVC NAL unit types (H.265 table 7-1): the lowest type that is not a slice, and the types IDR_W_RADL and IDR_N_LP.
+# The third number is the mask of no_output_of_prior_pics_flag in the third byte of IDR units.
 FIRST_OTHER_UNIT, IDR_TYPES, NO_OUTPUT_OF_PRIOR_PICTURES = 32, (19, 20), 0x40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovieStream:
-    """The common properties of clips that can share a movie: their headers, and the processing of their pictures.
+    """The properties that all clips of one movie must have in common.
 
     Attributes:
         codec: The codec.
         configuration: The decoder configuration record.
-        picture: The coded picture and its shown part.
-        correction: float32 [3, 4] as bytes, the affine map (`MT` of fn.coord_transform) that turns DALI's RGB, 0…255,
-            into the stream's.
+        picture: The size of the coded picture, and the rectangle of it that is shown.
+        correction: float32 [3, 4] as bytes, the result of `correction`. It is the parameter `MT` of DALI's
+            fn.coord_transform.
     """
 
     codec: str
@@ -300,17 +317,18 @@ class MovieStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMovie:
-    """A clip in the form in which NVDEC receives it.
+    """The packets and headers of one clip, as they are sent to NVDEC.
 
     Attributes:
-        stream: The properties that it shares with other movies of its stream.
+        stream: The properties that all clips of one movie must have in common.
         payload: uint8 [bytes], the packets.
-        packet_size: int64 [packets], in bytes.
-        packet_rank: int64 [packets], the output order.
-        run_first: int64 [runs], the first packet of each run.
-        can_follow: Whether it can follow other clips in one movie. DALI takes pictures as they are decoded and orders
-            them by the movie's times. So it suffices that its pictures do not reference earlier clips. In HEVC, it must
-            begin with an IDR picture, since a CRA picture may continue the pictures before it.
+        packet_size: int64 [packets], the sizes in bytes.
+        packet_rank: int64 [packets], the index of each packet's picture in presentation order.
+        run_first: int64 [runs], the number of the first packet of each run.
+        can_follow: Whether the clip can be put behind other clips in one movie. The clip's pictures must not reference
+            pictures of earlier clips. Their order does not matter, because DALI orders pictures by the timestamps in
+            the movie. An HEVC clip must begin with an IDR picture, since a CRA picture may continue the pictures before
+            it.
     """
 
     stream: MovieStream
@@ -322,19 +340,19 @@ class GpuMovie:
 
     @property
     def correction(self) -> NDArray[np.float32]:
-        """float32 [3, 4]: see `MovieStream.correction`."""
+        """The colour correction as an array, float32 [3, 4] (see `MovieStream.correction`)."""
         return np.frombuffer(self.stream.correction, np.float32).reshape(3, 4)
 
 
 def packets_before(movies: Sequence[GpuMovie]) -> NDArray[np.int64]:
-    """Return int64 [movies]: the number of packets in the movies before each movie."""
+    """Return int64 [movies], the total number of packets of all movies that precede each movie."""
     return np.cumsum([0, *(len(movie.packet_size) for movie in movies[:-1])])
 
 
 def joined_movie(movies: Sequence[GpuMovie]) -> NDArray[np.uint8]:
-    """Join movies of one stream, one after another, into one file: uint8 [bytes].
+    """Concatenate movies of one stream into one MP4 file, uint8 [bytes].
 
-    Frame n of a movie becomes frame n + `packets_before` of the file.
+    Frame n of a movie becomes frame n + p of the file, where p is the movie's value in `packets_before`.
     """
     stream, first = movies[0].stream, packets_before(movies)
     header = movie_header(
@@ -350,25 +368,25 @@ def joined_movie(movies: Sequence[GpuMovie]) -> NDArray[np.uint8]:
 
 
 def clip_movie(clip: Clip, encoded: EncodedClip) -> NDArray[np.uint8]:
-    """Return uint8 [bytes]: a movie whose n-th presented frame is the clip's packet of rank n.
+    """Return a clip as an MP4 file, uint8 [bytes]. Frame n in presentation order is the clip's packet of rank n.
 
-    The movie has the stream's own headers. A decoder that treats it as one stream does not flush between runs, which is
-    safe for the clips that `routes.gpu_obstacle` accepts.
+    The headers of the stream are not rewritten. A decoder that reads the file as one stream is not flushed between
+    runs. This is safe for clips that `routes.gpu_obstacle` accepts.
     """
     return joined_movie([plain_movie(clip, encoded)])
 
 
 def plain_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie:
-    """Return a clip as a movie with the stream's own headers, whole pictures and unchanged colours."""
+    """Return a clip as a movie without any change of headers, picture size or colours."""
     medium = clip.medium
     return _movie(clip, encoded, medium.extradata or b"", _whole_picture(medium), NO_CORRECTION)
 
 
 def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
-    """Return a clip in the form for DALI, or None if it must be decoded on the CPU.
+    """Return a clip as a movie for DALI, or None if its headers cannot be rewritten, so that the CPU must decode it.
 
-    The headers of H.264 and HEVC are rewritten. A clip that `routes.gpu_obstacle` accepts can be expected to have a
-    movie.
+    The headers of H.264 and HEVC are rewritten. The result is rarely None for a clip that `routes.gpu_obstacle`
+    accepts.
     """
     medium, configuration = clip.medium, clip.medium.extradata or b""
     picture: CodedPicture | None = _whole_picture(medium)
@@ -379,14 +397,14 @@ def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
         if written is None or packets is None or picture is None:
             return None
         configuration, encoded = written, packets
-    assert picture is not None  # as checked for rewritable codecs
+    assert picture is not None  # checked above for rewritable codecs, and never None for the others
     full_range, deep = has_full_range(medium), is_deep(medium)
     corrected = correction(medium.color_matrix, full_range=full_range, said_full=said_full, deep=deep)
     return _movie(clip, encoded, configuration, picture, corrected)
 
 
 def _whole_picture(medium: Medium) -> CodedPicture:
-    """Return a picture that is shown entirely."""
+    """Return the picture size of a medium whose coded pictures are shown without cropping."""
     width, height = medium.width, medium.height
     return CodedPicture(width=width, height=height, left=0, top=0, shown_width=width, shown_height=height)
 
@@ -412,12 +430,12 @@ def _movie(
 
 
 def begins_with_idr(configuration: bytes, encoded: EncodedClip) -> bool:
-    """Return whether the first picture of an HEVC clip is an IDR picture that does not drop the pictures before it.
+    """Return whether an HEVC clip begins with an IDR picture that does not discard the decoded pictures before it.
 
     See H.265 table 7-1 and 7.3.6.1.
 
     Args:
-        configuration: The record, which has the size of the length fields of units.
+        configuration: The decoder configuration record. It states the size of the length prefix of NAL units.
         encoded: The clip's packets.
     """
     length_size, _ = hevc_sets.parse_configuration(configuration)
@@ -429,28 +447,29 @@ def begins_with_idr(configuration: bytes, encoded: EncodedClip) -> bool:
     return False
 
 
-# The maximum number of packets in a movie of several clips. Each movie costs 8 ms before it is decoded, so clips are
-# joined. One of a GPU's decoders decodes a movie, so longer movies would leave the other decoders idle
+# The maximum number of packets in a movie of several clips. Clips are joined because setting up a movie takes 8 ms. A
+# movie is decoded by only one of the GPU's decoders, so longer movies would leave the others idle
 # (benchmarks/nvdec.py).
 MAX_PACKETS = 128
-MAX_PIXELS = 500_000_000  # 1.5 GB of RGB, below the 2³¹ bytes that a 32-bit number can count
+MAX_PIXELS = 500_000_000  # pixels of a movie's frames: 1.5 GB of RGB, below the limit of a signed 32-bit size, 2³¹
 
 
-MovieFeed = dict[str, NDArray[Any]]  # DALI's inputs for one movie, by name
+MovieFeed = dict[str, NDArray[Any]]  # the inputs of a DALI pipeline for one movie, by name
 
 
 def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) -> MovieFeed:
-    """Join clips of one stream into one movie for DALI.
+    """Join clips of one stream into one movie, and return the inputs of a DALI pipeline that decodes it.
 
     Args:
         movies: The clips.
-        wanted: int32 each, the ascending numbers of the wanted frames in each clip.
+        wanted: One int32 array per clip, the ascending numbers of the wanted frames in the clip.
 
     Returns:
-        The inputs of a pipeline. `movie`, uint8 [bytes], is a tiny MP4. `wanted`, int32 [frames], has the ascending
-            numbers of the wanted frames. `matrix`, float32 [3, 3], and `offset`, float32 [3], are the affine map of RGB
-            in 0…255 that turns DALI's colours into the stream's. `start`, int32 [2], is the top left corner (y, x) of
-            the shown part of a picture, and `shape`, int32 [2], has its height and width.
+        The inputs by name. `movie`, uint8 [bytes], is a tiny MP4. `wanted`, int32 [frames], has the ascending numbers
+            of the wanted frames in the movie. `matrix`, float32 [3, 3], and `offset`, float32 [3], are the affine map
+            from the RGB values that DALI returns to the correct ones, both in 0…255. `start`, int32 [2], is the top
+            left corner (y, x) of the shown rectangle of a picture, and `shape`, int32 [2], is (height, width) of this
+            rectangle.
     """
     picture, correction = movies[0].stream.picture, movies[0].correction
     numbers = [frames + at for frames, at in zip(wanted, packets_before(movies), strict=True)]
@@ -467,12 +486,15 @@ def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) 
 def groups(
     movies: Sequence[GpuMovie], kinds: Sequence[Hashable], *, most_packets: int = MAX_PACKETS
 ) -> list[list[int]]:
-    """Return groups of the numbers of movies that are decoded as one movie. Numbers ascend within a group.
+    """Divide the clips of a batch into groups, each of which is decoded as one movie.
 
     Args:
         movies: The clips of a batch.
-        kinds: A value per movie. All movies of a group have the same value.
-        most_packets: The maximum number of packets of a group of several movies. With 0, movies are not joined.
+        kinds: A value for each clip. Clips are grouped only if their values are equal.
+        most_packets: The maximum number of packets of a group with several clips. If 0, each clip is a group.
+
+    Returns:
+        The positions of each group's clips in `movies`, in ascending order.
     """
     found: list[list[int]] = []
     open_groups: dict[Hashable, tuple[list[int], int]] = {}

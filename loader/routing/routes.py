@@ -1,7 +1,8 @@
-"""The choice of a decoder for a clip, from the manifest, the clip's bytes and the limits of the driver.
+"""The choice of a decoder (NVDEC, nvJPEG or the CPU) for a clip.
 
-NVDEC through DALI returns wrong or stale pictures without an error for some streams, and breaks its pipeline on others.
-So NVDEC decodes a clip only if similar streams were proven to be decoded correctly. The CPU decodes all other clips.
+It depends on the manifest, the clip's packets and the limits of the GPU driver. For some streams, NVDEC through DALI
+returns wrong or stale pictures without an error. For others, the DALI pipeline fails and must be built again. So NVDEC
+decodes a clip only if its format was tested and decoded correctly. The CPU decodes all other clips.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from framedex.records.medium import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading import EncodedClip
 
-# The formats that one H200 decoded correctly in 1 178 planned clips (docs/exactness.md).
+# The formats of 1 178 clips that one H200 decoded correctly (docs/exactness.md).
 PROVEN_PROFILES = {
     "h264": ("Constrained Baseline", "Baseline", "Main", "High"),
     "hevc": ("Main", "Main 10"),
@@ -25,26 +26,31 @@ PROVEN_FORMATS = {
     "hevc": ("yuv420p", "yuvj420p", "yuv420p10le"),
     "vp9": ("yuv420p", "yuv420p10le"),
 }
-PROVEN_CONTAINERS = ("mp4", "matroska")  # their packets are length-prefixed
-PROVEN_JPEGS = ("rgb24", None)  # framedex does not record a format for images that it stored, which are in colour
+PROVEN_CONTAINERS = ("mp4", "matroska")  # containers with length-prefixed packets
+# Pixel formats that nvJPEG decodes. None stands for the images that framedex encoded itself. They are in colour, and
+# no pixel format is recorded for them.
+PROVEN_JPEGS = ("rgb24", None)
 MIN_SIZE = {"h264": 48, "hevc": 144, "vp9": 128}
 GREATEST_SIZE = {"h264": 4096, "hevc": 8192, "vp9": 8192}
 CHROMA_420 = 1
-# The first byte of a VP9 frame of profiles 0 to 2 (VP9 6.2): frame_marker, profile, show_existing_frame, show_frame.
+# Mask and value of a shown frame in the first byte of a VP9 frame of profiles 0 to 2 (VP9 6.2). The fields are
+# frame_marker, profile, show_existing_frame, frame_type, show_frame and error_resilient_mode.
 VP9_HEAD, VP9_PLAIN = 0b11_00_1_0_1_0, 0b10_00_0_0_1_0
 VP9_PROFILE_3 = 0b00_11_0_0_0_0
-VP9_INDEX, VP9_INDEX_MARKER = 0b111_00000, 0b110_00000  # the last byte of a superframe (VP9 annex B)
+# Mask and value of the marker in the last byte of a superframe (VP9 annex B).
+VP9_INDEX, VP9_INDEX_MARKER = 0b111_00000, 0b110_00000
 
 
 def gpu_obstacle(
     clip: Clip, packets: EncodedClip | None = None, caps: DriverSupport | None = None, *, colour: Colour = "close"
 ) -> str | None:
-    """Return the reason why NVDEC must not decode a clip, as `rule` or `rule: found`, or None if it may.
+    """Return the reason why NVDEC must not decode a clip, as `rule` or `rule: found`, or None if NVDEC may decode it.
 
     Args:
         clip: The clip.
-        packets: The clip's bytes. Without them, the CPU decodes VP9, whose hidden frames are visible only there.
-        caps: The limits of the device. If None, the formats that one H200 decoded count.
+        packets: The clip's packets. They are needed only for VP9, whose hidden frames are not in the manifest. If None,
+            VP9 clips are not decoded on NVDEC.
+        caps: The limits of the device. If None, only the formats tested on an H200 are checked.
         colour: The required accuracy of colours (`colour_obstacle`).
     """
     for rule, check in RULES.items():
@@ -65,7 +71,7 @@ def gpu_obstacle(
 
 
 def nvjpeg_obstacle(clip: Clip) -> str | None:
-    """Return the reason why nvJPEG must not decode a clip of images, or None if it may."""
+    """Return the reason why nvJPEG must not decode a clip of images, or None if nvJPEG may decode it."""
     medium = clip.medium
     if medium.codec != "mjpeg":
         return f"codec: {medium.codec}"
@@ -75,10 +81,11 @@ def nvjpeg_obstacle(clip: Clip) -> str | None:
 
 
 def has_hidden_frames(packets: EncodedClip) -> bool:
-    """Return whether any VP9 packet has other content than exactly one frame that is decoded and shown.
+    """Return whether any VP9 packet contains anything else than exactly one coded frame that is shown.
 
-    DALI pairs decoded pictures with packets. It returns wrong frames after superframes (a hidden frame and a shown
-    one), separate hidden frames, and frames that show an earlier frame again.
+    DALI assigns one decoded picture to each packet. It returns wrong frames after a superframe (a hidden frame and a
+    shown frame in one packet), after a packet with only a hidden frame, and after a packet that shows an earlier frame
+    again.
     """
     if (packets.packet_first[1:] == packets.packet_first[:-1]).any():
         return True
@@ -120,14 +127,15 @@ def _fixed_header(clip: Clip) -> str | None:
 
 def _open_start(clip: Clip) -> str | None:
     # In H.264, DALI accepts only IDR pictures as random access points. In HEVC, the first run may begin at a CRA
-    # picture. A CRA picture behind another run continues that run's picture order count, which turns back when more
-    # than half a cycle is cut out. (100 clips with short cuts were decoded correctly, but longer cuts were not tried.)
+    # picture, but later runs must not. The picture order count of a later CRA picture is derived from the run before
+    # it, and becomes wrong if more than half a cycle of the count lies between the runs. (100 clips with shorter
+    # distances were decoded correctly. Longer distances were not tested.)
     is_open = clip.recipe.run_open
     return "" if is_open.any() and (clip.medium.codec == "h264" or is_open[1:].any()) else None
 
 
-# The rules by name. A rule returns None for a clip that NVDEC may decode, otherwise the unproven value, or "" if the
-# rule's name suffices. A rule may rely on the rules before it.
+# The rules by name. A rule returns None for a clip that NVDEC may decode. Otherwise it returns the value that was not
+# tested, or "" if the rule's name says everything. A rule may assume that the rules above it returned None.
 RULES: dict[str, Callable[[Clip], str | None]] = {
     "images": lambda clip: "" if clip.medium.kind == IMAGES else None,
     "codec": lambda clip: None if clip.medium.codec in PROVEN_PROFILES else clip.medium.codec,
@@ -135,7 +143,7 @@ RULES: dict[str, Callable[[Clip], str | None]] = {
     "profile": _unproven_profile,
     "monochrome or not 4:2:0": lambda clip: "" if clip.medium.chroma_format != CHROMA_420 else None,
     "size": _unproven_size,
-    # DALI 2.4 requests an empty picture buffer from NVDEC: CUDA_ERROR_INVALID_VALUE.
+    # For such streams, DALI 2.4 requests a picture buffer of size 0, and NVDEC returns CUDA_ERROR_INVALID_VALUE.
     "no reference frames": lambda clip: "" if clip.medium.max_ref_frames == 0 else None,
     "hidden pictures out of order": lambda clip: "" if clip.medium.hidden_unordered else None,
     "field-coded pictures": lambda clip: "" if clip.medium.field_coded else None,
@@ -151,15 +159,15 @@ Share = float | None
 
 
 def is_on_cpu(place: int, share: float) -> bool:
-    """Return whether the CPU decodes the clip at a place of an epoch, given its share of clips.
+    """Return whether the CPU decodes the clip at a given place of an epoch, if the CPU decodes a fixed share of clips.
 
-    The CPU decodes n × share of any n consecutive clips, rounded up or down.
+    Of any n consecutive clips, the CPU decodes n × share, rounded up or down.
     """
     return int((place + 1) * share) > int(place * share)
 
 
 def fixed_share(device: Device, decode: Decode, cpu_share: Share, workers: int) -> float | None:
-    """Return the share of clips that workers decode beside a GPU, or None if `Balance` decides for each clip.
+    """Return the share of clips that workers decode on the CPU, or None if `Balance` decides for each clip.
 
     Raises:
         FramedexError: `cpu_share` is out of range.

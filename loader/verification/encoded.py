@@ -1,6 +1,8 @@
-"""Verification of encoded clips (`--encode`): whether each frame is the right picture, and how much it lost.
+"""Verification of encoded clips (`--encode`).
 
-A lossy picture is compared with its own picture of the source and with others, by mean square differences.
+It is verified that each frame shows the right picture, and that the encoder lost no more than expected. A picture of
+the clip is compared with the source picture that it should show and with other source pictures, by mean square
+differences.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,23 +28,28 @@ from framedex.sharder.reading import LOOSE, EncodedClip, SourceFiles, local_copy
 Picture = NDArray[np.uint8]
 
 PEAK = 255.0
-MIN_SQUARE = 1e-6  # mean square difference that counts as no difference: 108 dB
-VALUES_AT_ONCE = 1 << 16  # of each picture; their products are summed exactly in float64
-# If a picture is nearer to another one of the source than to its own, and the two differ by more than twice its own
-# distance to the nearer one, the triangle inequality says that its own is farther away, whatever was lost.
-TWICE = 4.0  # squared
-ROUNDED = 4.0  # mean square difference that counts as lost in rounding: 42 dB
+MIN_SQUARE = 1e-6  # the smallest mean square difference that is reported. It corresponds to a PSNR of 108 dB
+VALUES_AT_ONCE = 1 << 16  # values per picture in one matrix product. Sums of that many products are exact in float64
+# The factor 2, for squared distances. Let d be the distance of a decoded picture from the source picture that is
+# nearest to it. If that source picture and the expected one are more than 2 × d apart, the triangle inequality says
+# that the decoded picture is more than d from the expected one. Then it shows the wrong picture.
+TWICE = 4.0
+ROUNDED = 4.0  # the mean square difference that rounding can explain. It corresponds to a PSNR of 42 dB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearness:
-    """The comparison of some lossy pictures with the pictures of their source.
+    """The result of comparing pictures of an encoded clip with source pictures.
+
+    The source picture that a picture of the clip should show is called its expected picture.
 
     Attributes:
-        psnr: float64 [F], the PSNR against each one's own picture, in dB.
-        other: int64 [F], the place of the candidate that the picture shows instead of its own, -1 if it is its own.
-        unlike: bool [F], whether the picture is farther from its own than encoding explains.
-        undecided: bool [F], whether another candidate is as near as its own, or nearer by less than was lost.
+        psnr: float64 [F], the PSNR of each picture against its expected picture, in dB.
+        other: int64 [F], the index of the candidate that the picture shows instead of its expected picture. -1 if it
+            does not show another candidate.
+        unlike: bool [F], whether the picture differs from its expected picture by more than encoding explains.
+        undecided: bool [F], whether another candidate is at least as near as the expected picture, but not so much
+            nearer that the picture certainly shows it.
     """
 
     psnr: NDArray[np.float64]
@@ -57,13 +64,13 @@ def nearness(
     candidates: Sequence[Picture],
     lost: NDArray[np.float64],
 ) -> Nearness:
-    """Compare lossy pictures with pictures of their source.
+    """Compare pictures of an encoded clip with source pictures.
 
     Args:
-        found: uint8 [H, W, 3] each, at least one.
-        own: int64 [F], the place among the candidates of what each of them should be.
-        candidates: uint8 [H, W, 3] each.
-        lost: float64 [F], the mean square difference that encoding makes.
+        found: The pictures of the clip, uint8 [H, W, 3]. There must be at least one.
+        own: int64 [F], the index of each picture's expected picture in `candidates`.
+        candidates: The source pictures, uint8 [H, W, 3].
+        lost: float64 [F], the mean square difference that encoding the expected picture causes.
     """
     away = mean_squares(found, candidates)
     between = mean_squares([candidates[place] for place in own.tolist()], candidates)
@@ -83,7 +90,7 @@ def nearness(
 
 
 def mean_squares(some: Sequence[Picture], others: Sequence[Picture]) -> NDArray[np.float64]:
-    """Return float64 [some, others]: the mean square difference of each picture from each other one."""
+    """Return float64 [some, others], the mean square difference between each of `some` and each of `others`."""
     left, right = (np.stack([picture.ravel() for picture in pictures]) for pictures in (some, others))
     total = np.zeros((len(left), len(right)))
     for first in range(0, left.shape[1], VALUES_AT_ONCE):
@@ -93,16 +100,17 @@ def mean_squares(some: Sequence[Picture], others: Sequence[Picture]) -> NDArray[
     return squares
 
 
-BYTES_AT_ONCE = 1 << 30  # limit for the source's pictures that clips are compared with
-Truth = dict[int, tuple[int | None, Picture]]  # presentation number → (pts, picture in the stored size)
+BYTES_AT_ONCE = 1 << 30  # limit in bytes for source pictures that are in memory at the same time
+Truth = dict[int, tuple[int | None, Picture]]  # (pts, source picture scaled to the clip's size) by frame number
 
 
 def verify_encoded(clips: list[Clip], options: EncodeOptions, sources: SourceFiles) -> list[Checked]:
-    """Return the verdicts on encoded clips of one medium, by a full decode of its source.
+    """Decode the source of encoded clips in full, and return the verdicts on the clips.
 
-    The source's pictures are encoded again. A clip with the same bytes is "nearest". Another version of an encoder
-    gives other bytes. Then a clip is "nearest" if each of its frames is nearer to its own picture than to all others
-    that the clip wants and to those before and after it, and lost no more than twice what encoding it again loses.
+    The source pictures are encoded again. If the result has the same bytes as the clip, the clip is "nearest". Another
+    version of the encoder produces other bytes. In this case, a clip is "nearest" if each of its frames meets two
+    conditions. The frame is nearer to its expected source picture than to the other frames of the clip and to the
+    frames directly before and after them. And its error is at most about twice the error of encoding the picture again.
     """
     verdicts: list[Checked] = []
     for group in _groups(sorted(clips, key=lambda clip: int(clip.frames.max()))):
@@ -116,7 +124,7 @@ def verify_encoded(clips: list[Clip], options: EncodeOptions, sources: SourceFil
 
 
 def _groups(clips: list[Clip]) -> Iterator[list[Clip]]:
-    """Yield clips in groups whose pictures fit into memory together, or single clips."""
+    """Divide clips into groups whose source pictures fit into memory together. A larger clip is a group of its own."""
     group: list[Clip] = []
     numbers: set[int] = set()
     most = BYTES_AT_ONCE // (clips[0].medium.height * clips[0].medium.width * 3)
@@ -131,15 +139,19 @@ def _groups(clips: list[Clip]) -> Iterator[list[Clip]]:
 
 
 def _compared(clip: Clip) -> set[int]:
-    """Return the numbers of the frames that a clip wants, and of those before and after each."""
+    """Return the numbers of the frames that a clip wants, and of the frames directly before and after each of them."""
     wanted = clip.frames[clip.frames != PAD].tolist()
     return {near for number in wanted for near in (number - 1, number, number + 1) if near >= 0}
 
 
 def _truth(clips: list[Clip]) -> Truth | None:
-    """Return the source's pictures for some clips, or None for an image sequence of a listing: its order is unknown.
+    """Return the source pictures with which some clips are compared.
 
-    Damage makes decoders lose pictures. There, timestamps tell frames apart, and wanted frames alone are known.
+    Decoders drop pictures of damaged media, so that counted frame numbers would be wrong. In such media, frames are
+    identified by their timestamps, and only the frames that the clips want are returned, without neighbours.
+
+    Returns:
+        The pictures by frame number, or None for an image sequence that a listing defines, whose order is unknown.
     """
     medium = clips[0].medium
     if medium.stream_index < 0:
@@ -188,7 +200,7 @@ def _check(clip: Clip, options: EncodeOptions, sources: SourceFiles, truth: Trut
 
 
 def _compare(clip: Clip, encoded: EncodedClip, found: list[Picture], options: EncodeOptions, truth: Truth) -> Checked:
-    """Return the verdict on a clip's pictures, in the order of their ranks."""
+    """Return the verdict on a clip. `found` has the clip's decoded pictures in presentation order."""
     frames = np.unique(clip.frames[clip.frames != PAD])
     expected = [truth[number][1] for number in frames.tolist()]
     again, packets = _encoded_again(clip, expected, options)
@@ -201,7 +213,7 @@ def _compare(clip: Clip, encoded: EncodedClip, found: list[Picture], options: En
     colours = (clip.medium.color_matrix, clip.medium.color_range) == (MATRIX, RANGE_NAME)
     reason = None if same else _unlike_pictures(near, frames.tolist(), candidates)
     if not colours or (same and not all(map(np.array_equal, found, remade))):
-        reason = "the dataset describes the colours or the configuration of its packets wrongly"
+        reason = "the dataset records wrong colour properties or a wrong decoder configuration for its packets"
     return replace(
         verdict_on(clip, None, "nearest" if reason is None else "differs", reason),
         source_psnr=round(float(near.psnr.min()), 2),
@@ -210,7 +222,7 @@ def _compare(clip: Clip, encoded: EncodedClip, found: list[Picture], options: En
 
 
 def _encoded_again(clip: Clip, pictures: list[Picture], options: EncodeOptions) -> tuple[Clip, EncodedClip]:
-    """Return a clip with its pictures encoded again. Raises UncuttableError for sizes that no packing gives."""
+    """Encode a clip's source pictures again. Raises UncuttableError for sizes that `framedex shard` never encodes."""
     medium = clip.medium
     colour = colour_of(medium.color_primaries, medium.color_transfer)
     stream = encode(pictures, (medium.height, medium.width), options, colour)
@@ -231,7 +243,7 @@ def _encoded_again(clip: Clip, pictures: list[Picture], options: EncodeOptions) 
 
 
 def _unlike_times(clip: Clip, truth: Truth) -> str | None:
-    """Return a description of the first frame that the source lacks or has at another time."""
+    """Return a description of the first frame that the source lacks or has at another time, or None if all agree."""
     for frame, pts in zip(clip.frames.tolist(), clip.pts.tolist(), strict=True):
         if frame == PAD:
             continue
@@ -243,12 +255,12 @@ def _unlike_times(clip: Clip, truth: Truth) -> str | None:
 
 
 def _unlike_pictures(near: Nearness, frames: list[int], candidates: list[int]) -> str | None:
-    """Return a description of the first frame that shows another picture or is too different."""
+    """Return a description of the first frame that shows a wrong picture or is too different, or None if all agree."""
     wrong: NDArray[np.bool_] = (near.other >= 0) | near.unlike
     if not wrong.any():
         return None
     place = int(np.argmax(wrong))
-    loss = f"{near.psnr[place]:.1f} dB from its own"
+    loss = f"PSNR against the expected picture {near.psnr[place]:.1f} dB"
     if near.other[place] >= 0:
         return f"frame {frames[place]} is the picture of frame {candidates[near.other[place]]}; {loss}"
     return f"frame {frames[place]} differs from its source by more than encoding explains; {loss}"

@@ -1,8 +1,8 @@
-"""The truth that clips are compared with, read from their sources without the index, and the verdict on one clip.
+"""The reference frames for the verification of clips, and the verdict on one clip.
 
-A video is decoded from its beginning, as a player would. Images are read in the order of their names. Videos in a tar
-or a Parquet file are copied out by their names, as `tar x` or pyarrow would. Positions of the index are not used, since
-verification checks them.
+Reference frames are read from the sources without the index, since verification checks the index. A video is decoded
+from its beginning, as a player does it. Images are read in the order of their names. A video in a tar or a Parquet file
+is extracted by its name, as `tar x` or pyarrow does it, and not by the recorded byte range.
 """
 
 import contextlib
@@ -37,18 +37,18 @@ Marked = TypeVar("Marked")
 def decode_in_order(
     medium: Medium, wanted: set[int], *, by_pts: bool, mark: Callable[[av.VideoFrame], Marked]
 ) -> Iterator[tuple[int, int | None, Marked]]:
-    """Yield (number, pts, mark) of the wanted frames by decoding the source from its beginning, as a player would.
+    """Decode a source from its beginning, as a player does it. Yield (number, pts, mark) of the wanted frames.
 
-    Frames are counted as the decoder returns them. Nothing of the index is used.
+    A frame's number is its position in the decoder's output. The index is not used.
 
     Args:
-        medium: the source.
-        wanted: numbers of the wanted frames.
-        by_pts: yield all frames, because the caller tells them apart by their timestamps.
-        mark: makes the result from a picture.
+        medium: The source.
+        wanted: The numbers of the wanted frames.
+        by_pts: Whether to yield all frames, because the caller identifies them by their timestamps.
+        mark: A function that is called with each picture. Its result is yielded.
 
     Raises:
-        DecodeError: the video stream is missing.
+        DecodeError: The file does not have the video stream.
     """
     last = max(wanted, default=-1)
     number = -1
@@ -57,13 +57,13 @@ def decode_in_order(
         context = container.streams[medium.stream_index].codec_context if there else None
         if not isinstance(context, VideoCodecContext):
             raise DecodeError(f"video stream {medium.stream_index} is no longer there", where=medium.path)
-        context.thread_count = 1  # some decoders give other pictures with more (see `containers.decoders.ONE_THREAD`)
-        matrix, color_range = context.colorspace, context.color_range  # decoding overwrites the container's values
+        context.thread_count = 1  # with several, some decoders return other pictures (`containers.decoders.ONE_THREAD`)
+        matrix, color_range = context.colorspace, context.color_range  # the container's, before decoding changes them
         for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
             try:
                 frames = decode_packet(context, packet)
             except av.error.FFmpegError:
-                continue  # damage; the frames after it are compared as well as possible
+                continue  # damaged packet. Later frames are compared nevertheless
             for frame in frames:
                 number += 1
                 if number in wanted or by_pts:
@@ -77,17 +77,23 @@ def decode_in_order(
 
 
 Used = TypeVar("Used")
-TAR = "tar"  # the value of `media.container`
+TAR = "tar"  # a value of the column `container` of the table `media`
 
 
 def images_of(medium: Medium, wanted: Iterable[int], use: Callable[[bytes], Used]) -> dict[int, Used] | None:
-    """Return the results of `use` for the content of the wanted images, by their number. A medium may lack some.
+    """Read the wanted images of a medium, and call a function with the bytes of each.
+
+    Args:
+        medium: An image or an image sequence.
+        wanted: The numbers of the wanted images. Numbers that the medium does not have are ignored.
+        use: The function.
 
     Returns:
-        The results, or None if a listing made the sequence, since only the index records its order then.
+        The results of `use` by image number. None if a listing defines the sequence, because the order of the images is
+            then recorded only in the index.
 
     Raises:
-        StaleError: the images are missing, or their number is not the indexed one.
+        StaleError: The images cannot be read, or the number of images differs from the index.
     """
     try:
         if medium.container == TAR:
@@ -105,7 +111,7 @@ def images_of(medium: Medium, wanted: Iterable[int], use: Callable[[bytes], Used
 
 
 def _read(path: str) -> bytes:
-    # O_NONBLOCK: opening a FIFO must not wait for a writer.
+    # With O_NONBLOCK, opening a FIFO does not wait for a writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is not a regular file")
@@ -113,14 +119,14 @@ def _read(path: str) -> bytes:
 
 
 def _in_tar(tar: tarfile.TarFile, member: str | None) -> tuple[list[str], Callable[[str], bytes]]:
-    """Return the names that make up a member of a tar, in order, and a function that reads one of them."""
+    """Return the names of a member's images in a tar, in order, and a function that reads the file with a name."""
     entries = {posixpath.normpath(entry.name): entry for entry in tar.getmembers() if entry.isfile()}
     images = visible_images(name for name in entries if posixpath.basename(name)[:1] != ".")
     names = group_names(images).get(member or "", [member] if member in images else [])
 
     def read(name: str) -> bytes:
         file = tar.extractfile(entries[name])
-        assert file is not None  # a regular file
+        assert file is not None  # `entries` has only regular files
         return file.read()
 
     return names, read
@@ -140,7 +146,7 @@ def _used(
 
 def _stale_images(medium: Medium, found: str) -> StaleError:
     return StaleError(
-        "the source does not hold the images that were indexed",
+        "the source does not contain the images that were indexed",
         where=medium.path if medium.member is None else f"{medium.path}, {medium.member}",
         found=found,
         allowed=f"{medium.frame_count} images",
@@ -148,20 +154,20 @@ def _stale_images(medium: Medium, found: str) -> StaleError:
     )
 
 
-COPIED_BYTES = 8 << 20  # per read of a copy
+COPIED_BYTES = 8 << 20  # bytes per read while a member is copied
 
 
 @contextlib.contextmanager
 def own_copy(medium: Medium) -> Iterator[Medium]:
-    """Provide a medium whose path is on this machine, as `local_copy` does.
+    """Provide a medium whose path is a file on this machine, like `local_copy`.
 
-    A video in a tar or a Parquet file of this machine is found there by its name. In a store it is found by its
-    position.
+    A video in a local tar or Parquet file is extracted by its name. If the tar or Parquet file is in object storage,
+    the video is copied by its recorded byte range.
 
     Raises:
-        StaleError: the source is not the one recorded.
-        StorageError: the store does not deliver the source.
-        OSError: the source cannot be opened, or the copy cannot be written.
+        StaleError: The source changed since it was indexed.
+        StorageError: The source cannot be read from object storage.
+        OSError: The source cannot be opened, or the copy cannot be written.
     """
     if medium.part is None or medium.member is None or is_remote(medium.path):
         with local_copy(medium) as copy:
@@ -185,14 +191,15 @@ def own_copy(medium: Medium) -> Iterator[Medium]:
                 source.seek(entry.offset_data)
                 left = entry.size
                 with open(path, "wb") as file:
-                    while left > 0 and (data := source.read(min(left, COPIED_BYTES))):  # the tar may end within it
+                    # `read` returns no data if the tar is truncated within the member.
+                    while left > 0 and (data := source.read(min(left, COPIED_BYTES))):
                         left -= file.write(data)
         yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
 
 
 @functools.lru_cache(maxsize=4)
 def _entries(path: str, mtime_ns: int) -> dict[str, tarfile.TarInfo]:
-    """Return the files of a tar by name, up to where it is damaged."""
+    """Return the regular files of a tar by name. If the tar is damaged, only files before the damage are returned."""
     entries: dict[str, tarfile.TarInfo] = {}
     with tarfile.open(path, "r:", errors="surrogateescape") as tar, contextlib.suppress(tarfile.TarError):
         for entry in tar:
@@ -203,14 +210,15 @@ def _entries(path: str, mtime_ns: int) -> dict[str, tarfile.TarInfo]:
 
 def _stale_member(medium: Medium, found: str) -> StaleError:
     return StaleError(
-        "the file does not hold the video that was indexed",
+        "the file does not contain the video that was indexed",
         where=f"{medium.path}, {medium.member}",
         found=found,
         remedy="index and shard again, or point root at where the file moved",
     )
 
 
-# "nearest": pictures that do not equal the source's, but are nearer to it than to any other (`encoded`, `verify_gpu`).
+# "nearest" means that each picture differs from its expected picture, but is nearer to it than to other pictures of the
+# source (`encoded`, `verify_gpu`).
 Verdict = Literal["exact", "nearest", "differs", "undecodable", "stale", "internal_error"]
 
 
@@ -219,16 +227,17 @@ class Checked:
     """The verdict on one clip.
 
     Attributes:
-        clip_id: The clip's name.
-        uri: Its source.
-        frames: The frame numbers, -1 where padded.
-        pts: The timestamp of each frame, None where padded.
-        md5: The MD5 of each frame, None where padded or not decoded.
+        clip_id: The name of the clip.
+        uri: The uri of the clip's source.
+        frames: The number of each frame, or -1 for padding.
+        pts: The timestamp of each frame, or None for padding.
+        md5: The MD5 of each frame, or None for padding and for frames that were not decoded.
         verdict: The verdict.
-        reason: The reason why the clip is wrong, else None.
-        source_psnr: For an encoded clip, the lowest PSNR of its frames against the source's, in dB. None if the clip is
-            not encoded, or if the comparison did not finish.
-        undecided: The number of frames that are as near to another picture of their source.
+        reason: The reason why the clip is wrong. None if the clip is correct.
+        source_psnr: The lowest PSNR of an encoded clip's frames against the source pictures, in dB. None if the clip is
+            not encoded, or if the comparison was not completed.
+        undecided: The number of frames for which the comparison cannot tell whether they show the expected picture or
+            another picture of the source.
     """
 
     clip_id: str
@@ -243,13 +252,13 @@ class Checked:
 
 
 def verdict_on(clip: Clip, by_rank: dict[int, str] | None, verdict: Verdict, reason: str | None) -> Checked:
-    """Return a verdict on a clip.
+    """Return the record of a verdict on a clip.
 
     Args:
         clip: The clip.
-        by_rank: The MD5 of each picture by its rank. If None, no MD5 is known.
+        by_rank: The MD5 of each picture of the recipe, by rank. None if the clip was not decoded.
         verdict: The verdict.
-        reason: The reason why the clip is wrong, else None.
+        reason: The reason why the clip is wrong. None if the clip is correct.
     """
     frames = clip.frames.tolist()
     return Checked(
@@ -264,12 +273,12 @@ def verdict_on(clip: Clip, by_rank: dict[int, str] | None, verdict: Verdict, rea
 
 
 def verdict_of(error: FramedexError, clip: Clip) -> Checked:
-    """Return the verdict on a clip that cannot be compared because of an error."""
+    """Return the verdict on a clip that could not be compared because of an error."""
     return verdict_on(clip, None, "stale" if isinstance(error, StaleError) else "undecodable", error.text())
 
 
 def full_decode_failure(error: Exception, clip: Clip) -> Checked:
-    """Return the verdict on a clip whose source cannot be decoded in full."""
+    """Return the verdict on a clip whose source could not be decoded in full because of an error."""
     if isinstance(error, StaleError):
         return verdict_of(error, clip)
     return verdict_on(clip, None, "undecodable", f"the source's full decode stops: {error}")

@@ -1,4 +1,4 @@
-"""Comparison of clips, decoded from their byte ranges, with a full decode of their sources in order."""
+"""Verification of clips: frames decoded from a clip's byte ranges are compared with a full decode of the source."""
 
 import logging
 import os
@@ -29,13 +29,14 @@ from framedex.sharder.reading import SourceFiles, local_copy
 from framedex.storage.places import OWN_STORE, Access, Place
 
 LOG = logging.getLogger("framedex.loader")
-Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, mark; several where frames share a pts)
-Mark = Callable[[av.VideoFrame], str]
+# The expected frames by frame number: (pts, marks). There are several marks if several frames have the same pts.
+Truth = dict[int, tuple[int | None, set[str]]]
+Mark = Callable[[av.VideoFrame], str]  # returns the MD5 or CRC-32 by which pictures are compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """The chosen clips of one medium."""
+    """The numbers of the clips of one medium that are verified together."""
 
     dataset: Place
     access: Access
@@ -53,25 +54,24 @@ def verify(
     timeout_seconds: float | None = 3600.0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Checked]:
-    """Yield the verdict on every clip, on `sample` clips chosen by `seed`, or on the `chosen` numbers.
+    """Verify clips, and yield one verdict per clip.
 
-    The verdicts come medium by medium. A source is decoded once from its beginning, up to the last frame that its clips
-    want.
+    Verdicts are grouped by medium. Each source is decoded once, from its beginning to the last frame that is needed.
 
     Args:
         dataset: The dataset.
-        access: Which sources may be read.
-        sample: The number of clips to check. If None, all clips are checked.
-        seed: The seed of that choice.
-        chosen: int64, the numbers of the clips to check, instead of `sample` and `seed`.
-        workers: The number of processes that decode. If 0, this process decodes.
-        timeout_seconds: The time limit per source. The clips of a source that takes longer are undecodable. If None,
-            time is not limited.
-        on_progress: Called with the number of checked clips and of all clips.
+        access: The rules for which sources may be read.
+        sample: The number of clips to verify, chosen at random. If None, all clips are verified.
+        seed: The seed of the random choice.
+        chosen: int64, the numbers of the clips to verify. If given, `sample` and `seed` are ignored.
+        workers: The number of processes that decode. If 0, the calling process decodes.
+        timeout_seconds: The time limit per source. If a source takes longer, its clips get the verdict "undecodable".
+            If None, there is no time limit.
+        on_progress: A function that is called with the number of verified clips and the total number of clips.
 
     Raises:
-        FramedexError: Clips are encoded, and the encoder that they are compared with is missing.
-        StorageError: Sources must not be read.
+        FramedexError: The dataset has encoded clips, and the encoder is not available to encode them again.
+        StorageError: `access` does not allow reading the sources.
     """
     manifest = Manifest(dataset, access=access)
     manifest.check_locations()
@@ -102,14 +102,17 @@ def verify(
 
 
 def verify_medium(task: _Task) -> list[Checked]:
-    """Return the verdicts on some clips of one medium, by its index's hashes or else a full decode of its source."""
+    """Return the verdicts on some clips of one medium.
+
+    Frames are compared with the hashes in the index. If the index has no hashes, the source is decoded in full.
+    """
     manifest = Manifest(task.dataset, access=task.access)
     clips, unreadable = _clips(manifest, task.clips)
     return unreadable + (_verify_clips(clips, manifest) if clips else [])
 
 
 def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Checked]]:
-    """Return the clips with some numbers, and the verdicts on those whose rows are damaged."""
+    """Read clips from the manifest by number. Return the clips, and the verdicts on clips whose rows are damaged."""
     clips, unreadable = [], []
     for number in numbers:
         try:
@@ -123,7 +126,7 @@ def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Che
 
 
 def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
-    """Return the verdicts on some clips of one medium."""
+    """Return the verdicts on some clips of one medium, whose rows in the manifest are undamaged."""
     sources = SourceFiles()
     if manifest.header.encode is not None:
         return verify_encoded(clips, manifest.header.encode, sources)
@@ -146,10 +149,10 @@ def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
 
 
 def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
-    """Return the verdicts on clips of one medium of images.
+    """Return the verdicts on clips of one image or image sequence.
 
-    Each image is compared with its recorded checksum when it is read. Unless it was copied into a tar, it is also
-    compared with what the source itself holds.
+    When an image is read, its checksum is compared with the recorded one. An image that was not copied into a tar is
+    also compared with the image of that number in the source.
     """
     own = [clip for clip in clips if clip.source == clip.medium.source]
     wanted = {int(frame) for clip in own for frame in clip.frames if frame != PAD}
@@ -165,10 +168,12 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
 
 
 def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
-    """Return a function that computes the mark of a source's picture, or None if the source itself consists of images.
+    """Return the function that computes the hash of a decoded picture of the source.
 
-    Distinct pictures have distinct marks. For frames that were stored as images, the mark is the checksum of the image
-    made from the picture.
+    If frames were packed as images, the function encodes the picture as such an image and returns its CRC-32.
+
+    Returns:
+        The function, or None if the source consists of images.
     """
     if clip.medium.kind != IMAGES:
         return picture_md5
@@ -178,16 +183,17 @@ def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
 
 
 def _recorded(clip: Clip) -> Truth:
-    """Return what the index recorded about a clip's frames when it decoded the source (`framedex index --verify`)."""
+    """Return the pts and hashes of a clip's frames that the index recorded (`framedex index --verify`)."""
     assert clip.md5 is not None  # the caller checked this
     rows = zip(clip.frames.tolist(), clip.pts.tolist(), clip.md5, strict=True)
     return {frame: (pts, {md5.hex()}) for frame, pts, md5 in rows if md5 is not None}
 
 
 def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:
-    """Return what a full decode gives for the wanted frames of some clips.
+    """Decode a source in full, and return the pts and hashes of the frames that some clips want.
 
-    Damage makes decoders lose pictures, so that frame numbers are not reliable. Timestamps tell frames apart there.
+    Decoders drop pictures of damaged media, so that counted frame numbers would be wrong. In such media, frames are
+    identified by their timestamps.
     """
     by_pts = medium.damaged_gop_count > 0 and medium.pts_source == "container"
     wanted = {int(frame) for clip in clips for frame in clip.frames if frame != PAD}
@@ -210,7 +216,7 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
     marks = by_rank
     if clip.medium.kind == IMAGES and clip.md5 is None:
         recorded = clip.recipe.range_crc32
-        assert recorded is not None  # all images have one
+        assert recorded is not None  # the manifest has checksums for all images
         marks = {rank: f"{recorded[packet]:08x}" for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}
     for place, (frame, rank) in enumerate(zip(clip.frames.tolist(), clip.recipe.position.tolist(), strict=True)):
         if frame == PAD or truth is None:

@@ -1,6 +1,7 @@
-"""Verification of the frames that a GPU decodes.
+"""Verification of frames that a GPU decodes.
 
-A GPU rounds colours differently. A frame is right if it is nearer to the CPU's frame than to that frame's neighbours.
+A GPU rounds colours differently from the CPU. So a frame counts as correct if it is nearer to the frame that the CPU
+decodes than to the neighbouring frames.
 """
 
 import os
@@ -32,19 +33,19 @@ from framedex.sharder.decoding.video import decode_rgb
 from framedex.storage.places import OWN_STORE, Access, Place
 
 Decoder = Literal["nvdec", "nvjpeg", "cpu"]
-Truth = dict[int, Picture]  # presentation number → uint8 [H, W, 3]
+Truth = dict[int, Picture]  # pictures decoded on the CPU, uint8 [H, W, 3], by frame number
 
-BYTES_AT_ONCE = 1 << 30  # limit for the CPU's pictures of one medium, which are in memory together
+BYTES_AT_ONCE = 1 << 30  # limit in bytes for pictures decoded on the CPU that are in memory at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedOnGpu(Checked):
-    """The verdict on one clip, and the decoder of the clip.
+    """The verdict on one clip, and the decoder that was used.
 
     Attributes:
-        decoder: The decoder.
-        worst_psnr: The lowest PSNR of its frames against the CPU's, in dB. None if the CPU decoded the clip, or if the
-            comparison did not finish.
+        decoder: The decoder of the clip.
+        worst_psnr: The lowest PSNR of a frame of the clip against the frame that the CPU decodes, in dB. None if the
+            CPU decoded the clip, or if the comparison was not completed.
     """
 
     decoder: Decoder
@@ -53,11 +54,12 @@ class CheckedOnGpu(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """How near a decoded picture is to the correct one.
+    """The similarity of a decoded picture to the correct picture.
 
     Attributes:
-        is_own: Whether it is nearer to its own picture than to any neighbour. None if all neighbours equal it.
-        psnr: The PSNR against its own picture, in dB.
+        is_own: Whether the decoded picture is nearer to the correct picture than to any neighbouring picture. None if
+            there is no neighbour, or if all neighbours equal the correct picture.
+        psnr: The PSNR against the correct picture, in dB.
     """
 
     is_own: bool | None
@@ -65,12 +67,12 @@ class Likeness:
 
 
 def likeness(found: Picture, own: Picture, neighbours: Sequence[Picture]) -> Likeness:
-    """Compare a picture with the correct one and its neighbours. Neighbours equal to the correct one are ignored.
+    """Compare a decoded picture with the correct picture and with the neighbouring pictures.
 
     Args:
-        found: uint8 [H, W, 3], the picture.
+        found: uint8 [H, W, 3], the decoded picture.
         own: uint8 [H, W, 3], the correct picture.
-        neighbours: uint8 [H, W, 3] each.
+        neighbours: The neighbouring pictures, uint8 [H, W, 3]. Those that equal the correct picture are ignored.
     """
     others = [other for other in neighbours if not np.array_equal(other, own)]
     away, *from_others = mean_squares([found], [own, *others])[0].tolist()
@@ -84,9 +86,10 @@ def neighbours_of(number: int, truth: Mapping[int, Picture], *, by_place: bool) 
     """Return the pictures before and after a frame.
 
     Args:
-        number: The frame's number.
-        truth: Pictures by frame number.
-        by_place: Whether to take the nearest frames that `truth` has, however far away they are.
+        number: The number of the frame.
+        truth: The correct pictures by frame number.
+        by_place: Whether to return the nearest earlier and later frames in `truth`, whatever their numbers. If False,
+            only the frames `number` - 1 and `number` + 1 are returned.
     """
     if not by_place:
         return [truth[other] for other in (number - 1, number + 1) if other in truth]
@@ -106,24 +109,25 @@ def verify_on_gpu(
     device_id: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[CheckedOnGpu]:
-    """Yield the verdict on every clip, or on `sample` clips chosen by `seed`. A GPU decodes the clips allowed there.
+    """Verify clips as a GPU decodes them, and yield one verdict per clip.
 
-    A clip is `nearest` if each frame of the GPU is nearer to the CPU's picture of the same frame than to the pictures
-    before and after it. These neighbours are taken from the source. For images, encoded clips and damaged media, they
-    are taken from the clip. Other clips are checked by `verify`.
+    A clip that the GPU decodes is `nearest` if each of its frames is nearer to the CPU's picture of the same frame than
+    to the pictures before and after it. These neighbouring pictures are decoded from the source. For images, encoded
+    clips and damaged media, they are the neighbouring frames of the clip. Clips that the GPU must not decode are
+    verified on the CPU, by `verify`.
 
     Args:
         dataset: The dataset.
-        access: Which sources may be read.
-        sample: The number of clips to check. If None, all clips are checked.
-        seed: The seed of that choice.
+        access: The rules for which sources may be read.
+        sample: The number of clips to verify, chosen at random. If None, all clips are verified.
+        seed: The seed of the random choice.
         workers: The number of processes that decode on the CPU.
-        timeout_seconds: The time limit per source that is decoded by `verify`. If None, time is not limited.
+        timeout_seconds: The time limit per source for clips that are verified on the CPU. If None, there is no limit.
         device_id: The number of the GPU.
-        on_progress: Called with the number of checked clips and of all clips.
+        on_progress: A function that is called with the number of verified clips and the total number of clips.
 
     Raises:
-        FramedexError: The machine does not have a GPU.
+        FramedexError: The NVIDIA driver or the GPU cannot be used.
     """
     support = driver_support(device_id)
     if support.reason is not None:
@@ -153,7 +157,7 @@ def verify_on_gpu(
                 on_cpu.append(number)
                 continue
             waiting.append((clip, fetched))
-            # Of each frame, the CPU decodes a picture of three bytes a pixel, and two neighbours.
+            # The CPU decodes three pictures for each frame (the frame and its two neighbours), with 3 bytes per pixel.
             if sum(9 * c.medium.width * c.medium.height * len(c.frames) for c, _ in waiting) >= BYTES_AT_ONCE:
                 yield from _check_on_gpu(waiting, clips, decoder)
                 done, waiting = done + len(waiting), []
@@ -173,7 +177,7 @@ def verify_on_gpu(
 
 
 def _fetch(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, support: DriverSupport) -> Fetched | None:
-    """Return a clip in the form for a GPU, or None if the CPU decodes it. Raises FramedexError."""
+    """Return a clip prepared for decoding on a GPU, or None if the CPU must decode it. Raises FramedexError."""
     encoded = clips.sources.read(clip)
     images = clip.medium.kind == IMAGES
     if (nvjpeg_obstacle(clip) if images else gpu_obstacle(clip, encoded, support)) is not None:
@@ -185,9 +189,9 @@ def _fetch(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, suppor
 
 
 def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: Frames) -> Iterator[CheckedOnGpu]:
-    """Yield the verdicts on clips of one medium that a GPU decodes."""
+    """Decode clips of one medium on a GPU, and yield the verdicts."""
     medium = waiting[0][0].medium
-    # The source does not have the pictures of stored images and encoded clips.
+    # The pictures of stored images and encoded clips differ from those of the source.
     is_stored = medium.kind == IMAGES or clips.manifest.header.encode is not None
     by_place = is_stored or medium.damaged_gop_count > 0
     try:
@@ -208,7 +212,7 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
                     "the GPU's memory is full",
                     where=f"clip {clip.clip_id}",
                     found=str(error).splitlines()[0],
-                    remedy="look at nvidia-smi for other processes",
+                    remedy="look for other processes on the GPU with nvidia-smi",
                 ) from error
             yield _verdict(clip, _decoder(fetched), "undecodable", " ".join(str(error).split()))
             continue
@@ -228,14 +232,14 @@ def _check_on_gpu(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decod
 def compare(
     clip: Clip, frames: NDArray[np.uint8], truth: Mapping[int, Picture], *, decoder: Decoder, by_place: bool
 ) -> CheckedOnGpu:
-    """Return the verdict on a clip's frames, by the CPU's pictures of them and of their neighbours.
+    """Compare a clip's frames with the pictures that the CPU decodes, and return the verdict.
 
     Args:
         clip: The clip.
-        frames: uint8 [F, H, W, 3].
-        truth: The CPU's pictures by frame number.
-        decoder: The decoder of the frames.
-        by_place: As for `neighbours_of`.
+        frames: uint8 [F, H, W, 3], the frames of the clip.
+        truth: The correct pictures, decoded on the CPU, by frame number.
+        decoder: The decoder of `frames`.
+        by_place: The choice of neighbouring pictures, as in `neighbours_of`.
     """
     worst, undecided, reason = None, 0, None
     for place, (number, frame) in enumerate(zip(clip.frames.tolist(), frames, strict=True)):
@@ -251,16 +255,16 @@ def compare(
         worst = like.psnr if worst is None else min(worst, like.psnr)
         undecided += like.is_own is None
         if like.is_own is False and reason is None:
-            reason = f"frame {number} (place {place}) is nearer to a neighbour; {like.psnr:.1f} dB from its own"
+            reason = f"frame {number} (place {place}) is nearer to a neighbour; PSNR against its own {like.psnr:.1f} dB"
     return _verdict(clip, decoder, "differs" if reason else "nearest", reason, worst=worst, undecided=undecided)
 
 
 def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
-    """Return the frames that some clips of a video want, and the frames before and after each, by a full decode.
+    """Decode a video in full. Return the frames that some clips want, and the frames directly before and after each.
 
     Raises:
         StaleError: The source changed.
-        DecodeError: The full decode stops.
+        DecodeError: The source cannot be opened or decoded.
     """
     numbers = {int(frame) for clip in clips for frame in clip.frames if frame != PAD}
     converter = RgbConverter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0))

@@ -148,7 +148,7 @@ def test_media_too_short_for_a_policy(medium: Medium, tmp_path: Path) -> None:
     finding = found(tmp_path / "INDEX", "--policy", policy)["too_short"]
     assert [Path(example["uri"]).name for example in finding["examples"]] == ["h264_default.mp4"]
     assert "too_short" not in found(tmp_path / "INDEX")
-    with pytest.raises(AssertionError, match="cannot be asked\n  found:   too_short\n  remedy:  it needs --policy"):
+    with pytest.raises(AssertionError, match="cannot be run\n  found:   too_short\n  remedy:  it needs --policy"):
         run("audit", tmp_path / "INDEX", "--check", "too_short", "--fail-on", "note")
 
 

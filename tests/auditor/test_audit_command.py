@@ -57,7 +57,7 @@ def test_a_bucket_is_audited_like_a_folder(bucket: Any, medium: Medium, tmp_path
     assert here == there
     query = ("--sql", "SELECT count(*) AS frames, sum(size_bytes) AS bytes FROM frames")
     assert run("audit", tmp_path / "INDEX", *query).output == run("audit", f"{bucket.uri}/INDEX", *query).output
-    with pytest.raises(AssertionError, match="views cannot name a folder of object storage"):
+    with pytest.raises(AssertionError, match="a DuckDB database of views cannot refer to object storage"):
         run("audit", f"{bucket.uri}/INDEX", "--duckdb", tmp_path / "x.duckdb")
 
 

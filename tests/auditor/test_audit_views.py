@@ -134,7 +134,7 @@ def test_folders_of_any_name(name: str, tmp_path: Path) -> None:
     assert json.loads(run("audit", index, "--json").stdout)["summary"]["totals"][0]["media"] == 1
     assert run("audit", index, "--sql", "SELECT count(*) AS n FROM videos").output.split() == ["n", "1"]
     if set(name) & set("*?["):
-        with pytest.raises(AssertionError, match="takes for a pattern"):
+        with pytest.raises(AssertionError, match="interpret the path of this folder as a pattern"):
             run("audit", index, "--duckdb", tmp_path / "x.duckdb")
     else:
         run("audit", index, "--duckdb", tmp_path / "x.duckdb")

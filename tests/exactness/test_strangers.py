@@ -215,7 +215,7 @@ def test_a_table_on_a_terminal_shows_the_beginning_of_long_texts(own: Path) -> N
     assert len(output) < 1000
     assert time.monotonic() - begun < 30
     refused = run("audit", own / "INDEX", "--sql", "SELECT repeat('x', 60000000) AS a", code=1).output
-    assert "a row of the answer is too large to show" in refused
+    assert "a row of the result is too large to show" in refused
 
 
 ANSWERS = {

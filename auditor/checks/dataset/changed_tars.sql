@@ -1,6 +1,6 @@
--- Tars that are not as they were written
+-- Tars that changed since they were written
 -- severity: error
 -- needs: tars
--- means: Another size, or other content: loading refuses their clips.
--- remedy: bring them back, or pack the dataset again
+-- means: The size or the content differs from the manifest, so the loader refuses their clips.
+-- remedy: restore the tars, or pack the dataset again
 SELECT name, found FROM tars WHERE state = 'changed' ORDER BY name

@@ -1,5 +1,5 @@
 -- Clips with frames of damaged GOPs
 -- severity: warning
--- means: They were asked for with --damaged keep; their pictures may show the damage.
--- remedy: leave --damaged out
+-- means: These clips were made because of --damaged keep. Their pictures may show the damage.
+-- remedy: make the dataset without --damaged keep
 SELECT clip_id, uri FROM clips WHERE damaged ORDER BY clip

@@ -1,8 +1,8 @@
--- Labels with less than a tenth of the clips of the most common one
+-- Labels with less than a tenth of the clips of the most frequent label
 -- severity: note
 -- needs: clips.label
--- means: Training sees them rarely.
--- remedy: weigh them in training, or draw more clips of them
+-- means: Training rarely sees clips of these labels.
+-- remedy: give these labels a larger weight in training, or make more clips of them
 WITH counts AS (SELECT label, count(*) AS clips, min(clip_id) AS clip_id, arg_min(uri, clip_id) AS uri
     FROM clips
     WHERE label IS NOT NULL GROUP BY label)

@@ -1,8 +1,8 @@
 -- Copies of a video with different labels
 -- severity: error
 -- needs: clips.label
--- means: What one file is labelled, a copy of it is not: some label is wrong or missing.
--- remedy: look at them; give copies the same labels, or keep one of them
+-- means: Files with the same content have different labels, so at least one label is wrong or missing.
+-- remedy: look at the files, and give copies the same labels or keep only one of them
 WITH labelled AS (
     SELECT v.content, v.uri, min(v.media_id) AS media_id, list(DISTINCT c.label ORDER BY c.label) AS labels
     FROM clips c JOIN videos v ON c.media_id = v.media_id

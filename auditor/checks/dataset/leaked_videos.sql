@@ -1,8 +1,8 @@
--- Videos of which several splits have clips
+-- Videos with clips in several splits
 -- severity: error
 -- needs: clips.split
--- means: What is evaluated was trained on, or frames beside it were. Copies of a file count as one video.
--- remedy: split by content: `by: fingerprint` in the key `split` of a policy
+-- means: The evaluation uses videos that were used for training. Copies of a file count as one video.
+-- remedy: split by content, with `by: fingerprint` in the key `split` of the policy
 SELECT arg_min(v.media_id, v.uri) AS media_id, min(v.uri) AS uri,
     array_to_string(list(DISTINCT c.split ORDER BY c.split), ', ') AS splits, count(*) AS clips,
     count(DISTINCT v.uri) AS files

@@ -1,5 +1,5 @@
--- Clips that the policy's own rules leave out
+-- Clips that rules of the policy leave out
 -- severity: note
--- means: Too short, too far from a frame, or in a damaged GOP.
--- remedy: nothing, if the rules are meant so
+-- means: These clips are too short, have a frame too far from its time, or are in a damaged GOP.
+-- remedy: none is needed if the rules are intended
 SELECT clip_id, uri, kind, message FROM failures WHERE NOT counts ORDER BY kind, uri, clip_id

@@ -1,6 +1,6 @@
--- Tars that are no longer there
+-- Tars that no longer exist
 -- severity: error
 -- needs: tars
--- means: Their clips cannot be read.
--- remedy: bring them back, or pack the dataset again
+-- means: Clips in these tars cannot be read.
+-- remedy: restore the tars, or pack the dataset again
 SELECT name, found FROM tars WHERE state = 'gone' ORDER BY name

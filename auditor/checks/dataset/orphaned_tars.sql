@@ -1,6 +1,7 @@
--- Tars that no clip belongs to
+-- Tars that the dataset does not use
 -- severity: warning
 -- needs: tars
--- means: Left by a run that was replaced; they take room, and readers that take every tar see samples twice.
--- remedy: remove them
+-- means: A run that was replaced left these tars. They waste disk space, and readers of all tars of the folder would
+--   read duplicate samples.
+-- remedy: delete the tars
 SELECT name, found FROM tars WHERE state = 'orphaned' ORDER BY name

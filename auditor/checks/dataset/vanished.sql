@@ -1,6 +1,6 @@
--- Files that are no longer there
+-- Files that no longer exist
 -- severity: error
 -- needs: files
--- means: Clips of them cannot be read.
--- remedy: bring them back, or say where they are now with --root
+-- means: Clips of these files cannot be read.
+-- remedy: restore the files, or pass their new root folder with --root
 SELECT media_id, uri, found FROM files WHERE state = 'gone' ORDER BY uri

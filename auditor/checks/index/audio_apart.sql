@@ -1,8 +1,8 @@
--- Audio out of step with the video
+-- Audio that begins or ends at another time than the video
 -- severity: warning
--- means: It begins more than 0.1 s, or ends more than 0.5 s, before or after the pictures. Clips at the edges
---   have silence; sound that is shifted throughout cannot be seen here.
--- remedy: nothing, where recorders stop late; else mux again
+-- means: The audio begins more than 0.1 s, or ends more than 0.5 s, before or after the video. Clips at the beginning
+--   or end get silence. This check cannot detect audio that is shifted as a whole.
+-- remedy: none is needed if the recorder just stopped later; otherwise mux the file again
 SELECT media_id, uri, round(begins, 3) AS begins_later, round(ends, 3) AS ends_later, audio_codec
 FROM (
     SELECT *, audio_start_seconds - start_seconds AS begins,

@@ -1,8 +1,8 @@
 -- Groups of files with the same content
 -- severity: warning
--- means: Files of the same fingerprint (size, and samples of their bytes). Split by file, they leak from training
---   into evaluation.
--- remedy: remove all but one, or give all of them the same split
+-- means: These files have the same fingerprint (the size, and a hash of some of the bytes). If files are split at
+--   random, copies leak from training into evaluation.
+-- remedy: delete all copies but one, or put all of them into the same split
 WITH repeated AS (
     SELECT hash(fingerprint) AS mark FROM videos WHERE size_bytes > 0 GROUP BY mark HAVING count(*) > 1
 )

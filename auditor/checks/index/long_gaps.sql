@@ -1,8 +1,8 @@
 -- Gaps of more than a second between frames
 -- severity: warning
--- means: Somewhere nothing is shown for that long, and for three times as long as between most frames: pauses,
---   lost packets, or recordings joined. Clips across it jump.
--- remedy: look at the longest ones; the policies' tolerance keeps clips away from gaps
+-- means: At least one frame is shown for more than a second, and for more than three times the median duration. Causes
+--   are pauses, lost packets and joined recordings. Clips across such a gap jump.
+-- remedy: look at the longest gaps; the tolerance of a policy keeps clips away from gaps
 SELECT media_id, uri, round(max_gap_seconds, 3) AS max_gap_seconds,
     round(median_gap_seconds, 4) AS median_gap_seconds
 FROM videos

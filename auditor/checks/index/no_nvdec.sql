@@ -1,8 +1,9 @@
 -- Videos that some or all NVIDIA GPUs cannot decode
 -- severity: note
--- means: Codec, chroma, bits or size are beyond the decoder of the generations named; the CPU decodes them
---   there. That a GPU can decode a format does not mean that its clips go there: docs/exactness.md has the rules.
--- remedy: encode as 8-bit 4:2:0 H.264 or HEVC, or leave it to the CPU
+-- means: The codec, chroma format, bit depth or picture size exceeds the limits of the video decoder of the GPU
+--   generations in `not_on`. On these GPUs, the CPU decodes the videos. Even if a GPU supports a format, the loader may
+--   decode clips on the CPU, by the rules in docs/exactness.md.
+-- remedy: encode as 8-bit 4:2:0 H.264 or HEVC, or let the CPU decode
 WITH lacking AS (
     SELECT n.codec, n.pixel_format, n.width, n.height,
         list(DISTINCT g.generation ORDER BY g.generation) AS generations,

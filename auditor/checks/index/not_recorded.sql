@@ -1,7 +1,7 @@
--- Media whose index rows lack what this audit asks
+-- Media whose index rows lack values that checks need
 -- severity: note
--- means: They were indexed by an older framedex. The checks on what headers state, on slow access and on same
---   streams know nothing of them.
--- remedy: index them into a new folder
+-- means: These media were indexed with an older version of framedex. The checks about headers, slow access and same
+--   streams ignore them.
+-- remedy: index the media again, into a new folder
 SELECT media_id, uri, probed_by FROM videos WHERE status = 'ok'
     AND (packet_bytes IS NULL OR seek_packets IS NULL) ORDER BY uri

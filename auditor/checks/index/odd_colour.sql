@@ -1,8 +1,8 @@
--- Odd colour tags
+-- Videos with inconsistent colour metadata
 -- severity: warning
--- means: The tags contradict each other or the size. framedex follows them, as others do; where they are wrong,
---   colours are. Some phones do record BT.601 in high definition.
--- remedy: look at a frame; mend the tags with a bitstream filter (FFmpeg: h264_metadata, hevc_metadata)
+-- means: The colour tags contradict each other or are unusual for the picture size. framedex and most players use the
+--   tags, so colours are wrong if the tags are wrong. Some phones do record BT.601 in high definition.
+-- remedy: look at a frame, and correct wrong tags with a bitstream filter of FFmpeg (h264_metadata, hevc_metadata)
 SELECT media_id, uri, reason, pixel_format, color_matrix, color_primaries, color_transfer FROM (
     SELECT *, CASE
         WHEN color_matrix = 0 AND pixel_format LIKE 'yuv%' THEN 'an RGB matrix on YUV samples'

@@ -1,8 +1,8 @@
--- Groups of different files with the same video
+-- Groups of different files with the same video stream
 -- severity: warning
--- means: Codec, picture size and the sizes of the first 256 packets agree (of images, their content), the files
---   do not: another container, other metadata, or one is the beginning of the other.
--- remedy: look at a pair; give all of a group the same split
+-- means: The codec, the picture size and the sizes of the first 256 packets are equal (for images, their content), but
+--   the files differ. They may have another container or other metadata, or one may be the beginning of another.
+-- remedy: compare some of the files, and put all files of a group into the same split
 WITH repeated AS (
     SELECT hash(first_packets) AS mark FROM videos WHERE status = 'ok' GROUP BY mark HAVING count(*) > 1
 )

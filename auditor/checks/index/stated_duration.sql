@@ -1,7 +1,8 @@
--- The header states another duration than the frames have
+-- Videos whose header states a wrong duration
 -- severity: warning
--- means: By more than a second and a fiftieth: a stale header, a stream that ends early, or a long last frame.
--- remedy: go by the index; a stream that is cut off shows here, too
+-- means: The header differs from the duration of the frames by more than a second and more than 2 %. It may be
+--   outdated, the stream may end early, or the last frame may be long.
+-- remedy: use the duration of the index; check whether the file is truncated
 SELECT media_id, uri, round(stated_duration_seconds, 3) AS stated_seconds,
     round(duration_seconds, 3) AS duration_seconds, container
 FROM videos

@@ -1,7 +1,7 @@
--- The header states another frame rate than the frames have
+-- Videos whose header states a wrong frame rate
 -- severity: warning
--- means: Code that takes frame n to be at n / stated rate is wrong there, by more than a fiftieth.
--- remedy: go by the index
+-- means: Software that computes the time of frame n as n / stated rate is wrong by more than 2 %.
+-- remedy: use the timestamps of the index
 SELECT media_id, uri, round(stated_rate, 3) AS stated_rate,
     round((frame_count - 1) / nullif(duration_seconds - median_gap_seconds, 0), 3) AS mean_rate,
     round(1 / nullif(median_gap_seconds, 0), 3) AS median_rate, codec

@@ -1,6 +1,6 @@
--- Files that are no longer there
+-- Files that no longer exist
 -- severity: error
 -- needs: files
--- means: They were when they were indexed.
--- remedy: bring them back, or say where they are now with --root; framedex index notes that they are gone
+-- means: The files existed when they were indexed.
+-- remedy: restore the files, or pass their new root folder with --root; framedex index marks missing files as gone
 SELECT media_id, uri, found FROM files WHERE state = 'gone' ORDER BY uri

@@ -1,7 +1,7 @@
--- Views that a scene lacks
+-- Scenes that lack a view
 -- severity: warning
 -- needs: scene_views
--- means: No usable row of the listing names the view, or something is wrong with its row. The key `missing` of the
---   policy's `views` says what becomes of the clips.
--- remedy: list the view, or correct its row; else `missing: mask` keeps the clips of the other views
+-- means: No usable row of the listing belongs to the view, or its row has a problem. The key `missing` of the policy's
+--   `views` determines what is done with the clips.
+-- remedy: add the view to the listing or correct its row; or keep clips of the other views with `missing: mask`
 SELECT scene, view, media_id, uri, problem FROM scene_views WHERE problem IS NOT NULL ORDER BY scene, view

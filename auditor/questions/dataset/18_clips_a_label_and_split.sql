@@ -1,4 +1,4 @@
--- How many clips has each label in each split?
+-- How many clips does each label have in each split?
 -- needs: clips.label, clips.split
 SELECT label, split, count(*) AS clips, count(DISTINCT media_id) AS videos
 FROM clips

@@ -1,4 +1,4 @@
--- Does any video, or a copy of it, have clips in several splits?
+-- Which videos (or copies of them) have clips in several splits?
 -- needs: clips.split
 SELECT min(v.uri) AS video, array_to_string(list(DISTINCT c.split ORDER BY c.split), ', ') AS splits,
     count(*) AS clips, count(DISTINCT v.uri) AS files

@@ -1,4 +1,4 @@
--- How often is a frame shown by more than one clip?
+-- How many frames are in how many clips?
 SELECT clips_showing_it, count(*) AS frames
 FROM (
     SELECT c.media_id, f.frame, count(DISTINCT clip_id) AS clips_showing_it

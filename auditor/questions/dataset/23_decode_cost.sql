@@ -1,4 +1,4 @@
--- What does a clip cost to read and decode, by codec and size?
+-- How many packets and bytes does a clip need, by codec and picture size?
 SELECT codec, width, height, count(*) AS clips,
     round(avg(decoded_packets / distinct_frames), 1) AS packets_a_frame,
     round(avg(bytes_read) / 1e6, 3) AS megabytes

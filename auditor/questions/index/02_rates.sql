@@ -1,4 +1,4 @@
--- Which frame rates are there, to the nearest whole number?
+-- How many videos have each frame rate, rounded to a whole number?
 SELECT round(frame_rate) AS frames_a_second, count(*) AS videos, count(*) FILTER (WHERE is_vfr) AS variable
 FROM videos
 WHERE status = 'ok' AND kind = 'video' AND pts_source <> 'counted'

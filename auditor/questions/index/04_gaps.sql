@@ -1,4 +1,4 @@
--- Where, in which video, is nothing shown for more than a second?
+-- Which videos have no frame for more than a second, and where?
 SELECT uri, frame, round(seconds - gap_seconds, 3) AS from_second, round(seconds, 3) AS to_second
 FROM frames
 WHERE gap_seconds > 1

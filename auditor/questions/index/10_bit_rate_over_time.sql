@@ -1,4 +1,4 @@
--- How does the bit rate of the longest video change, in tens of seconds?
+-- What is the bit rate of the longest video in each interval of ten seconds?
 SELECT 10 * floor(seconds / 10)::INTEGER AS from_second, count(*) AS frames,
     round(8 * sum(size_bytes) / 10 / 1e6, 3) AS megabits_a_second
 FROM frames

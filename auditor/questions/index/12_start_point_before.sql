@@ -1,4 +1,4 @@
--- Behind which start point lies second 5 of each video, and how far?
+-- Which random access point precedes second 5 of each video, and by how much?
 SELECT videos.uri, max(gop) AS gop, max(first_packet) AS from_packet,
     round(5 - max(seconds - start_seconds), 2) AS seconds_behind
 FROM gops JOIN videos USING (media_id)

@@ -1,4 +1,4 @@
--- How many hours does each label have?
+-- How many hours of video does each label have?
 -- needs: listing.label
 SELECT label, count(*) AS videos, round(sum(duration_seconds) / 3600, 2) AS hours,
     count(*) FILTER (WHERE status <> 'ok') AS unusable

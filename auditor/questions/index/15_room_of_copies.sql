@@ -1,4 +1,4 @@
--- How much room do copies of files take?
+-- How much disk space do duplicate files take?
 SELECT count(*) AS files_too_many, round(sum(size_bytes) / 1e9, 3) AS gigabytes
 FROM (
     SELECT size_bytes, row_number() OVER (PARTITION BY fingerprint ORDER BY uri) AS number

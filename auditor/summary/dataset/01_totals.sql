@@ -1,4 +1,4 @@
--- In all
+-- Totals
 SELECT (SELECT count(*) FROM clips) AS clips,
     (SELECT count(*) FROM videos) AS media,
     (SELECT coalesce(sum(wanted_frames), 0)::BIGINT FROM clips) AS frames,

@@ -1,4 +1,4 @@
--- From the first frame of a clip to its last one, in seconds
+-- Time between the first and the last frame of a clip, in seconds
 SELECT clips, least, round(q[1], 3) AS tenth, round(q[2], 3) AS median, round(q[3], 3) AS nine_tenths,
     greatest, mean
 FROM (

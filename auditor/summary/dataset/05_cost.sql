@@ -1,4 +1,4 @@
--- Packets decoded for each frame that is wanted
+-- Decoded packets per wanted frame
 SELECT clips, least, round(q[1], 3) AS tenth, round(q[2], 3) AS median, round(q[3], 3) AS nine_tenths,
     greatest, mean
 FROM (

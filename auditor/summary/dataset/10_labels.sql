@@ -1,4 +1,4 @@
--- Clips a label
+-- Clips per label
 -- needs: clips.label
 SELECT label, count(*) AS clips, count(DISTINCT media_id) AS media,
     round(100 * count(*) / sum(count(*)) OVER (), 2) AS percent

@@ -1,4 +1,4 @@
--- In all
+-- Totals
 SELECT count(*) AS media,
     count(*) FILTER (WHERE status = 'ok') AS usable,
     count(*) FILTER (WHERE status = 'refused' AND error_kind <> 'no_video') AS refused,

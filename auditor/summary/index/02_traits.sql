@@ -1,4 +1,4 @@
--- Of the usable media, how many are
+-- Usable media by property
 SELECT count(*) FILTER (WHERE is_vfr AND kind = 'video') AS variable_rate,
     count(*) FILTER (WHERE open_gop_count > 0) AS open_gops,
     count(*) FILTER (WHERE rotation_degrees <> 0) AS rotated,

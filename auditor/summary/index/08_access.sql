@@ -1,4 +1,4 @@
--- Packets to a frame drawn at random
+-- Packets needed for one random frame
 SELECT media, least, round(q[1], 3) AS tenth, round(q[2], 3) AS median, round(q[3], 3) AS nine_tenths,
     greatest, mean
 FROM (

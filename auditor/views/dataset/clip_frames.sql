@@ -1,4 +1,5 @@
--- One row per place of a clip: which frame stands there, at which time, and whether it is padding (`frame` null: by a constant).
+-- One row per frame of a clip, including padding: `place` (its position in the clip), `frame` (its number in the
+-- medium, null for constant padding), its time, and whether it is padding.
 SELECT clip_id, place,
     CASE WHEN frame >= 0 THEN frame END AS frame,
     seconds, is_padding

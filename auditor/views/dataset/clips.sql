@@ -1,7 +1,7 @@
--- One row per clip: its medium, the user's columns, `wanted_frames`, `distinct_frames`, `padded_frames`, when it begins and ends, and
--- what reading it costs: `decoded_packets`, `runs` (decoder sessions), `byte_ranges` and `bytes_read`.
--- `frames_hash` tells which frames it holds. Views that belong together share a `multiview_id`; `most_away_seconds` is how far
--- their frames lie from the wanted times at most.
+-- One row per clip: its medium, the user's columns, `wanted_frames` (including padding), `distinct_frames`,
+-- `padded_frames`, the times of its first and last frame, and its decoding cost in `decoded_packets`, `runs` (decoder
+-- sessions), `byte_ranges` and `bytes_read`. `frames_hash` is a hash of the frame numbers. Views of one clip have the
+-- same `multiview_id`. `most_away_seconds` is the greatest distance of a view's frame from its requested time.
 SELECT (p.first + c._row)::BIGINT AS clip, c.clip_id,
     v.media_id, v.uri, v.member, v.kind, v.codec, v.pts_source, v.width, v.height,
     c.shard,

@@ -1,2 +1,3 @@
--- One row per clip that could not be made, with the reason; `counts` is false for what the policy's own rules leave out.
+-- One row per clip that could not be made, with the reason. `counts` is false if a rule of the policy left the clip
+-- out.
 SELECT * FROM failures_file

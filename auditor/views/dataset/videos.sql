@@ -1,5 +1,5 @@
--- One row per medium that clips come from: the columns of `media`, and `start_seconds`, `duration_seconds`, `frame_rate` (frames per
--- second, on average), `bits` (per sample), and `content`, which copies of a file share.
+-- One row per medium of the clips: the columns of `media`, and `start_seconds`, `duration_seconds`, `frame_rate`
+-- (average, in frames per second), `bits` (per sample), and `content` (equal for copies of a file).
 SELECT m.* EXCLUDE (_part, _row),
     (p.first + m._row)::BIGINT AS media_row,
     (start_pts * time_base_num / time_base_den)::DOUBLE AS start_seconds,

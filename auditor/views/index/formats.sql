@@ -1,4 +1,5 @@
--- One row per format of the usable videos: how many have it, and for how many hours. `chroma` and `bits` are as in `nvdec`; `chroma` is -1 of others.
+-- One row per format of the usable videos, with the number of videos and their hours. `chroma` and `bits` are as in
+-- `nvdec`, and `chroma` is -1 for other chroma formats.
 SELECT codec, pixel_format, width, height,
     CASE WHEN pixel_format LIKE '%420%' OR pixel_format LIKE 'nv12%' OR pixel_format LIKE 'p010%' THEN 1
         WHEN pixel_format LIKE '%422%' THEN 2 WHEN pixel_format LIKE '%444%' THEN 3

@@ -1,5 +1,5 @@
--- One row per presented frame, in presentation order: `frame` counts from 0, `packet` is its place in decode order;
--- `gap_seconds` is the time since the frame before it. `is_reference` is null where the packet was not read (depth `tables`).
+-- One row per frame, in presentation order. `frame` is its number from 0, `packet` its position in decode order, and
+-- `gap_seconds` the time since the previous frame. `is_reference` is null if the packet was not read (depth `tables`).
 WITH lists AS (
     SELECT media.media_id, uri, time_base_num, time_base_den, pts, size, flags,
         CASE WHEN min_gap_seconds <= 0 THEN list_transform(

@@ -1,5 +1,5 @@
--- One row per GOP: its first packet, how many packets and bytes it has, the time of its start point, and whether that is open
--- (null: nobody looked).
+-- One row per GOP: its first packet, its number of packets and bytes, the time of its random access point, and whether
+-- the GOP is open (null if unknown).
 WITH lists AS (
     SELECT media.media_id, uri, time_base_num, time_base_den, pts, size, flags,
         list_filter(range(1, len(flags) + 1), lambda p: (flags[p] & 3) <> 0) AS starts

@@ -1,2 +1,2 @@
--- One row per line of a listing that names a medium, with the user's own columns.
+-- One row per mention of a medium in a listing, with the user's columns.
 SELECT * FROM listing_file

@@ -1,4 +1,5 @@
--- The rows of videos that count. Videos whose codec needs a proof that an earlier version did not make are refused.
+-- The current rows of `videos`. Videos become refused if their codec needs a proof that an earlier version of framedex
+-- did not make.
 SELECT * EXCLUDE (unproven) REPLACE (
         CASE WHEN unproven THEN 'refused' ELSE status END AS status,
         CASE WHEN unproven THEN {unproven} ELSE error_kind END AS error_kind,

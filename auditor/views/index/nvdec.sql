@@ -1,5 +1,6 @@
--- What the video decoders of NVIDIA's GPUs support: one row per generation, codec, chroma (0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4)
--- and bits per sample. By NVIDIA's NVDEC Application Note and NVDECODE API Programming Guide, Video Codec SDK 13.0.
+-- The formats that the video decoders of NVIDIA GPUs support: one row per generation, codec, chroma format (0
+-- monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4) and bits per sample. The sources are NVIDIA's NVDEC Application Note and
+-- NVDECODE API Programming Guide, Video Codec SDK 13.0.
 WITH generations(number, generation) AS (
     VALUES (1, 'Volta'), (2, 'Turing, A100, Hopper'), (3, 'Ampere (not A100), Ada'), (4, 'Blackwell')
 ),

@@ -1,4 +1,5 @@
--- One row per packet, in decode order: `packet` counts from 0; `byte_offset` where it begins in the file; `flags` are those of the index.
+-- One row per packet, in decode order. `packet` is its number from 0, `byte_offset` its position in the file, and
+-- `flags` are the flags in the index.
 SELECT media_id, uri, packet, pts, size_bytes, flags,
     (coalesce(flags, 0) & 3) <> 0 AS is_start,
     sum(gap + size_bytes) OVER (PARTITION BY media_id ORDER BY packet)::BIGINT - size_bytes AS byte_offset

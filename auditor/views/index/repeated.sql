@@ -1,2 +1,2 @@
--- Media that have several rows.
+-- Media that have several rows in `videos`.
 SELECT media_id FROM videos_parts GROUP BY media_id HAVING count(*) > 1

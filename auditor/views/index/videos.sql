@@ -1,5 +1,5 @@
--- One row per medium, failures included: the columns of `videos`, and `start_seconds`, `duration_seconds`, `bits` (per sample),
--- `frame_rate` (frames per second, on average) and `bit_rate` (of the video stream, bits per second).
+-- One row per medium, including failures: the columns of `videos`, and `start_seconds`, `duration_seconds`, `bits` (per
+-- sample), `frame_rate` (average, in frames per second) and `bit_rate` (of the video stream, in bits per second).
 SELECT * EXCLUDE (_part, _row),
     CASE WHEN regexp_matches(pixel_format, '^((rgb|bgr|xv)48|(rgba|bgra|ayuv)64)[bl]e$') THEN 16
         WHEN regexp_matches(pixel_format, '^(rgb96|rgba128)[bl]e$') THEN 32 WHEN pixel_format LIKE 'xv36_e' THEN 12

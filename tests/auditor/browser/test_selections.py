@@ -167,7 +167,7 @@ def test_a_query_and_filters_hold_together(client: Client, synthetic: Path) -> N
 def test_rows_that_name_no_clip_are_explained(client: Client) -> None:
     answer = client.post("items", {"wanted": {"sql": "SELECT 1 AS one"}, "page": 0})
     assert answer.status == 422
-    assert b"name no clips" in answer.content
+    assert b"do not identify clips" in answer.content
 
 
 def test_the_answer_to_a_query_is_a_table(client: Client) -> None:
@@ -204,7 +204,7 @@ def test_an_explanation_has_lines_and_other_texts_have_none(client: Client) -> N
 def test_a_large_answer_is_cut_or_refused(client: Client) -> None:
     cut = client.post("sql", {"sql": "SELECT i, repeat('x', 1000000) AS x FROM range(100) AS a(i)"}).json()
     assert (len(cut["rows"]), cut["more"]) == (ANSWER_BYTES // 1_000_100, True)
-    assert "cut after 16 MB" in cut["cut"]
+    assert "cut off after 16 MB" in cut["cut"]
     whole = client.post("sql", {"sql": "SELECT 1 AS one"}).json()
     assert (whole["more"], whole["cut"]) == (False, None)
     refused = client.post("sql", {"sql": "SELECT 1 AS a, repeat('x', 100000000) AS b"})
@@ -229,7 +229,7 @@ def test_a_query_reads_the_views_and_does_nothing_else(
 def test_a_query_that_takes_too_much_memory_leaves_the_others_alone(synthetic: Path) -> None:
     with served(synthetic / "DS", memory_bytes=1 << 29) as client:
         answer = client.post("sql", {"sql": "SELECT sum(length(repeat(left(clip_id, 1), 100000000))) AS n FROM clips"})
-        assert (answer.status, b"takes more memory than it may" in answer.content) == (422, True)
+        assert (answer.status, b"exceeds its memory limit" in answer.content) == (422, True)
         assert client.post("sql", {"sql": "SELECT 1 AS one"}).json()["rows"] == [[1]]
 
 

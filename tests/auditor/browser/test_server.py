@@ -131,7 +131,7 @@ def test_a_number_in_other_digits_is_explained(number: str, client: Client) -> N
     for resource in ("item", "poster", "sound"):
         answer = client.get(resource, key=number)
         assert (answer.status, b"no such clip" in answer.content) == (422, True)
-    assert b"first is a whole number" in client.get("item", key="0", first=number).content
+    assert b"first must be a whole number" in client.get("item", key="0", first=number).content
 
 
 def test_each_browser_has_a_token_of_its_own(tmp_path: Path) -> None:
