@@ -153,7 +153,7 @@ def test_lists_and_torchs_batch_sampler_are_samplers_of_batches(mixed: Path) -> 
         ({"batch_size": 4}, "also batch_size"),
         ({"sampler": [1]}, "also sampler"),
         ({"last": "drop", "batch_size": 2}, "also batch_size, last"),
-        ({"batch_sampler": ClipSampler(range(CLIPS))}, "(?s)yields clips, not batches.*give it as sampler="),
+        ({"batch_sampler": ClipSampler(range(CLIPS))}, "(?s)yields clips, not batches.*pass it as sampler="),
     ],
 )
 def test_arguments_beside_a_sampler_of_batches_are_an_error(mixed: Path, arguments: Any, message: str) -> None:
@@ -163,7 +163,7 @@ def test_arguments_beside_a_sampler_of_batches_are_an_error(mixed: Path, argumen
 
 def test_a_sampler_of_batches_in_place_of_one_of_clips_is_an_error(mixed: Path) -> None:
     dataset = ClipDataset(mixed)
-    with pytest.raises(FramedexError, match=r"(?s)yields batches, not clips.*give it as batch_sampler="):
+    with pytest.raises(FramedexError, match=r"(?s)yields batches, not clips.*pass it as batch_sampler="):
         ClipLoader(dataset, sampler=BucketSampler(dataset, max_batch=4))  # type: ignore[arg-type]
 
 
