@@ -1,6 +1,6 @@
-"""The task of the loader's workers: read a clip, choose its decoder, and decode it unless a GPU does.
+"""Read a clip, choose its decoder, and decode it on the CPU unless a GPU does. This is the task of a loader's worker.
 
-The parts of an item (pictures, audio, and the description of its frames) are made here for all loaders.
+The functions that make the parts of an item (pictures, audio, and metadata of the frames) are used by all loaders.
 """
 
 import time
@@ -32,39 +32,39 @@ Decode = Literal["cpu", "movie"]
 
 
 class ReadableClips(Protocol):
-    """Clips by number, as in ClipDataset.
+    """The methods that workers need of a dataset such as ClipDataset.
 
     Attributes:
-        sources: where their packets are read from.
+        sources: The files from which packets are read.
     """
 
     sources: SourceFiles
 
     @property
     def epoch(self) -> int:
-        """The epoch whose random draws are used."""
+        """The epoch that determines random draws."""
 
     def __len__(self) -> int: ...
 
     def clip(self, number: int) -> Clip:
-        """Return clip `number` as the manifest or the plan describes it."""
+        """Return the record of clip `number`, which says how the clip is read and decoded."""
 
     def fit_remedy(self, error: FramedexError, number: int) -> None:
-        """Change the remedy of a clip's error so that it fits the way in which the dataset was made."""
+        """Adapt the remedy in a clip's error to the kind of the dataset: on disk, or planned from an index."""
 
     def extra_values(self, clip: Clip) -> dict[str, Any]:
-        """Return the entries of an item that are not read from its pictures: audio, and columns of frames' tables."""
+        """Return an item's audio and its `frame_columns`."""
 
 
 def picture(
     clip: Clip, sources: SourceFiles | HeldBytes, *, decode: Decode, pixels: PixelOptions, epoch: int
 ) -> dict[str, Any]:
-    """Return the part of an item that shows its frames, as `ClipDataset.__getitem__` describes it.
+    """Return the entries of an item that come from its pictures: `frames`, or `movie` and `positions`.
 
     Raises:
-        StaleError: the clip's source is missing or changed.
-        DecodeError: the clip does not decode, or would take too much memory, which is known before it is read.
-        FramedexError: its pictures do not fit the framing of `pixels`, or the transform fails.
+        StaleError: The clip's source is missing or has changed.
+        DecodeError: The clip does not decode, or would need too much memory. The memory is checked before reading.
+        FramedexError: The size of the clip's pictures is not possible with the framing, or the transform fails.
     """
     if decode == "movie":
         pixels.check_memory(clip, None)
@@ -76,7 +76,7 @@ def picture(
 
 
 def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:
-    """Return the audio entries of an item, or an empty dict without audio. Raises StaleError, DecodeError."""
+    """Return the audio entries of an item. The dict is empty if there is no audio. Raises StaleError, DecodeError."""
     audio = read_audio(clip, sources)
     if audio is None:
         return {}
@@ -84,22 +84,22 @@ def sound(clip: Clip, sources: SourceFiles | HeldBytes) -> dict[str, Any]:
 
 
 def describe(clip: Clip) -> dict[str, Any]:
-    """Return the part of an item that describes its frames."""
-    # Arrow's memory is read-only, which torch warns about.
+    """Return the entries of an item with the metadata of the clip, its frames and its medium."""
+    # Arrays in Arrow's memory are copied, because they are read-only and torch warns about such arrays.
     own = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in item_of(clip).items()}
     return own | item_of(clip.medium) | clip.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """How clips are fetched.
+    """Options for fetching clips.
 
     Attributes:
-        pixels: the size, the crop and the form in which frames are delivered, after they are turned.
-        upright: whether to turn frames by the rotation of their medium.
-        colour: how close a GPU's colours must come to the CPU's.
-        caps: the formats that the GPU's driver supports.
-        nvjpeg: whether the GPU decodes JPEGs, too.
+        pixels: The options for the delivered frames. Sizes and crops apply to rotated frames.
+        upright: Whether to rotate frames as the metadata of their medium says.
+        colour: The required accuracy of a GPU's colours, compared with the CPU's.
+        caps: The formats that the GPU's driver supports.
+        nvjpeg: Whether nvJPEG decodes JPEG images on the GPU.
     """
 
     pixels: PixelOptions = field(default_factory=PixelOptions)
@@ -110,17 +110,18 @@ class FetchOptions:
 
 
 class Fetcher:
-    """Fetches clips of a dataset; picklable."""
+    """A picklable function that fetches clips of a dataset."""
 
     def __init__(self, dataset: ReadableClips, options: FetchOptions) -> None:
         self._dataset, self._options = dataset, options
 
     def __call__(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None = None) -> Fetched | Fault:
-        """Return a clip, or the reason why it is not available. An exception that this raises is a bug.
+        """Return a clip, or a Fault if the clip is not available. Exceptions other than those of media are bugs.
 
         Args:
-            wanted: the request.
-            ask: returns whether a GPU shall decode a clip of this cost, which it can decode. If None, it shall.
+            wanted: The request.
+            ask: A function that is called for a clip that the GPU can decode. Its argument is the cost of the clip, and
+                it returns whether the GPU is to decode the clip. If None, the GPU decodes all clips that it can.
         """
         try:
             return self._fetch(wanted, ask)
@@ -135,7 +136,7 @@ class Fetcher:
         degrees = clip.medium.rotation_degrees if self._options.upright else 0
         pixels = self._options.pixels
         draw = pixels.draw(clip, self._dataset.epoch)
-        size = stored_size((clip.medium.height, clip.medium.width), degrees)  # exchanges both for upright pictures
+        size = stored_size((clip.medium.height, clip.medium.width), degrees)  # the size after rotation
         cutout = pixels.cutout(size, len(clip.frames), draw)
         pixels.check_memory(clip, cutout)
         encoded = self._dataset.sources.read(clip)
@@ -154,14 +155,14 @@ class Fetcher:
         if is_for_gpu and ask is not None and not ask(fetched.cost):
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:
-            # A transform may return any object; `sendable` checks that it can leave the worker.
+            # A transform may return any object. `sendable` checks that the object can be sent to another process.
             frames = self._decoded(clip, encoded, cutout, degrees)
             fetched.frames = frames if pixels.transform is None else sendable(pixels.finished(frames, draw))
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
         return fetched
 
     def _decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout, degrees: int) -> NDArray[Any]:
-        """Return a clip's frames, decoded on the CPU, turned and then cut."""
+        """Decode a clip on the CPU, rotate its frames, and then crop them."""
         pixels = self._options.pixels
         if not quarter_turns(degrees):
             return pixels.decoded(clip, encoded, cutout)
@@ -169,7 +170,7 @@ class Fetcher:
         return cut(upright(stored, degrees), cutout)
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
-        """Add the input of a GPU's decoder to a fetched clip. Return False if the CPU must decode it."""
+        """Add the input for a decoder on the GPU to a fetched clip. Return False if the CPU must decode the clip."""
         position = clip.recipe.position.astype(np.int64)
         unique = np.unique(position[position != PAD])
         if clip.medium.kind == IMAGES:

@@ -204,7 +204,7 @@ def test_batches_that_are_none_are_an_error(mixed: Path, batches: Any, error: An
 
 def test_a_transform_needs_to_know_the_largest_batch(mixed: Path) -> None:
     batches = ([number] for number in range(3))
-    with pytest.raises(FramedexError, match="need to know the size of the largest batch"):
+    with pytest.raises(FramedexError, match="needs to know the size of the largest batch"):
         ClipLoader(ClipDataset(mixed), batch_sampler=batches, transform=lambda frames: frames)
 
 

@@ -67,7 +67,7 @@ def test_without_it_the_error_is_raised_with_a_remedy_that_fits(videos: Path, tm
     tar.write_bytes(tar.read_bytes()[:20_000])
     datasets = {
         "index and shard again": ClipDataset(tmp_path / "D"),
-        "index again, or point root": ClipDataset.from_index(tmp_path / "I", EVERY),
+        "index again, or set root": ClipDataset.from_index(tmp_path / "I", EVERY),
         "copy the tar from the dataset": ClipDataset(tmp_path / "T"),
     }
     for remedy, dataset in datasets.items():

@@ -170,8 +170,8 @@ def test_clips_outside_of_tars_are_refused(small_index: Path, medium: Callable[[
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"shuffle": -1}, "shuffle is the number of clips"),
-    ({"shuffle": True}, "shuffle is the number of clips"),
+    ({"shuffle": -1}, "shuffle must be the number of clips"),
+    ({"shuffle": True}, "shuffle must be the number of clips"),
     ({"seed": -1}, "seed is out of range"),
     ({"rank": 1}, "rank and world_size together"),
     ({"rank": 2, "world_size": 2}, "rank is out of range"),
