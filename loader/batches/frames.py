@@ -339,8 +339,8 @@ def check_pixels(options: LoaderOptions, finish: Finish, *, has_layout: bool) ->
         raise FramedexError(
             "a dataset's transform runs in workers, which also decode the clips, so a GPU would have nothing to decode",
             found="device='gpu' and a dataset with a transform",
-            remedy="use device='cpu' and move batches to the GPU, or apply the transform to batches on the GPU instead, "
-            " or pass a transform of DALI operations to ClipLoader",
+            remedy="use device='cpu' and move batches to the GPU, apply the transform to batches on the GPU instead, "
+            "or pass a transform of DALI operations to ClipLoader",
         )
     given = {"transform": finish.transform is not None, "normalize": finish.normalize is not None, "layout": has_layout}
     twice = [name for name, is_given in given.items() if is_given]

@@ -188,13 +188,13 @@ class Lying(list[list[int]]):
 @pytest.mark.parametrize(
     ("batches", "error", "message"),
     [
-        ([[0, CLIPS]], IndexError, f"clip {CLIPS} of {CLIPS}"),
-        ([[]], FramedexError, "the clips of a batch"),
-        ([3], FramedexError, "the clips of a batch"),
-        (["01"], FramedexError, "(?s)the clips of a batch.*'01'"),
+        ([[0, CLIPS]], IndexError, f"clip number {CLIPS}, but the dataset has {CLIPS} clips"),
+        ([[]], FramedexError, "lists of clip numbers"),
+        ([3], FramedexError, "lists of clip numbers"),
+        (["01"], FramedexError, "(?s)lists of clip numbers.*'01'"),
         ([["01"]], FramedexError, "(?s)not a clip number.*'01'.*whole numbers, 0 to"),
         ([[1.5]], FramedexError, "(?s)not a clip number.*1.5"),
-        (Lying([[1, 2]]), FramedexError, "more clips than its sampler says"),
+        (Lying([[1, 2]]), FramedexError, "more clips than the sampler's maximum"),
     ],
 )
 def test_batches_that_are_none_are_an_error(mixed: Path, batches: Any, error: Any, message: str) -> None:
@@ -212,7 +212,7 @@ def test_a_bucket_of_bad_clips_alone_is_an_error(mixed: Path) -> None:
     dataset = ClipDataset(mixed)
     shutil.rmtree(mixed.parent / "media" / "shots")
     sampler = BucketSampler(dataset, by="aspect", max_batch=4)
-    with pytest.raises(DecodeError, match="nor any of 8 drawn in its place"):
+    with pytest.raises(DecodeError, match="none of 8 drawn as replacements"):
         list(ClipLoader(dataset, batch_sampler=sampler, on_error="replace", collate="pad"))
 
 

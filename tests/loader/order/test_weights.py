@@ -101,7 +101,7 @@ def test_drawn_clips_can_be_read_block_by_block() -> None:
         ({"weights": [[1, 2, 3]]}, r"shape \(1, 3\)"),
         ({"weights": ["a", "b", "c"]}, "number for each clip"),
         ({"weights": [1, "a", 3]}, "'a' for clip 1.*finite numbers"),
-        ({"weights": [1, None, 3]}, "None for clip 1.*leave out clips without a number by where="),
+        ({"weights": [1, None, 3]}, "None for clip 1.*exclude clips without a number by where="),
         ({"weights": [1, [2], 3]}, "inhomogeneous.*an array of 3 values"),
         ({"weights": 3}, "found: +3\n.*3 values"),
         ({"weights": np.ma.masked_equal([1, 2, 3], 2)}, "a masked one for clip 1"),
@@ -122,7 +122,9 @@ def test_wrong_weights_are_errors(arguments: dict[str, Any], message: str) -> No
 
 
 def test_a_column_of_weights_with_nulls_names_the_first_one() -> None:
-    with pytest.raises(FramedexError, match=r"weights has a number for each clip(.|\n)*nan for clip 1, 2 such clips"):
+    with pytest.raises(
+        FramedexError, match=r"weights must have one number for each clip(.|\n)*nan for clip 1, 2 such clips"
+    ):
         ClipSampler(Clips(weight=[1, float("nan"), float("nan"), 2]), weights="weight")
     assert len(ClipSampler(Clips(weight=[1, 2]), weights=np.array([1, 2], object))) == 2
 
