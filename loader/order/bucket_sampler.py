@@ -344,7 +344,7 @@ class _Clips:
             raise FramedexError(
                 "padding='shape' requires a function that computes the number of tokens of any shape",
                 allowed="tokens as a function of shapes",
-                remedy="use padding='tokens'",
+                remedy="padding='tokens'",
             )
         self.tokens = np.ones(len(dataset), np.int64)
         if tokens is not None:
