@@ -317,6 +317,7 @@ def after_batches(
         FramedexError: This rank has fewer than `batches` batches.
     """
     before, passed = split_stages(start.stages, workers)
+    # For each worker, the indices of skipped clips, counted from the first clip that the lane had not passed.
     skipped: list[set[int]] = [set() for _ in range(workers.per_rank)]
     for skip in skips:
         if (skip.epoch, skip.rank, skip.workers) == (start.epoch, rank, workers.per_rank):

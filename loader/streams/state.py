@@ -18,9 +18,8 @@ from framedex.loader.order.order import check_state
 from framedex.loader.streams.lanes import Order, Stage, Workers
 from framedex.loader.streams.progress import History, OneLane, Progress
 
-MAX_WORKERS = (
-    1 << 24
-)  # maximum number of lanes in a state, so that a malformed state does not fill the memory # Number of integers that are passed through webdataset's shuffle buffer to detect versions with another order.
+MAX_WORKERS = 1 << 24  # maximum number of lanes in a state, so that a malformed state does not fill the memory
+# Number of integers that are passed through webdataset's shuffle buffer to detect versions with another order.
 TRIED = 1000
 
 
@@ -140,7 +139,7 @@ class Resumption:
 
     @property
     def running(self) -> int:
-        """The version of the state from which the next iteration begins. Workers with an older state also see this version."""
+        """The version of the state from which the next iteration begins. Workers with an older state see it, too."""
         return self._history.restarted()[0] if self._local is None else self._local
 
     def set_epoch(self, epoch: int) -> bool:

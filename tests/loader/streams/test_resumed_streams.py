@@ -180,7 +180,7 @@ def test_a_state_that_running_workers_cannot_see_is_refused(packed: Path) -> Non
     iterator = iter(loader)
     next(iterator)
     stream.load_state_dict(stream.state_dict(loader, batches=1))
-    with pytest.raises(FramedexError, match="after the workers had begun"):
+    with pytest.raises(FramedexError, match="after the workers had started"):
         list(loader)
 
 
