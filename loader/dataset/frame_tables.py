@@ -160,7 +160,7 @@ class FrameTables:
                 most = usual_clip_bytes() // 2  # during `concatenate`, parts and result are both in memory
                 if need > most:
                     raise FormatError(
-                        f"column {name!r} of a clip's stretch needs too much memory",
+                        f"column {name!r} of a clip's stretch takes too much memory",
                         where=f"{rows.path}, rows {rows.begin} to {rows.end}",
                         found=size_text(need),
                         allowed=size_text(most),

@@ -139,7 +139,7 @@ def check_state(state: object, reader: str, names: Collection[str], order: Mappi
     for name, value in order.items():
         if state[name] != value:
             raise FramedexError(
-                f"the state belongs to another {reader}, because {name} differs",
+                f"the state belongs to a {reader} with another {name}",
                 found=state[name],
                 allowed=value,
                 remedy=f"make the {reader} as it was when the state was saved, with the same versions of libraries",
@@ -394,7 +394,7 @@ def checked_number(number: int, clips: int) -> int:
             allowed=f"whole numbers, 0 to {clips - 1}",
         ) from error
     if not -clips <= whole < clips:
-        raise IndexError(f"the sampler yields clip number {number}, but the dataset has {clips} clips")
+        raise IndexError(f"the sampler asks for clip {number}, but the dataset has {clips} clips")
     return whole
 
 

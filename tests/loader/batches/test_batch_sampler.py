@@ -188,7 +188,7 @@ class Lying(list[list[int]]):
 @pytest.mark.parametrize(
     ("batches", "error", "message"),
     [
-        ([[0, CLIPS]], IndexError, f"clip number {CLIPS}, but the dataset has {CLIPS} clips"),
+        ([[0, CLIPS]], IndexError, f"clip {CLIPS}, but the dataset has {CLIPS} clips"),
         ([[]], FramedexError, "lists of clip numbers"),
         ([3], FramedexError, "lists of clip numbers"),
         (["01"], FramedexError, "(?s)lists of clip numbers.*'01'"),
