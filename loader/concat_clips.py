@@ -60,7 +60,7 @@ class ConcatClips:
         filled = [dataset for dataset in self.datasets if len(dataset)] or self.datasets
         names = [dataset.columns for dataset in filled]
         if any(NUMBER in own for own in names):
-            raise FramedexError(f"a column is called {NUMBER}, a name that joined datasets use", remedy="rename it")
+            raise FramedexError(f"a dataset has a column {NUMBER}, a name reserved by ConcatClips", remedy="rename it")
         every = dict.fromkeys(name for own in names for name in own)
         self._partial = frozenset(name for name in every if any(name not in own for own in names))
         self._names = [name for name in every if columns == "all" or name not in self._partial]
